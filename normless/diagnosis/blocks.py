@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from math import log, log2, log10, nan
 
 import numpy as np
 import torch
 
-from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, finding
-from normless.probes import probe
+from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.findings import NotAsked, Steps, check, finding
+from normless.probes import predicted_moments
 
-SIGNAL, GRADIENT, BRANCHES = "signal along the skip path", "gradient along the skip path", "branches"
-CLASSES = "classes"
 # One class predicted for nine examples in ten, the target of half of them at most, at twice the loss of guessing.
 PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 # The signal of normalized networks grows with the number n of blocks; growth up to 16 n is no finding.
@@ -22,38 +21,37 @@ SIGNAL_MARGIN = 16.0
 GRADIENT_MARGIN = 32.0
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
-_UNSEEN = "not seen: no residual sum could be measured"
+_UNSEEN = "no residual sum could be measured"
 
 
-def check_growth(e: Examination) -> Check:
+@check("signal along the skip path")
+def check_growth(e: Examination) -> Steps:
     """Look for growth or decay of E[x²] that is exponential in depth."""
     table = e.observed("signal")
     if table.empty:
-        return Check(SIGNAL, _UNSEEN, asked=False)
+        raise NotAsked(_UNSEEN)
     moments = np.concatenate([table["skip_second_moment"].iloc[:1], table["sum_second_moment"]]).astype(float)
     names = list(table["name"])
     if not np.isfinite(moments).all():
         first = int(np.isfinite(moments).argmin())
-        block, before = max(first, 1), float(moments[first - 1]) if first else float("nan")
+        block, before = max(first, 1), float(moments[first - 1]) if first else nan
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
-        return Check(SIGNAL, "not finite", (finding("overflow", 1.0, [names[block - 1]], evidence),))
+        yield finding("overflow", 1.0, [names[block - 1]], evidence)
+        return "not finite"
     if not moments.all():
-        return Check(SIGNAL, f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}")
+        return f"zero after {names[max(int(moments.astype(bool).argmin()) - 1, 0)]}"
     summary = (
         f"E[x²] from {moments[0]:.3g} before the first of {len(names)} blocks to {moments[-1]:.3g} after the last"
     )
     if e.norms_placed == "post":
-        return Check(SIGNAL, f"{summary}; norms follow the sums")
-    for grows in (True, False):
-        first, last, factor = _largest_rise(np.log2(moments) if grows else -np.log2(moments))
+        return f"{summary}; norms follow the sums"
+    for kind, logarithms in (("growing_variance", np.log2(moments)), ("fading_signal", -np.log2(moments))):
+        grows = kind == "growing_variance"
+        first, last, factor = _largest_rise(logarithms)
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1
-        if factor <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
-            continue
-        if (
-            len(moments) > 3
-            and _largest_rise(np.log2(moments[1:]) * (1 if grows else -1))[2] <= SIGNAL_MARGIN * blocks
-        ):
-            # The first branch alone is larger or smaller than what enters the first block, as after an embedding.
+        # Not the first branch alone, which may be larger or smaller than what enters it, as after an embedding.
+        later = factor if len(moments) <= 3 else _largest_rise(logarithms[1:])[2]
+        if min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
             continue
         evidence = {
             "factor": factor,
@@ -64,13 +62,14 @@ def check_growth(e: Examination) -> Check:
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows:
+            assert e.map is not None
             evidence["doubling_would_give"] = 2.0**blocks
-            predicted = e.measured.signal.set_index("name")["predicted_sum_variance"].get(where[1], float("nan"))
-            if np.isfinite(predicted):
-                evidence["predicted_behind"] = float(predicted)
-        kind = "growing_variance" if grows else "fading_signal"
-        return Check(SIGNAL, summary, (finding(kind, severity, where, evidence, norms=e.norms_placed),))
-    return Check(SIGNAL, summary)
+            by_block = zip(e.blocks, predicted_moments(e.model, e.map, e.inputs), strict=True)
+            predicted = next(one.total_variance for block, one in by_block if block.name == where[1])
+            evidence |= {"predicted_behind": float(predicted)} if np.isfinite(predicted) else {}
+        yield finding(kind, severity, where, evidence, norms=e.norms_placed)
+        break
+    return summary
 
 
 def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
@@ -82,94 +81,85 @@ def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
     return min(first, last), last, 2.0**rise
 
 
-def check_backward(e: Examination) -> Check:
+@check("gradient along the skip path")
+def check_backward(e: Examination) -> Steps:
     """Compare the norms of the gradient at the outputs of all blocks."""
     table = e.observed("backward")
     norms = table["gradient_norm"].to_numpy(float)
     if not len(norms):
-        return Check(GRADIENT, _UNSEEN, asked=False)
+        raise NotAsked(_UNSEEN)
     if not np.isfinite(norms).all():
-        return Check(GRADIENT, "not finite")
+        return "not finite"
     if not norms.all():
-        reason = "zero: the classifier, or another layer after the blocks, passes none on yet"
-        return Check(GRADIENT, reason, asked=False)
+        raise NotAsked("zero: the classifier, or another layer after the blocks, passes none on yet")
     (first, last), explodes = sorted((int(norms.argmax()), int(norms.argmin()))), norms.argmax() < norms.argmin()
     ratio, blocks = float(norms.max() / norms.min()), last - first + 1
-    summary = f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
-    if ratio <= GRADIENT_MARGIN * blocks:
-        return Check(GRADIENT, summary)
-    where = (str(table["name"].iloc[first]), str(table["name"].iloc[last]))
-    evidence = {
-        "ratio": ratio,
-        "blocks": blocks,
-        "ratio_per_block": ratio ** (1 / blocks),
-        "norm_behind_first": float(norms[0]),
-        "norm_behind_last": float(norms[-1]),
-    }
-    kind = "exploding_gradient" if explodes else "vanishing_gradient"
-    return Check(
-        GRADIENT, summary, (finding(kind, min(0.75, 0.2 + log10(ratio) / 20), where, evidence, norms=e.norms_placed),)
-    )
+    if ratio > GRADIENT_MARGIN * blocks:
+        where = (str(table["name"].iloc[first]), str(table["name"].iloc[last]))
+        evidence = {"ratio": ratio, "blocks": blocks, "ratio_per_block": ratio ** (1 / blocks)}
+        evidence |= {"norm_behind_first": float(norms[0]), "norm_behind_last": float(norms[-1])}
+        kind, severity = (
+            "exploding_gradient" if explodes else "vanishing_gradient",
+            min(0.75, 0.2 + log10(ratio) / 20),
+        )
+        yield finding(kind, severity, where, evidence, norms=e.norms_placed)
+    return f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
 
 
-def check_classes(e: Examination) -> Check:
+@check("classes")
+def check_classes(e: Examination) -> Steps:
     """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
-    table, loss = e.measured.logits, e.measured.loss
+    table, loss = e.passed.tables["logits"], e.passed.loss
     if len(table) < 2 or not table["target_share"].notna().all():
-        return Check(CLASSES, "the targets are not indices of several classes", asked=False)
+        raise NotAsked("the targets are not indices of several classes")
     guessing = log(len(table))
     favoured = table[table["favoured"]].iloc[0]
-    index = int(favoured["class"])
     predicted, true = float(favoured["predicted_share"]), float(favoured["target_share"])
-    summary = (
-        f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class "
-        f"{index} is predicted for {predicted:.0%} of the examples"
+    if predicted >= PREDICTED and true <= TRUE and loss > TIMES_GUESSING * guessing:
+        energy = (table["bias_gradient"] ** 2).sum()
+        evidence = {
+            "class": int(favoured["class"]),
+            "predicted_share": predicted,
+            "target_share": true,
+            "share_of_squared_logit_gradient": float(favoured["bias_gradient"] ** 2 / energy) if energy else nan,
+            "agreement_of_its_gradients": float(favoured["agreement"]),
+            "loss": loss,
+            "loss_of_guessing": guessing,
+        }
+        severity = min(0.7, 0.4 + (loss - guessing) / (10 * guessing))
+        yield finding("dominant_class", severity, [*filter(None, [e.classifier])], evidence)
+    return (
+        f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class {int(favoured['class'])} "
+        f"is predicted for {predicted:.0%} of the examples"
     )
-    if not (predicted >= PREDICTED and true <= TRUE and loss > TIMES_GUESSING * guessing):
-        return Check(CLASSES, summary)
-    energy = (table["bias_gradient"] ** 2).sum()
-    share = float(favoured["bias_gradient"] ** 2 / energy) if energy else nan
-    evidence = {
-        "class": index,
-        "predicted_share": predicted,
-        "target_share": true,
-        "share_of_squared_logit_gradient": share,
-        "agreement_of_its_gradients": float(favoured["agreement"]),
-        "loss": loss,
-        "loss_of_guessing": guessing,
-    }
-    severity, where = min(0.7, 0.4 + (loss - guessing) / (10 * guessing)), [*filter(None, [e.classifier])]
-    dominant = finding("dominant_class", severity, where, evidence)
-    return Check(CLASSES, summary, (dominant,))
 
 
-def check_branches(e: Examination) -> Check:
+@check("branches")
+def check_branches(e: Examination) -> Steps:
     """Look for branches without output and gradients, and for multipliers that stayed near zero in training."""
     if not e.blocks:
-        return Check(BRANCHES, "there is no residual block", asked=False)
+        raise NotAsked("there is no residual block")
     names = _branch_parameters(e)
-    table = e.measured.signal
+    table = e.passed.tables["signal"]
     silent = list(table.loc[table["branch_variance"] == 0, "name"])
     gradients = _gradients(e) if silent else {}
-    dead = [block for block in silent if not any(gradients.get(name, 0.0) for name in names[block])]
+    dead = [block for block in silent if not any(gradients.get(name) for name in names[block])]
     multipliers = {}
     for block, own in names.items():
         if name := next((name for name in own if name.endswith("multiplier")), None):
             multipliers[block] = float(e.model.get_parameter(name).detach().abs().max())
-    findings = []
     if dead:
-        parameters = len(names[dead[0]])
-        evidence = {"dead": len(dead), "blocks": e.depth, "parameters_without_gradient": parameters}
+        evidence = {"dead": len(dead), "blocks": e.depth, "parameters_without_gradient": len(names[dead[0]])}
         kind = "stuck_multiplier" if multipliers.get(dead[0]) == 0 else "dead_branch"
-        findings.append(finding(kind, 0.5 + 0.4 * len(dead) / e.depth, dead, evidence))
+        yield finding(kind, 0.5 + 0.4 * len(dead) / e.depth, dead, evidence)
     trained = {block: value for block, value in multipliers.items() if block not in dead}
     median = sorted(trained.values())[len(trained) // 2] if trained else 0.0
     closed = tuple(block for block, value in trained.items() if value < UNUSED * median)
     if closed:
         severity, first = 0.2 + 0.3 * len(closed) / len(trained), trained[closed[0]]
         sizes = {"closed": len(closed), "multiplier": first, "median_multiplier": median}
-        findings.append(finding("branch_never_grew", severity, closed, sizes, multipliers=len(trained)))
-    return Check(BRANCHES, f"{len(names)} blocks, {len(silent)} with a branch that is zero so far", tuple(findings))
+        yield finding("branch_never_grew", severity, closed, sizes, multipliers=len(trained))
+    return f"{len(names)} blocks, {len(silent)} with a branch that is zero so far"
 
 
 def _branch_parameters(e: Examination) -> dict[str, list[str]]:
@@ -184,14 +174,13 @@ def _branch_parameters(e: Examination) -> dict[str, list[str]]:
     return parameters
 
 
-def _gradients(e: Examination) -> dict[str, float]:
+def _gradients(e: Examination) -> Mapping[str, float | None]:
     """Norms of the parameters' gradients, with a random classifier where a zero one stops them all."""
-    table = e.measured.gradients
-    sums = e.measured.backward["gradient_norm"].dropna()
-    if e.classifier is not None and not sums.empty and sums.iloc[-1] == 0:
-        copied = deepcopy(e.model)
-        weight = copied.get_submodule(e.classifier).get_parameter("weight")
-        with torch.no_grad():
-            weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-        table = probe(copied, (e.inputs, e.targets), ["gradients"], loss=e.loss, residual_map=e.map).gradients
-    return dict(zip(table["parameter"], table["norm"], strict=True))
+    sums = e.passed.tables["backward"]["gradient_norm"].dropna()
+    if e.classifier is None or sums.empty or sums.iloc[-1] != 0:
+        return e.passed.gradients
+    copied = deepcopy(e.model)
+    weight = copied.get_submodule(e.classifier).get_parameter("weight")
+    with torch.no_grad():
+        weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
+    return pass_through(copied, e.inputs, e.targets, e.loss, e.map).gradients

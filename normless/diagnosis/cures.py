@@ -1,13 +1,11 @@
-"""Cures by schemes, tried before they are offered: converted copies that take the same trial steps."""
+"""Cures, tried before they are offered: copies with other norms or none, which take the same trial steps."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
-from math import isfinite
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -16,95 +14,107 @@ from normless.arguments import arguments_of
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Cure, Finding
-from normless.diagnosis.trial import MUCH, Trial, stepped
+from normless.diagnosis.trial import MUCH, SCREEN, Trial, stepped
 from normless.errors import NormlessError
+from normless.folding import freeze
 from normless.optim import param_groups
-from normless.residual import residual_map
+from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
-# Of a finding's schemes, that lower the loss.
-ENOUGH = 2
-# A trial that lowers the loss by this share needs no other rate.
-WELL = 0.5
+# Among the schemes of a finding, what is none: norms at their running statistics.
+FREEZE = "nl.freeze(model)"
+# Of a finding's cures, that take this share of the loss; such a trial needs no other rate.
+ENOUGH, WELL = 2, 0.5
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
     """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit."""
     if scheme_of(e.model) is not None:
-        return findings
-    if not steps:
-        kept = [tuple(scheme for scheme in one.cure.schemes if _fits(e, scheme)) for one in findings]
-        return [replace(one, cure=replace(one.cure, schemes=some)) for one, some in zip(findings, kept, strict=True)]
+        return [replace(one, cure=replace(one.cure, schemes=_schemes(one.cure.schemes))) for one in findings]
     trials: dict[str, Trial | None] = {}
-    cured = []
-    for one in findings:
-        for scheme in one.cure.schemes:
-            if sum(trials.get(name) is not None for name in one.cure.schemes) < ENOUGH:
-                trials[scheme] = trials[scheme] if scheme in trials else try_scheme(e, scheme, steps)
-        tried = {scheme: trial for scheme, trial in trials.items() if trial is not None}
-        cured.append(replace(one, cure=_ranked(one, tried)) if one.cure.schemes else one)
-    return cured
+    cures: dict[int, Cure] = {}
+    # Of the most severe finding two cures that work well; of others one, which may be one of these.
+    needed, share = ENOUGH, WELL
+    for one in sorted(findings, key=lambda one: -one.severity):
+        names = one.cure.schemes
+        for name in names if steps else ():
+            known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
+            if len(known) < needed and name not in trials:
+                trials[name] = try_cure(e, name, steps)
+        if steps and names:
+            cures[id(one)] = _ranked(one.cure, {name: trial for name in names if (trial := trials.get(name))})
+            needed, share = 1, MUCH
+        else:
+            fitting = tuple(name for name in _schemes(names) if _fits(e, name))
+            cures[id(one)] = replace(one.cure, schemes=fitting)
+    return [replace(one, cure=cures[id(one)]) for one in findings]
+
+
+def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name != FREEZE)
 
 
 def _fits(e: Examination, scheme: str) -> bool:
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
         plan(e.model, scheme, *positional, residual_map=e.map, **named)
-        return True
+        return e.map is not None
     return False
 
 
-def _ranked(one: Finding, tried: dict[str, Trial]) -> Cure:
-    known = {scheme: tried[scheme] for scheme in one.cure.schemes if scheme in tried}
-    best = sorted(known, key=lambda scheme: known[scheme].end)
-    losses = {scheme: known[scheme].end for scheme in best}
-    words = one.cure.words
-    if best:
-        first = known[best[0]]
-        words += (
-            f"; {len(first.losses) - 1} trial steps of {best[0]} at rate {first.rate:.3g} take the loss from "
-            f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
+def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
+    losses = dict(sorted(((name, trial.end) for name, trial in tried.items()), key=lambda pair: pair[1]))
+    best = next(iter(losses), None)
+    if best is None:
+        return replace(
+            cure, words=f"none of {', '.join(cure.schemes)} lowered the loss in the trial, or fits it", schemes=()
         )
-    else:
-        words = f"none of {', '.join(one.cure.schemes)} lowered the loss in the trial, or fits this network"
-    return replace(one.cure, words=words, schemes=tuple(best), losses=losses)
+    first, known = tried[best], cure.words
+    if best != FREEZE:
+        known = known.replace(repr(cure.schemes[0]), repr(best))
+    words = (
+        f"{known}; {first.steps} trial steps of {best} at rate {first.rate:.3g} take the loss from "
+        f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
+    )
+    return Cure(words, _schemes(tuple(losses)), losses)
 
 
-def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
-    """The best trial of a converted copy over several rates; None if it does not fit or hardly lowers the loss."""
-    positional, named = arguments_of(e.inputs)
+def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
+    """The best trial of a treated copy over several rates; None if it does not fit or hardly lowers the loss."""
+    if e.map is None:
+        return None
     with suppress(NormlessError):
-        network = convert(e.model, scheme, *positional, **named)
-        mapped = None if e.map is None else residual_map(network, *positional, **named)
-        trials: list[Trial] = []
-        for copied, optimizer in _copies(e, network):
-            trials.append(stepped(e, copied, optimizer, steps, mapped))
-            if trials[-1].progress > WELL:
-                break
-        best = min(trials, key=lambda trial: trial.end)
-        if isfinite(best.end) and best.progress > MUCH:
-            return best
+        network = treated(e.model, name, e.inputs, e.map)
+        given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
+        positional, named = arguments_of(e.inputs)
+        mapped = residual_map(network, *positional, **named)
+        begun: list[tuple[Trial, nn.Module, Optimizer]] = []
+        for factor in FACTORS:
+            copied = deepcopy(network)
+            optimizer = optimizer_like(given, copied, factor, mapped)
+            begun.append((stepped(e, copied, optimizer, min(SCREEN, steps)), copied, optimizer))
+        # The two rates that begin best go on, the second only if the first fails.
+        for first, copied, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
+            trial = stepped(e, copied, optimizer, steps, first) if first.progress > 0 else first
+            if trial.progress > MUCH:
+                return trial
     return None
 
 
-def _copies(e: Examination, network: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
-    """Copies of a network, each with an optimizer of the given kind at another rate."""
-    for factor in FACTORS:
-        copied = deepcopy(network)
-        if e.optimizer is not None:
-            yield copied, optimizer_like(e.optimizer, copied, factor)
-        else:
-            yield (
-                copied,
-                SGD(param_groups(copied, lr=RATE * factor, weight_decay=0.0), lr=RATE * factor, momentum=MOMENTUM),
-            )
+def treated(model: nn.Module, name: str, inputs: object, mapped: ResidualMap | None = None) -> nn.Module:
+    """A copy with frozen norms, or converted by a scheme."""
+    positional, named = arguments_of(inputs)
+    return freeze(model) if name == FREEZE else convert(model, name, *positional, residual_map=mapped, **named)
 
 
-def optimizer_like(given: Optimizer, network: nn.Module, factor: float = 1.0) -> Optimizer:
+def optimizer_like(
+    given: Optimizer, network: nn.Module, factor: float = 1.0, mapped: ResidualMap | None = None
+) -> Optimizer:
     """An optimizer of the class and settings of another one for a network, at its largest rate times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
-    groups = param_groups(network, lr=rate, weight_decay=defaults.get("weight_decay", 0.0))
+    decay = defaults.get("weight_decay", 0.0)
+    groups = param_groups(network, lr=rate, weight_decay=decay, residual_map=mapped)
     return type(given)(groups, **defaults | {"lr": rate})

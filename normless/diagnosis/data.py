@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
 
-INPUTS, TARGETS = "inputs", "targets"
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
 IGNORED = -100
@@ -18,57 +16,67 @@ IGNORED = -100
 SEVERAL = 8
 
 
-def check_inputs(e: Examination) -> Check:
-    """Look for inputs that are not finite, the same for all examples, or far from the scale of weights."""
-    evidence: Evidence
+@check("inputs", blocks=True)
+def check_inputs(e: Examination) -> Steps:
+    """Look for inputs that are not finite, or the same for all examples."""
     read = tensors(e.inputs)
-    floats = [one.detach() for one in read if one.is_floating_point() and one.numel()]
-    for one in floats:
-        bad = ~one.isfinite()
+    for one in read:
+        bad = ~one.detach().isfinite()
         if bad.any():
-            evidence = {
-                "values": int(bad.sum()),
-                "example": int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0,
-            }
-            return Check(INPUTS, "not finite", (finding("not_finite_inputs", 1.0, (), evidence),), blocks=True)
+            example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0
+            yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
+            return "not finite"
     batched = [one for one in read if one.dim()]
     if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
-        return Check(
-            INPUTS, "all examples are the same", (finding("constant_inputs", 0.99, (), evidence),), blocks=True
-        )
+        yield finding("constant_inputs", 0.99, (), evidence)
+        return "all examples are the same"
+    return ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in read)
+
+
+@check("scale of the inputs")
+def check_scale(e: Examination) -> Steps:
+    """Look for inputs far from the scale of weights, in a network without a norm."""
+    floats = [one.detach() for one in tensors(e.inputs) if one.is_floating_point() and one.numel()]
     if not floats:
-        return Check(INPUTS, f"{', '.join(str(tuple(one.shape)) for one in read)}, integers")
-    x = max(floats, key=torch.Tensor.numel).double()
+        raise NotAsked("the inputs are integers")
+    x = max(floats, key=Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
-    summary = f"{tuple(x.shape)}, mean {mean:.3g}, standard deviation {deviation:.3g}"
-    is_normalized = any(
-        isinstance(module, _BatchNorm) or "Norm" in type(module).__name__ for module in e.model.modules()
-    )
-    if size <= LARGE or is_normalized:
-        return Check(INPUTS, summary)
-    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-    return Check(INPUTS, summary, (finding("unscaled_inputs", 0.96, (), evidence),))
+    # The map has norms that are written out in forward code too.
+    layers = e.map.layers() if e.map else ()
+    if size > LARGE and not any(one.kind == "norm" for one in (*e.passed.events, *layers)):
+        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+        yield finding("unscaled_inputs", 0.96, (), evidence)
+    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
-def check_targets(e: Examination) -> Check:
-    """Look for targets that the loss refuses, spreads over all pairs, or that are all the same."""
-    error, targets, logits = e.passed.error, e.targets, e.passed.logits
-    if isinstance(targets, Tensor) and logits is not None:
-        if error is not None:
-            return Check(TARGETS, "the loss refuses them", (_refused(targets, logits, error),), blocks=True)
-        if e.passed.is_broadcast:
-            shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
-            return Check(TARGETS, "broadcast", (finding("broadcast_targets", 0.98, (), shapes),))
-        values = targets[targets != IGNORED]
-        if values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
-            evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
-            return Check(TARGETS, "all the same", (finding("one_label", 0.98, (), evidence),))
-        return Check(TARGETS, f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} values")
-    if error is not None:
+@check("targets", blocks=True)
+def check_targets(e: Examination) -> Steps:
+    """Look for targets that the loss refuses."""
+    error, targets = e.passed.error, e.targets
+    if error is not None and not isinstance(targets, Tensor):
         raise error
-    return Check(TARGETS, "they are no tensor", asked=False)
+    if error is not None:
+        yield _refused(targets, e.passed.logits, error)
+        return "the loss refuses them"
+    return "the loss takes them"
+
+
+@check("values of the targets")
+def check_values(e: Examination) -> Steps:
+    """Look for targets that the loss spreads over all pairs, or that are all the same."""
+    targets, logits = e.targets, e.passed.logits
+    if not isinstance(targets, Tensor):
+        raise NotAsked("they are no tensor")
+    values = targets[targets != IGNORED]
+    if e.passed.is_broadcast:
+        shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
+        yield finding("broadcast_targets", 0.98, (), shapes)
+    elif values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
+        evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
+        yield finding("one_label", 0.98, (), evidence)
+    return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
 
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:

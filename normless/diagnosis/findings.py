@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec
 
 from normless.spec import jsonable
 
@@ -85,6 +86,34 @@ class Check:
         return "fine" if self.asked else "not asked"
 
 
+class NotAsked(Exception):  # noqa: N818
+    """A check does not apply or cannot be made, for the reason that it is raised with."""
+
+
+Steps = Generator[Finding, None, str]
+Given = ParamSpec("Given")
+
+
+def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps]], Callable[Given, Check]]:
+    """Make a check of a generator that yields findings and returns its measurement, or raises `NotAsked`."""
+
+    def made(steps: Callable[Given, Steps]) -> Callable[Given, Check]:
+        @wraps(steps)
+        def checked(*args: Given.args, **named: Given.kwargs) -> Check:
+            running, findings = steps(*args, **named), []
+            try:
+                while True:
+                    findings.append(next(running))
+            except StopIteration as end:
+                return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
+            except NotAsked as reason:
+                return Check(name, str(reason), asked=False)
+
+        return checked
+
+    return made
+
+
 def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:
     """A finding with the texts of its kind, which name evidence and further `words`.
 
@@ -96,13 +125,5 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     words |= {**evidence, "where": where, "place": words.get("place", (*where, "")[0]), "best": (*schemes, "")[0]}
     words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
-    return Finding(
-        kind,
-        severity,
-        title,
-        evidence,
-        tuple(where),
-        texts["theory"],
-        Cure(cure, schemes),
-        texts.get("advice", False),
-    )
+    advice = texts.get("advice", False)
+    return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], Cure(cure, schemes), advice)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from itertools import dropwhile
 from math import isfinite, nan, sqrt
 
-import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import Event, tensors
-from normless.probes import compute_logits, preserve_state
 
-SIGNAL, GRADIENT = "signal of the layers", "gradient of the layers"
-UNITS, NONLINEAR, POSITIONS = "units", "nonlinearity", "what the first layer reads"
 # Over a whole network without residual blocks, this much is no scale that one learning rate suits.
 FACTOR = 1e4
 # Without skip paths, more layers than these whose gradients differ more than this train badly, also with norms.
@@ -29,31 +25,32 @@ BETWEEN = 0.01
 _RECTIFIERS = ("relu", "relu_", "relu6", "clamp_min", "threshold")
 
 
-def check_layers(e: Examination) -> Check:
+@check("signal of the layers")
+def check_layers(e: Examination) -> Steps:
     """Compare the differences between examples, and the sizes, at the first layer and at the last."""
     layers = _weights(e)
     if len(layers) < 2:
-        return Check(SIGNAL, "there are fewer than two weight layers", asked=False)
+        raise NotAsked("there are fewer than two weight layers")
     first, last = layers[0], layers[-1]
     sizes = [sqrt(event.second_moment) for event in layers]
     summary = f"√E[y²] from {sizes[0]:.3g} at {first.place} to {sizes[-1]:.3g} at {last.place}"
-    wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
     if e.depth:
-        return Check(SIGNAL, summary)
-    read = max(
-        (float(one.detach().double().std()) for one in tensors(e.inputs) if one.is_floating_point()), default=nan
-    )
-    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
-        evidence = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
-        place = (wrong or last).place
-        return Check(SIGNAL, summary, (finding("exploding_weights", 0.91, (first.place, place), evidence),))
-    apart = [read, *(event.deviation for event in layers if not _is_zero(event))]
+        return summary
+    wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
+    read = [float(one.detach().double().std()) for one in tensors(e.inputs) if one.is_floating_point()]
+    apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
     apart = [one for one in apart if isfinite(one)]
+    evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
+    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
+        yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
+        return summary
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
-        evidence = {"layers": len(layers), "first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
-        vanishing = finding("vanishing_signal", 0.91, (first.place, last.place), evidence)
-        return Check(SIGNAL, summary, (vanishing, *_alike(layers)))
-    return Check(SIGNAL, summary, (*_missing_skips(e, layers), *_alike(layers)))
+        evidence |= {"first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
+        yield finding("vanishing_signal", 0.91, (first.place, last.place), evidence)
+    else:
+        yield from _missing_skips(e, layers)
+    yield from _alike(layers)
+    return summary
 
 
 def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
@@ -77,49 +74,39 @@ def _alike(layers: list[Event]) -> list[Finding]:
     return [finding("alike_examples", 0.72, [known[-1].place], evidence | {"layers": len(known)})]
 
 
-def check_layer_gradients(e: Examination) -> Check:
+@check("gradient of the layers")
+def check_layer_gradients(e: Examination) -> Steps:
     """Compare the norm of the gradient at the first layer with the largest one."""
     layers = [event for event in _weights(e) if event.gradient]
     if len(layers) < 2:
-        return Check(GRADIENT, "it reaches fewer than two weight layers", asked=False)
+        raise NotAsked("it reaches fewer than two weight layers")
     norms = [_gradient_norm(event) for event in layers]
-    summary = f"‖∂L/∂y‖ from {norms[0]:.3g} at {layers[0].place} to {norms[-1]:.3g} at {layers[-1].place}"
     where = (layers[0].place, layers[-1].place)
     evidence = {"layers": len(layers), "first": norms[0], "last": norms[-1]}
-    if e.depth or not all(map(isfinite, norms)):
-        return Check(GRADIENT, summary)
-    if norms[0] * FACTOR < max(norms):
-        evidence["ratio"] = max(norms) / norms[0]
-        return Check(GRADIENT, summary, (finding("vanishing_layer_gradient", 0.88, where, evidence),))
-    if norms[0] > FACTOR * norms[-1]:
-        evidence["ratio"] = norms[0] / norms[-1]
-        return Check(GRADIENT, summary, (finding("exploding_layer_gradient", 0.86, where, evidence),))
-    return Check(GRADIENT, summary)
+    if not e.depth and all(map(isfinite, norms)):
+        if norms[0] * FACTOR < max(norms):
+            yield finding("vanishing_layer_gradient", 0.88, where, evidence | {"ratio": max(norms) / norms[0]})
+        elif norms[0] > FACTOR * norms[-1]:
+            yield finding("exploding_layer_gradient", 0.86, where, evidence | {"ratio": norms[0] / norms[-1]})
+    return f"‖∂L/∂y‖ from {norms[0]:.3g} at {where[0]} to {norms[-1]:.3g} at {where[1]}"
 
 
-def check_units(e: Examination) -> Check:
+@check("units")
+def check_units(e: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
+    if zeros := _zeros(e):
+        yield finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)})
     inner = [event for event in e.passed.events if event.output is not e.passed.logits]
-    worst: dict[str, tuple[Event, float]] = {}
-    kinds: dict[str, tuple[float, Callable[[Event], float]]] = {
-        "dead_units": (DEAD, lambda event: event.off if event.name in _RECTIFIERS else nan),
-        "saturated_units": (FLAT, lambda event: event.saturated),
-        "saturated_attention": (CERTAIN, lambda event: event.peaked),
-    }
-    for kind, (limit, share) in kinds.items():
-        shares = [(event, share(event)) for event in inner]
-        over = [(event, value) for event, value in shares if value >= limit]
-        if over:
-            worst[kind] = over[0][0], max(value for _, value in over)
-    zeros = _zeros(e)
-    found = [
-        finding(kind, 0.91 if kind == "dead_units" else 0.87, (event.place,), {"share": share})
-        for kind, (event, share) in worst.items()
-    ]
-    if zeros:
-        found.insert(0, finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)}))
-    off = [event.off for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
-    return Check(UNITS, f"at most {max(off, default=0.0):.0%} of the units of an activation are off", tuple(found))
+    rectified = [(event, event.off) for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
+    for kind, severity, limit, shares in (
+        ("dead_units", 0.91, DEAD, rectified),
+        ("saturated_units", 0.87, FLAT, [(event, event.saturated) for event in inner]),
+        ("saturated_attention", 0.87, CERTAIN, [(event, event.peaked) for event in inner]),
+    ):
+        if over := [(event, share) for event, share in shares if share >= limit]:
+            yield finding(kind, severity, (over[0][0].place,), {"share": max(share for _, share in over)})
+    most = max((share for _, share in rectified), default=0.0)
+    return f"at most {most:.0%} of the units of an activation are off"
 
 
 def _zeros(e: Examination) -> list[str]:
@@ -134,37 +121,31 @@ def _zeros(e: Examination) -> list[str]:
     ]
 
 
-def check_nonlinearity(e: Examination) -> Check:
+@check("nonlinearity")
+def check_nonlinearity(e: Examination) -> Steps:
     """Whether f(x + x') - f(x) - f(x') + f(0) is zero: several layers that are no more than one."""
-    layers = len({event.place for event in e.passed.events if event.kind == "weight"})
-    x = e.inputs
+    layers, x = len({event.place for event in _weights(e)}), e.inputs
     if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or len(x) < 2:
-        return Check(NONLINEAR, "fewer than two layers, or inputs that cannot be added", asked=False)
+        raise NotAsked("fewer than two layers, or inputs that cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
-    with preserve_state(e.model, training=False), torch.no_grad():
-        outputs = [compute_logits(e.model, one).double() for one in (first + second, first, second, first * 0)]
-    both, one, other, zero = outputs
+    both, one, other, zero = (e.evaluate(one) for one in (first + second, first, second, first * 0))
     size, rest = float((both - zero).abs().max()), float((both - one - other + zero).abs().max())
-    if not isfinite(size) or size == 0 or rest > 1e-5 * size:
-        return Check(NONLINEAR, f"f(x + x') - f(x) - f(x') + f(0) is up to {rest:.3g}")
-    return Check(NONLINEAR, "the network is linear", (finding("no_nonlinearity", 0.9, (), {"layers": layers}),))
+    if isfinite(size) and size > 0 and rest <= 1e-5 * size:
+        yield finding("no_nonlinearity", 0.9, (), {"layers": layers})
+    return f"f(x + x') - f(x) - f(x') + f(0) is up to {rest:.3g}"
 
 
-def check_first_layer(e: Examination) -> Check:
+@check("what the first layer reads")
+def check_first_layer(e: Examination) -> Steps:
     """How much of what the first layer after an embedding reads differs between examples."""
-    events = e.passed.events
-    start = next((at for at, event in enumerate(events) if event.name == "embedding"), None)
-    event = None
-    if start is not None:
-        event = next((one for one in events[start:] if isfinite(one.spread_in) and len(one.shape) == 3), None)
+    after = dropwhile(lambda event: event.name != "embedding", e.passed.events)
+    event = next((one for one in after if isfinite(one.spread_in) and len(one.shape) == 3), None)
     if event is None:
-        return Check(POSITIONS, "there is no embedding of tokens", asked=False)
-    summary = f"{event.spread_in:.2%} of its variance is between examples at the same position"
-    if event.spread_in >= BETWEEN:
-        return Check(POSITIONS, summary)
-    evidence = {"share": event.spread_in}
-    return Check(POSITIONS, summary, (finding("dominating_positions", 0.85, (event.place,), evidence),))
+        raise NotAsked("there is no embedding of tokens")
+    if event.spread_in < BETWEEN:
+        yield finding("dominating_positions", 0.85, (event.place,), {"share": event.spread_in})
+    return f"{event.spread_in:.2%} of its variance is between examples at the same position"
 
 
 def _weights(e: Examination) -> list[Event]:

@@ -13,11 +13,10 @@ from torch.utils._pytree import tree_map
 
 from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
-from normless.probes import compute_logits, mixes_examples, preserve_state
+from normless.probes import mixes_examples, preserve_state
 
-MODES, NORMS, STATISTICS, EXAMPLES = "modes", "norms", "batch statistics", "examples"
 # A running average of a momentum below this has hardly moved after an epoch.
 SLOW = 1e-3
 DROPPED = 0.9
@@ -27,35 +26,28 @@ APART, SEEN = 1.0, 3.0
 ENOUGH = 8
 
 
-def check_modes(e: Examination) -> Check:
+@check("modes")
+def check_modes(e: Examination) -> Steps:
     """Look for norms left in evaluation before they saw data, dropout of nearly all, and modes that differ."""
     norms = {name: module for name, module in e.model.named_modules() if isinstance(module, _BatchNorm)}
-    left = [
-        name
-        for name, norm in norms.items()
-        if not norm.training and norm.num_batches_tracked is not None and not int(norm.num_batches_tracked)
-    ]
-    found: list[Finding] = []
+    tracked = {name: norm for name, norm in norms.items() if norm.num_batches_tracked is not None}
+    left = [name for name, norm in tracked.items() if not norm.training and not int(norm.num_batches_tracked)]  # type: ignore[arg-type]
     if left:
-        found.append(finding("evaluation_mode", 0.9, left, {"norms": len(left)}))
+        yield finding("evaluation_mode", 0.9, left, {"norms": len(left)})
     dropped = [event for event in e.passed.events if event.rate >= DROPPED]
     if dropped:
         rate = max(event.rate for event in dropped)
-        found.append(finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate}))
+        yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
     summary = f"{sum(module.training for module in e.model.modules())} modules in training"
-    moved = [norm for norm in norms.values() if norm.num_batches_tracked is not None and _has_moved(norm)]
+    moved = [norm for norm in tracked.values() if _has_moved(norm)]
     if moved and not left and not any(event.rate for event in e.passed.events) and isfinite(e.passed.loss):
-        with preserve_state(e.model, training=False), torch.no_grad():
-            outputs = compute_logits(e.model, e.inputs).double()
-        before = e.passed.logits.detach().double()  # type: ignore[union-attr]
-        apart, size = float((outputs - before).norm()), float((before - before.mean(0)).norm())
-        summary += (
-            f"; outputs differ from those in evaluation by {apart / size if size else 0.0:.2f} of their deviation"
-        )
+        before = e.passed.logits.detach().double()
+        apart, size = float((e.evaluated - before).norm()), float((before - before.mean(0)).norm())
+        share = apart / size if size else inf
+        summary += f"; outputs differ from those in evaluation by {share:.2f} of their deviation"
         if apart > APART * size:
-            evidence = {"difference": apart / size if size else inf, "norms": len(moved)}
-            found.append(finding("modes_differ", 0.83, (), evidence))
-    return Check(MODES, summary, tuple(found))
+            yield finding("modes_differ", 0.83, (), {"difference": share, "norms": len(moved)})
+    return summary
 
 
 def _has_moved(norm: _BatchNorm) -> bool:
@@ -64,18 +56,18 @@ def _has_moved(norm: _BatchNorm) -> bool:
     return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
-def check_norms(e: Examination) -> Check:
+@check("norms")
+def check_norms(e: Examination) -> Steps:
     """Look for norms of single elements, γ that are zero for ever, and running statistics that never move."""
     events = [event for event in e.passed.events if event.kind == "norm"]
     if not events:
-        return Check(NORMS, "none ran", asked=False)
-    found = []
-    single = [event for event in events if event.normalized == 1]
+        raise NotAsked("none ran")
+    single = [event.place for event in events if event.normalized == 1]
     if single:
-        found.append(finding("single_element_norm", 0.95, (single[0].place,), {"norms": len(single)}))
+        yield finding("single_element_norm", 0.95, single[:1], {"norms": len(single)})
     zero = list(dict.fromkeys(event.place for event in events if _is_closed(event.parameters)))
     if zero:
-        found.append(finding("zero_gamma", 0.95, zero, {"norms": len(zero)}))
+        yield finding("zero_gamma", 0.95, zero, {"norms": len(zero)})
     slow = {
         name: float(module.momentum)
         for name, module in e.model.named_modules()
@@ -84,15 +76,16 @@ def check_norms(e: Examination) -> Check:
     }
     if slow:
         evidence = {"norms": len(slow), "momentum": max(slow.values())}
-        found.append(finding("frozen_statistics", 0.82, list(slow), evidence))
-    return Check(NORMS, f"{len(events)} norms ran", tuple(found))
+        yield finding("frozen_statistics", 0.82, list(slow), evidence)
+    return f"{len(events)} norms ran"
 
 
 def _is_closed(parameters: tuple[Tensor, ...]) -> bool:
     return bool(parameters) and not parameters[0].requires_grad and not bool(parameters[0].any())
 
 
-def check_statistics(e: Examination) -> Check:
+@check("batch statistics")
+def check_statistics(e: Examination) -> Steps:
     """Count the examples that the statistics of each batch norm are computed from."""
     sizes = {}
     for event in e.passed.events:
@@ -100,49 +93,43 @@ def check_statistics(e: Examination) -> Check:
             module = e.model.get_submodule(event.path)
             sizes[event.place] = min(getattr(module, "ghost_size", event.shape[0]), event.shape[0]), event.normalized
     if not sizes:
-        return Check(STATISTICS, "no batch norm in training mode", asked=False)
+        raise NotAsked("no batch norm in training mode")
     examples = min(count for count, _ in sizes.values())
     few = {name: size for name, size in sizes.items() if size[0] < ENOUGH}
-    summary = f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
-    if not few:
-        return Check(STATISTICS, summary)
-    smallest = min(few, key=lambda name: few[name][1])
-    evidence: dict[str, float | int | str] = {
-        "examples": examples,
-        "norms": len(few),
-        "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
-        "values_in_smallest": few[smallest][1],
-        "smallest": smallest,
-    }
-    severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
-    return Check(
-        STATISTICS, summary, (finding("small_batch", severity, list(few), evidence, example_or_examples=words),)
-    )
+    if few:
+        smallest = min(few, key=lambda name: few[name][1])
+        evidence: dict[str, float | int | str] = {
+            "examples": examples,
+            "norms": len(few),
+            "relative_deviation_of_variance": sqrt(2 / (examples - 1)) if examples > 1 else inf,
+            "values_in_smallest": few[smallest][1],
+            "smallest": smallest,
+        }
+        severity, words = 0.85 if examples == 1 else 0.7 - 0.05 * examples, "examples" if examples > 1 else "example"
+        yield finding("small_batch", severity, list(few), evidence, example_or_examples=words)
+    return f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
 
 
-def check_examples(e: Examination) -> Check:
+@check("examples")
+def check_examples(e: Examination) -> Steps:
     """Whether outputs of other examples change, in evaluation, when the first is replaced by the second."""
     read = [one for one in tensors(e.inputs) if one.dim()]
     if not read or len(read[0]) < 3:
-        return Check(EXAMPLES, "there are fewer than three examples", asked=False)
+        raise NotAsked("there are fewer than three examples")
     count = len(read[0])
 
     def replaced(one: Any) -> Any:
-        if not isinstance(one, Tensor) or not one.dim() or len(one) != count:
-            return one
-        return torch.cat([one[1:2], one[1:]])
+        has_examples = isinstance(one, Tensor) and one.dim() and len(one) == count
+        return torch.cat([one[1:2], one[1:]]) if has_examples else one
 
-    with preserve_state(e.model, training=False), torch.no_grad():
-        before = compute_logits(e.model, e.inputs)
-        after = compute_logits(e.model, tree_map(replaced, e.inputs))
+    before, after = e.evaluated, e.evaluate(tree_map(replaced, e.inputs))
     if len(before) != count or before.shape != after.shape:
-        return Check(EXAMPLES, "the outputs are not by example", asked=False)
+        raise NotAsked("the outputs are not by example")
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
-        return Check(EXAMPLES, "none depends on another one in evaluation mode")
-    places = _mixing(e, count)
-    evidence = {"change": change, "outputs": size}
-    return Check(EXAMPLES, "they depend on each other", (finding("mixes_examples", 0.89, places, evidence),))
+        return "none depends on another one in evaluation mode"
+    yield finding("mixes_examples", 0.89, _mixing(e, count), {"change": change, "outputs": size})
+    return "they depend on each other"
 
 
 def _mixing(e: Examination, count: int) -> list[str]:

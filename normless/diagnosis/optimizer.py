@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from normless.decay import POLICIES
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, finding
+from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.optim.groups import parameter_roles
-
-GROUPS = "optimizer"
 
 # Severity of a decay against the guidelines, by group.
 _SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}
@@ -15,10 +13,11 @@ _MILD = 0.15
 _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": "multipliers and scalar biases"}
 
 
-def check_optimizer(e: Examination) -> Check:
+@check("optimizer")
+def check_optimizer(e: Examination) -> Steps:
     """Compare the optimizer's parameters and weight decays with the guidelines."""
     if e.optimizer is None:
-        return Check(GROUPS, "none was given", asked=False)
+        raise NotAsked("none was given")
     decays = {
         id(one): group.get("weight_decay", 0.0) for group in e.optimizer.param_groups for one in group["params"]
     }
@@ -37,7 +36,6 @@ def check_optimizer(e: Examination) -> Check:
             missing[name] = role
         elif decay > 0 and e.map is not None and role not in POLICIES["guidelines"]:
             against.setdefault(role, []).append(name)
-    findings = []
     if against:
         worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
         groups = ", ".join(
@@ -46,12 +44,12 @@ def check_optimizer(e: Examination) -> Check:
         where = [name for names in against.values() for name in names]
         evidence = {"weight_decay": float(max(decays.values()))} | {role: len(one) for role, one in against.items()}
         severity = _SEVERITY.get(worst, _MILD)
-        findings.append(finding("decayed", severity, where, evidence, worst=worst, groups=groups))
+        yield finding("decayed", severity, where, evidence, worst=worst, groups=groups)
     if missing:
         scalars = list(missing.values()).count("scalars")
         including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
         counts = {"parameters": len(missing), "scalars": scalars}
         severity = 0.97 if len(missing) == len(roles) else 0.9
-        findings.append(finding("untrained_parameters", severity, list(missing), counts, including=including))
+        yield finding("untrained_parameters", severity, list(missing), counts, including=including)
     decayed = sum(decay > 0 for decay in decays.values())
-    return Check(GROUPS, f"{len(decays)} parameters, {decayed} of them decayed", tuple(findings))
+    return f"{len(decays)} parameters, {decayed} of them decayed"

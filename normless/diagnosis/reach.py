@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import Finding, Steps, check, finding
 from normless.diagnosis.tape import Event
 
-REACH = "reach of the gradient"
 
-
-def check_reach(e: Examination) -> Check:
+@check("reach of the gradient")
+def check_reach(e: Examination) -> Steps:
     """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
     trainable = {name: one for name, one in e.model.named_parameters() if one.requires_grad}
     if not trainable:
-        frozen = {"parameters": sum(1 for _ in e.model.parameters())}
-        return Check(REACH, "nothing is trainable", (finding("frozen", 0.97, (), frozen),))
-    reached = [name for name in trainable if e.passed.gradients.get(name) is not None]
-    summary = f"{len(reached)} of {len(trainable)} trainable parameters"
+        yield finding("frozen", 0.97, (), {"parameters": sum(1 for _ in e.model.parameters())})
+        return "nothing is trainable"
+    without = [name for name in trainable if e.passed.gradients.get(name) is None]
     own = {id(one) for one in e.model.parameters()}
     found = [*_unregistered(e, own), *_head(e), *_cut(e, own)]
-    if not found and not reached:
+    if not found and len(without) == len(trainable):
         # Nothing on the way was seen to cut it: the output itself has no gradient.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    elif not found and len(reached) < len(trainable):
-        found = _unused(e, [name for name in trainable if name not in reached])
-    return Check(REACH, summary, tuple(found[:1]))
+    yield from (found or (_unused(e, without) if without else []))[:1]
+    return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
 def _unregistered(e: Examination, own: set[int]) -> list[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, nan, prod
+from math import nan, prod
 from typing import Any
 
 import torch
@@ -165,8 +165,9 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
         event.peaked = _peaked(y)
     elif event.kind == "attention":
         event.peaked = _peaked(_attention(*args, **kwargs))
-    elif event.name == "multi_head_attention_forward" and len(args) >= 7 and args[0].dim() == 3:
-        event.peaked = _peaked(_of_heads(args))
+    elif event.name == "multi_head_attention_forward":
+        options = {"need_weights": True, "average_attn_weights": False, "training": False}
+        event.peaked = _peaked(F.multi_head_attention_forward(*args, **kwargs | options)[1])  # type: ignore[arg-type]
     elif event.kind == "norm":
         event.normalized = _normalized(event, args, kwargs)
     elif event.kind == "dropout":
@@ -179,39 +180,13 @@ def _peaked(weights: Tensor) -> float:
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
-def _attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor | None = None,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """The weights (…, queries, keys) of scaled dot-product attention, called as torch's function is."""
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    logits = (scale or query.shape[-1] ** -0.5) * query.double() @ key.double().transpose(-2, -1)
-    if attn_mask is not None:
-        logits = logits.masked_fill(~attn_mask, -inf) if attn_mask.dtype == torch.bool else logits + attn_mask
-    if is_causal:
-        logits = logits.masked_fill(torch.ones_like(logits, dtype=torch.bool).triu(1), -inf)
-    weights: Tensor = logits.softmax(-1)
-    return weights
-
-
-def _of_heads(args: list[Any]) -> Tensor:
-    """The weights (N, heads, queries, keys) of torch's own attention with a packed projection; else uniform."""
-    query, key, _, _, heads, weight, bias = args[:7]
-    if weight is None:
-        return torch.full((1, 2), 0.5)
-    biases = bias.chunk(3) if bias is not None else (None,) * 3
-    query, key = (
-        F.linear(one, weight.chunk(3)[at], biases[at]).transpose(0, 1).unflatten(-1, (heads, -1)).transpose(1, 2)  # type: ignore[no-untyped-call]
-        for at, one in enumerate((query, key))
-    )
-    return _attention(query, key)
+def _attention(*args: Any, **kwargs: Any) -> Tensor:
+    """The weights (…, queries, keys) of torch's attention: its output where the values are the unit vectors."""
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0}
+    key = given["key"]
+    given["value"] = torch.eye(key.shape[-2], dtype=key.dtype, device=key.device).expand(*key.shape[:-1], -1)
+    return F.scaled_dot_product_attention(**given)
 
 
 def _saturated_gates(args: list[Any], y: Tensor) -> float:

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from itertools import repeat
 from math import inf, nan
 
+import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.divergence import has_diverged
-from normless.probes import Signal, descend, observe, preserve_state
-from normless.residual import ResidualMap
+from normless.probes import descend, preserve_state
 
-STEPS = "trial steps"
 # A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
 LITTLE, MUCH = 0.01, 0.2
 # Per step, a decay above this share of the weights is no regularization.
@@ -27,6 +26,8 @@ DECAY = 0.02
 MOMENTUM = 0.99
 # Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
 SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (1e3, 1e4, 1e5, 1e6, 1e7)
+# A trial at another rate whose loss is no lower after so many steps is not continued.
+SCREEN = 5
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
 POST_NORM = 24
 
@@ -36,16 +37,19 @@ class Trial:
     """Losses before each step and after the last, at a learning rate.
 
     Attributes:
-        closed: blocks whose branch is still zero in the end.
         moved: the norm of the first update.
         rounded: the share of low-precision parameters that it did not change.
     """
 
     rate: float
     losses: tuple[float, ...]
-    closed: tuple[str, ...] = ()
     moved: float = nan
     rounded: float = 0.0
+
+    @property
+    def steps(self) -> int:
+        """The number of steps."""
+        return len(self.losses) - 1
 
     @property
     def end(self) -> float:
@@ -60,21 +64,32 @@ class Trial:
         return (self.losses[0] - self.end) / abs(self.losses[0]) if self.losses[0] else 0.0
 
 
-def check_trial(e: Examination, steps: int) -> Check:
+@check("trial steps")
+def check_trial(e: Examination, steps: int) -> Steps:
     """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer, and judge them."""
-    if e.optimizer is None or steps < 1:
-        reason = "no optimizer was given" if e.optimizer is None else "0 steps were requested"
-        return Check(STEPS, f"not tried: {reason}", asked=False)
-    trial = tried(e, e.optimizer, steps)
-    summary = (
-        f"{len(trial.losses) - 1} steps at rate {trial.rate:.3g} take the loss from {trial.losses[0]:.3g} "
-        f"to {trial.losses[-1]:.3g}"
-    )
-    found = [*_settings(e, trial), *_rates(e, trial, steps)]
-    if trial.closed:
-        evidence = {"shut": len(trial.closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
-        found.append(finding("branch_never_grows", 0.3 + 0.5 * len(trial.closed) / e.depth, trial.closed, evidence))
-    return Check(STEPS, summary, tuple(found))
+    if e.optimizer is None:
+        raise NotAsked("not tried: no optimizer was given")
+    if steps < 1 or not any(e.passed.gradients.values()):
+        raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
+    model, trial = tried(e, e.optimizer, steps)
+    yield from _settings(e, trial)
+    yield from _rates(e, trial, steps)
+    if closed := _closed(e, model, trial):
+        evidence = {"shut": len(closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
+        yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence)
+    before, after, count = trial.losses[0], trial.losses[-1], f"{trial.steps} step{'s' * (trial.steps != 1)}"
+    return f"{count} at rate {trial.rate:.3g} take the loss from {before:.3g} to {after:.3g}"
+
+
+def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:
+    """The blocks whose branch is zero before a trial and after it; none if it diverged."""
+    if has_diverged(trial.losses[-1]) or e.map is None or not _zeros(e.passed.tables["signal"]):
+        return []
+    return _zeros(pass_through(trained, e.inputs, e.targets, e.loss, e.map).tables["signal"])
+
+
+def _zeros(signal: pd.DataFrame) -> list[str]:
+    return list(signal.loc[signal["branch_variance"] == 0, "name"])
 
 
 def _settings(e: Examination, trial: Trial) -> Iterator[Finding]:
@@ -98,35 +113,34 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """Other rates, where this one does not lower the loss."""
     assert e.optimizer is not None
     momentum = max(_momentum(group) for group in e.optimizer.param_groups)
-    evidence = {"rate": trial.rate, "steps": len(trial.losses) - 1, "loss_before": trial.losses[0]}
-    evidence["loss_after"] = trial.losses[-1]
-    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.map.blocks) if e.map else 0
+    evidence = {
+        "rate": trial.rate,
+        "steps": trial.steps,
+        "loss_before": trial.losses[0],
+        "loss_after": trial.losses[-1],
+    }
+    effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
+    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.blocks)
     if sums >= POST_NORM and trial.progress < 0.5:
         yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
         return
-    if trial.progress < -LITTLE:
-        for factor in SMALLER:
-            other = tried(e, e.optimizer, steps, factor)
-            if other.progress > LITTLE:
-                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
-                if momentum >= MOMENTUM:
-                    evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
-                    yield finding("effective_rate", 0.81, (), evidence)
-                else:
-                    yield finding("rate_too_large", 0.8, (), evidence)
-                return
-    elif trial.progress < LITTLE and momentum >= MOMENTUM:
-        evidence |= {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
-        yield finding("effective_rate", 0.81, (), evidence)
-    elif abs(trial.progress) < LITTLE:
-        for factor in LARGER:
-            other = tried(e, e.optimizer, steps, factor)
-            if other.progress > MUCH:
-                evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
-                yield finding("rate_too_small", 0.8, (), evidence)
-                return
-            if other.progress < -LITTLE:
-                return
+    if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
+        yield finding("effective_rate", 0.81, (), evidence | effective)
+        return
+    # Downwards the first rate that makes progress; upwards one that makes much, unless the loss rises before.
+    rises = trial.progress < -LITTLE
+    kind, factors, share = ("rate_too_large", SMALLER, LITTLE) if rises else ("rate_too_small", LARGER, MUCH)
+    for factor in factors if rises or abs(trial.progress) < LITTLE else ():
+        _, other = tried(e, e.optimizer, steps, factor)
+        # One low loss among the last is no progress.
+        if other.progress > share and max(other.losses[-3:]) < other.losses[0]:
+            evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
+            if kind == "rate_too_large" and momentum >= MOMENTUM:
+                kind, evidence = "effective_rate", evidence | effective
+            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
+            return
+        if kind == "rate_too_small" and other.progress < -LITTLE:
+            return
 
 
 def _momentum(group: dict[str, object]) -> float:
@@ -135,7 +149,7 @@ def _momentum(group: dict[str, object]) -> float:
     return float(betas[0])
 
 
-def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> Trial:
+def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
     """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
     model, optimizer = deepcopy((e.model, given))
@@ -146,27 +160,24 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
         if factor > 1 and group.get("weight_decay"):
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
-    return stepped(e, model, optimizer, steps, e.map)
+    trial = stepped(e, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
+    return model, trial if trial.progress < 0 else stepped(e, model, optimizer, steps, trial)
 
 
-def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, mapped: ResidualMap | None) -> Trial:
-    """Train a network in place on the batch of an examination; its map is for blocks that stay closed."""
+def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None) -> Trial:
+    """Train a network in place on the batch of an examination, or go on with a trial that was begun with it."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: one.detach().clone() for name, one in model.named_parameters()}
-    moved, rounded, losses = nan, 0.0, []
+    moved, rounded, losses = (begun.moved, begun.rounded, [*begun.losses]) if begun else (nan, 0.0, [])
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for number, value in enumerate(descend(model, repeat((e.inputs, e.targets), steps), optimizer, loss=e.loss)):
+        # The loss after the last step is that before one more.
+        rest = repeat((e.inputs, e.targets), steps + 1 - len(losses))
+        for value in descend(model, rest, optimizer, loss=e.loss):
             losses.append(value)
-            if not number and not has_diverged(value):
+            if len(losses) == 1 and not has_diverged(value):
                 moved, rounded = _first_step(model, before)
-        if has_diverged(losses[-1]) or mapped is None:
-            return Trial(rate, tuple(losses), (), moved, rounded)
-        signal = Signal()
-        losses.append(observe(model, [signal], e.inputs, e.targets, loss=e.loss, residual_map=mapped))
-    table = signal.table()
-    closed = () if has_diverged(losses[-1]) else tuple(table.loc[table["branch_variance"] == 0, "name"])
-    return Trial(rate, tuple(losses), closed, moved, rounded)
+    return Trial(rate, tuple(losses), moved, rounded)
 
 
 def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
