@@ -52,7 +52,7 @@ class Record:
             self._rows, self._stride = self._rows[::2], 2 * self._stride
 
     def table(self) -> pd.DataFrame:
-        """A row per number: `step`, `quantity`, `place` (a module's or parameter's name, empty for all) and `value`."""
+        """A row per number: `step`, `quantity`, `place` (a module or parameter, empty for all) and `value`."""
         rows = [(step, *key, value) for step, keys, of in self._rows for key, value in zip(keys, of, strict=True)]
         return pd.DataFrame(rows, columns=["step", "quantity", "place", "value"])
 
@@ -81,7 +81,7 @@ class Record:
         if quantity not in _SHARES:
             middle = rows.groupby("place")["value"].transform("median")
             positive = (values > 0) & (middle > 0)
-            values = np.log10(values.where(positive) / middle.where(positive))
+            values = (values.where(positive) / middle.where(positive)).map(np.log10)
         rows = rows.assign(layer=rows["place"].map(order), value=values)
         few = {"y_ticks": {at: place for place, at in order.items()}, "y_label": ""} if len(order) <= 16 else {}
         unit = "" if quantity in _SHARES else "log₁₀ of the ratio to its median"

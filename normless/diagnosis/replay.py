@@ -45,7 +45,8 @@ class Outputs(Watcher):
 
 def norm_of(x: Tensor) -> Tensor:
     """The Euclidean norm, in float32 or better."""
-    return torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    return norm
 
 
 def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -60,15 +61,10 @@ def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: norms[name] for name in parameters if name in norms}
 
 
-def update_size(before: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor | None]:
-    """‖Δw‖/‖w‖ of an update, and of low-precision weights with a gradient the share that it left; overwrites `before`."""
+def update_ratio(before: Tensor, parameter: Tensor) -> Tensor:
+    """‖Δw‖/‖w‖ of an update; overwrites `before`."""
     size = norm_of(before)
-    before -= parameter
-    share = None
-    if before.element_size() < 4 and parameter.grad is not None and not parameter.grad.is_sparse:
-        has = parameter.grad != 0
-        share = ((before == 0) & has).sum() / has.sum().clamp_min(1)
-    return norm_of(before) / size, share
+    return norm_of(before.sub_(parameter)) / size
 
 
 def _dense(gradient: Tensor) -> Tensor:

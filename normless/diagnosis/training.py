@@ -26,23 +26,19 @@ DECAYED = 0.1
 GROWN, PATIENCE = 0.5, 5
 # A unit is off if it is 0 in the whole batch of so many measured steps in a row.
 BATCHES = 3
-# The share of low-precision weights that an update leaves as they were.
-ROUNDED = 0.9
 
 
 @dataclass(frozen=True)
 class Measured:
     """The numbers of a measured step by name: of outputs, units, multipliers (largest |α|) and updates ‖Δw‖/‖w‖.
 
-    `off` are the shares of units that are 0 in this and the last measurements, `rounded` the shares of low-precision
-    weights with a gradient that did not change, `rate` the learning rate.
+    `off` are the shares of units that are 0 in this and the last measurements, `rate` is the learning rate.
     """
 
     output: Numbers
     off: Numbers
     multiplier: Numbers
     update: Numbers
-    rounded: Numbers
     rate: float
 
 
@@ -64,6 +60,8 @@ class Training:
     def judge_step(self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed) -> Iterator[Finding]:
         """New findings in the loss, if it is known, and the norms of the gradients of a step before its update."""
         total = sqrt(sum(norm**2 for norm in gradients.values()))
+        if any(one.kind == "not_finite" for one in self.findings):
+            return
         if not (isfinite(total) and isfinite(loss or 0.0)):
             what = "gradient" if isfinite(loss or 0.0) else "loss"
             place, words = _first_broken(replayed(True), gradients)
@@ -120,8 +118,6 @@ class Training:
             self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
         closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
         yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
-        rounded = [name for name, share in new.rounded.items() if last and min(share, last.rounded[name]) > ROUNDED]
-        yield from self._new("rounded_updates", 0.7, rounded, {"step": step, "rate": new.rate})
         if last is not None:
             yield from self._judge_updates(step, last, new)
 

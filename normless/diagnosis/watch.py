@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.record import Record
-from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, update_size
+from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, update_ratio
 from normless.diagnosis.training import BATCHES, Measured, Training
 from normless.nn import ResidualSum, ScalarAffine
 from normless.probes import every
@@ -29,7 +29,7 @@ from normless.probes import every
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Loss = TypeVar("Loss", Tensor, float)
+Loss = TypeVar("Loss", bound=Tensor | float)
 
 # What torch.compile and DistributedDataParallel call the network inside them.
 _WRAPPED = ("_orig_mod", "module")
@@ -97,9 +97,9 @@ class Watch:
         """The measured steps, a row per number: `step`, `quantity`, `place` and `value`.
 
         Quantities: `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's gradient as
-        the optimizer reads it; `update` ‖Δw‖/‖w‖ of a parameter of two axes or more; `output` √E[y²] of a module; `off`, the share of units
-        that a weight layer reads as 0 for all examples of this and the last two measured steps; `multiplier`, the
-        largest |α|. At most 1000 steps are kept, evenly spaced.
+        the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more; `output`, √E[y²] of a module;
+        `off`, the share of units that a weight layer reads as 0 for all examples of this and the last two measured
+        steps; `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
         """
         return self._record.table()
 
@@ -144,7 +144,7 @@ class Watch:
         return {name: one for one in held if (name := self._names.get(id(one))) is not None}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Look at the gradients before the step; with a closure, as LBFGS and Lightning have it, after its first run."""
+        """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is None:
             self._look(optimizer)
@@ -189,9 +189,7 @@ class Watch:
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         own, now = self._own(optimizer), self._now
         for name in now.before.keys() & own.keys():
-            now.updates[name], unchanged = update_size(now.before.pop(name), own[name])
-            if unchanged is not None:
-                now.rounded[name] = unchanged
+            now.updates[name] = update_ratio(now.before.pop(name), own[name])
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
@@ -226,16 +224,14 @@ class Watch:
         }
         off = {} if now.outputs is None else self._units_off(now.outputs.off)
         sizes = {} if now.outputs is None else now.outputs.sizes
-        output, off_shares, multiplier, update, rounded = map(
-            as_floats, (sizes, off, multipliers, now.updates, now.rounded)
-        )
+        output, shares, multiplier, update = map(as_floats, (sizes, off, multipliers, now.updates))
         # A weight of zeros has no update relative to it.
         update = {name: ratio for name, ratio in update.items() if isfinite(ratio)}
         total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
-        layers = {"output": output, "off": off_shares, "gradient": now.gradients, "update": update}
+        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update}
         self._record.add(self.step, whole | layers | {"multiplier": multiplier})
-        measured = Measured(output, off_shares, multiplier, update, rounded, rate)
+        measured = Measured(output, shares, multiplier, update, rate)
         self._say(self._training.judge_measurement(self.step, measured))
 
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -247,7 +243,8 @@ class Watch:
 
     def _say(self, findings: Iterable[Finding]) -> None:
         for one in findings:
-            warnings.warn(_sentence(one), WatchWarning, stacklevel=2)
+            # The line that calls the optimizer says nothing about the cause.
+            warnings.warn_explicit(_sentence(one), WatchWarning, "nl.watch", self.step)
 
 
 @dataclass
@@ -258,7 +255,6 @@ class _Step:
     norms: dict[str, Tensor] = field(default_factory=dict)
     before: dict[str, Tensor] = field(default_factory=dict)
     updates: dict[str, Tensor] = field(default_factory=dict)
-    rounded: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     seen: Replay | None = None
