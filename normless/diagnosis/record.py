@@ -83,7 +83,7 @@ class Record:
             positive = (values > 0) & (middle > 0)
             values = (values.where(positive) / middle.where(positive)).map(np.log10)
         rows = rows.assign(layer=rows["place"].map(order), value=values)
-        few = {"y_ticks": {at: place for place, at in order.items()}, "y_label": ""} if len(order) <= 16 else {}
+        few = {"y_ticks": {at: place or "the network" for place, at in order.items()}, "y_label": ""} if len(order) <= 16 else {}
         unit = "" if quantity in _SHARES else "log₁₀ of the ratio to its median"
         frame = {"title": _MAPS[quantity], "unit": unit, "y_label": "in order of execution", "x_marks": marks, **few}
         axes = plots.heat_map(rows, ax, x="step", y="layer", value="value", signed=quantity not in _SHARES, **frame)

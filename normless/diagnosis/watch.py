@@ -188,7 +188,7 @@ class Watch:
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         own, now = self._own(optimizer), self._now
-        for name in now.before.keys() & own.keys():
+        for name in [name for name in own if name in now.before]:
             now.updates[name] = update_ratio(now.before.pop(name), own[name])
         if own and self._clock() is optimizer:
             if self._measures:
