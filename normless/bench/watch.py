@@ -20,7 +20,6 @@ class WatchBench(ImageBench):
     """The ResNet and its batch; the transformer has 4 layers of width 128 and reads 16 sentences of 64 tokens."""
 
     batch_size: int = 16
-    rounds: int = 3
     interval: int = 20
 
 
