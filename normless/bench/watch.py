@@ -32,7 +32,10 @@ def measure_watch(bench: WatchBench) -> pd.DataFrame:
     for name, make in {f"resnet_cifar({bench.depth})": _resnet, "transformer(4)": _transformer}.items():
         plain, watched = make(bench), make(bench)
         watch = Watch(watched[0], bench.interval)
-        steps = {f"{name}, plain": _steps(*plain, bench.interval), f"{name}, watched": _steps(*watched, bench.interval)}
+        steps = {
+            f"{name}, plain": _steps(*plain, bench.interval),
+            f"{name}, watched": _steps(*watched, bench.interval),
+        }
         seconds = seconds_in_turns(steps, bench.rounds) / bench.interval
         watch.close()
         tables.append(ratio_table("network", seconds, seconds.div(seconds[f"{name}, plain"], axis=0)))

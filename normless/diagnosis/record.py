@@ -67,9 +67,7 @@ class Record:
         known = list(table["quantity"].unique())
         quantity = quantity or ("loss" if "loss" in known or not known else "gradient_norm")
         if quantity not in known:
-            raise ValueError(
-                f"Expected a quantity that was measured, {', '.join(known) or 'none yet'}, got {quantity!r}."
-            )
+            raise ValueError(f"Expected a measured quantity, {', '.join(known) or 'none yet'}, got {quantity!r}.")
         rows, plots = table[table["quantity"] == quantity], import_module("normless.plots")
         axes: Axes
         if quantity in _LINES:
@@ -83,7 +81,11 @@ class Record:
             positive = (values > 0) & (middle > 0)
             values = (values.where(positive) / middle.where(positive)).map(np.log10)
         rows = rows.assign(layer=rows["place"].map(order), value=values)
-        few = {"y_ticks": {at: place or "the network" for place, at in order.items()}, "y_label": ""} if len(order) <= 16 else {}
+        few = (
+            {"y_ticks": {at: place or "the network" for place, at in order.items()}, "y_label": ""}
+            if len(order) <= 16
+            else {}
+        )
         unit = "" if quantity in _SHARES else "log₁₀ of the ratio to its median"
         frame = {"title": _MAPS[quantity], "unit": unit, "y_label": "in order of execution", "x_marks": marks, **few}
         axes = plots.heat_map(rows, ax, x="step", y="layer", value="value", signed=quantity not in _SHARES, **frame)

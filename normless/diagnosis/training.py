@@ -24,7 +24,7 @@ LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
 DECAYED = 0.1
 # Units that went off since the first measurement, as a share; measurements that a multiplier has to leave 0.
 GROWN, PATIENCE = 0.5, 5
-# A unit is off if it is 0 in the whole batch of so many measured steps in a row.
+# A unit is off if it is 0 in the whole batch of so many measured steps in a row; updates are judged by as many.
 BATCHES = 3
 
 
@@ -106,7 +106,6 @@ class Training:
 
     def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
         """New findings in a measured step after its update, compared with the measurements before it."""
-        last = self._measured[-1] if self._measured else None
         self._measured.append(new)
         self._highest = max(self._highest, new.rate)
         for place, share in new.off.items():
@@ -118,21 +117,22 @@ class Training:
             self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
         closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
         yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
-        if last is not None:
-            yield from self._judge_updates(step, last, new)
+        if len(self._measured) >= BATCHES:
+            yield from self._judge_updates(step, new, [one.update for one in self._measured][-BATCHES:])
 
-    def _judge_updates(self, step: int, last: Measured, new: Measured) -> Iterator[Finding]:
-        """Layers whose update is too large or too small in both of two measurements."""
-        both = {name: (value, last.update[name]) for name, value in new.update.items() if name in last.update}
-        if not both:
+    def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
+        """Layers whose update is too large or too small in each of the last measurements."""
+        names = [name for name in new.update if all(name in one for one in last)]
+        ranges = {name: [one[name] for one in last] for name in names}
+        if not ranges:
             return
         middle = median(new.update.values())
         least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
-        large = sorted((name for name in both if min(both[name]) > LARGE), key=lambda name: -both[name][0])
-        small = sorted((name for name in both if max(both[name]) < least), key=lambda name: both[name][0])
-        for kind, names in (("large_updates", large), ("small_updates", small)):
-            evidence = {"update": new.update[names[0]] if names else 0.0, "median": middle, "step": step}
-            yield from self._new(kind, 0.7, names, evidence | {"rate": new.rate})
+        large = sorted((name for name in names if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
+        small = sorted((name for name in names if max(ranges[name]) < least), key=new.update.__getitem__)
+        for kind, where in (("large_updates", large), ("small_updates", small)):
+            evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
+            yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
 
     def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
         """That outputs of layers are not measured, and why."""

@@ -202,9 +202,7 @@ class Watch:
             return now.outputs
         try:
             if now.seen is None:
-                raise ValueError(
-                    "no forward pass of it was seen; of a compiled network watch what torch.compile returned"
-                )
+                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
             now.outputs = now.seen.run(model, search=search)
         except Exception as error:
             self._is_blind = True
