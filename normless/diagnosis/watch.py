@@ -140,6 +140,9 @@ class Watch:
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The network's parameters with a gradient that an optimizer holds, by name."""
+        if self._model() is None:
+            # Its addresses may be those of other tensors by now.
+            return {}
         held = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
         return {name: one for one in held if (name := self._names.get(id(one))) is not None}
 

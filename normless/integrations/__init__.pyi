@@ -1,3 +1,3 @@
-from .lightning import WatchCallback as LightningWatch
+from .lightning import LightningWatch as LightningWatch
 from .opacus import prepare as prepare
-from .transformers import WatchCallback as TrainerWatch
+from .transformers import TrainerWatch as TrainerWatch

@@ -9,7 +9,7 @@ from lightning.pytorch import Callback
 from normless.diagnosis import Watch
 
 
-class WatchCallback(Callback):  # type: ignore[misc]
+class LightningWatch(Callback):  # type: ignore[misc]
     """Watches the module that a trainer fits; its `training_step` calls `self(…)`. `watch` stays readable after it.
 
     Args:

@@ -10,7 +10,7 @@ from transformers import TrainerCallback
 from normless.diagnosis import Watch
 
 
-class WatchCallback(TrainerCallback):
+class TrainerWatch(TrainerCallback):
     """Watches the network that a Trainer trains, and reads the loss from its output; `watch` stays readable.
 
     Args:

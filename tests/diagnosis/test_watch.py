@@ -269,7 +269,7 @@ def test_updates_too_large_and_too_small() -> None:
         [{"params": model[:3].parameters()}, {"params": model[4].parameters(), "lr": 0.5}], 1e-3
     )
     with pytest.warns(nl.WatchWarning, match=r"The updates of 4\.weight are too large"):
-        watch = train(model, 11, optimizer=optimizer)
+        watch = train(model, 4, optimizer=optimizer, interval=1)
     assert watch.findings[0].where == ("4.weight",)
 
 
@@ -346,7 +346,7 @@ def test_other_networks_closures_and_several_optimizers() -> None:
         loss.backward()
         return loss
 
-    losses = [float(lbfgs.step(closure)) for _ in range(4)]
+    losses = [float(lbfgs.step(closure).detach()) for _ in range(4)]
     seen = watch.table.query("quantity == 'loss'")
     assert seen["step"].tolist() == [1, 3]
     assert seen["value"].tolist() == pytest.approx([losses[0], losses[2]])

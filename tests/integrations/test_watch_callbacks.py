@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import TrainingArguments
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
@@ -32,16 +31,16 @@ def test_the_callback_of_transformers() -> None:
 
     torch.manual_seed(0)
     model, callback = Classifier(), TrainerWatch(interval=2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     handler = CallbackHandler([callback], model, None, optimizer, None)
     state, control, losses = TrainerState(), TrainerControl(), []
-    arguments: Any = SimpleNamespace(spec=TrainingArguments)
+    arguments: Any = SimpleNamespace()
     handler.on_train_begin(arguments, state, control)
     for _ in range(5):
         loss = model(torch.randn(4, 6), labels=torch.tensor([0, 1, 2, 0])).loss
         with torch.no_grad():
             model(torch.randn(4, 6), labels=torch.tensor([0, 1, 2, 0]))
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -55,17 +54,17 @@ def test_the_callback_of_transformers() -> None:
 
 
 def test_the_callback_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its documented order: the optimizer's step runs a closure with forward, `on_before_backward` and backward."""
+    """In its documented order: the step runs a closure with forward, `on_before_backward` and backward."""
     library, pytorch = ModuleType("lightning"), ModuleType("lightning.pytorch")
     pytorch.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "lightning", library)
     monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch)
     monkeypatch.delitem(sys.modules, "normless.integrations.lightning", raising=False)
-    from normless.integrations.lightning import WatchCallback
+    from normless.integrations.lightning import LightningWatch
 
     torch.manual_seed(0)
-    model, callback = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), WatchCallback(interval=2)
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.1), []
+    model, callback = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), LightningWatch(interval=2)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.01), []
     callback.on_train_start(None, model)
 
     def closure() -> Tensor:
@@ -73,7 +72,7 @@ def test_the_callback_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
         optimizer.zero_grad()
         callback.on_before_backward(None, model, loss)
         loss.backward()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         return loss
 
     for _ in range(4):
