@@ -129,7 +129,9 @@ class Training:
         middle = median(new.update.values())
         least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
         large = sorted((name for name in names if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
-        small = sorted((name for name in names if max(ranges[name]) < least), key=new.update.__getitem__)
+        # Those that grow are of branches that open after their initialization to zero.
+        steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
+        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
             evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
             yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
