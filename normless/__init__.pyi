@@ -2,8 +2,11 @@ from .conversion import convert as convert
 from .conversion import plan as plan
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import Finding as Finding
+from .diagnosis import Watch as Watch
+from .diagnosis import WatchWarning as WatchWarning
 from .diagnosis import diagnose as diagnose
 from .diagnosis import treat as treat
+from .diagnosis import watch as watch
 from .edits import EDITS as EDITS
 from .edits import Change as Change
 from .edits import Edit as Edit

@@ -32,8 +32,9 @@ CORE = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"integrations", "optim", "probes", "saving"},
+    {"optim", "probes", "saving"},
     {"diagnosis"},
+    {"integrations"},
 ]
 ABOVE = [
     {"process"},

@@ -12,3 +12,5 @@ from .step import training_step as training_step
 from .sweep import SweepBench as SweepBench
 from .sweep import measure_sweep as measure_sweep
 from .timing import seconds_in_turns as seconds_in_turns
+from .watch import WatchBench as WatchBench
+from .watch import measure_watch as measure_watch

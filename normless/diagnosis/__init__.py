@@ -7,3 +7,6 @@ from normless.diagnosis.diagnose import treat as treat
 from normless.diagnosis.findings import Check as Check
 from normless.diagnosis.findings import Cure as Cure
 from normless.diagnosis.findings import Finding as Finding
+from normless.diagnosis.watch import Watch as Watch
+from normless.diagnosis.watch import WatchWarning as WatchWarning
+from normless.diagnosis.watch import watch as watch

@@ -1,3 +1,5 @@
-"""What normless needs beside other libraries, each in a module that imports its library."""
+"""What normless needs beside other libraries, each in a module that imports its library; names on first use."""
 
-from normless.integrations.opacus import prepare as prepare
+from normless.lazy import attach_stub
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 import torch
@@ -13,10 +14,12 @@ from normless.bench import (
     ProbeBench,
     StepBench,
     SweepBench,
+    WatchBench,
     measure_map,
     measure_probes,
     measure_step,
     measure_sweep,
+    measure_watch,
 )
 from normless.bench.step import HandWrittenFixup
 from normless.cli import main
@@ -94,3 +97,15 @@ def test_workers_are_compared_with_one_process_of_as_many_threads() -> None:
     # Each ratio is of the same rounds, seen from the other side.
     assert table["lowest"][0] == pytest.approx(1 / table["highest"][1])
     assert table["seconds"][0] > table["training"][0] * 2
+
+
+def test_a_watched_step_is_compared_with_a_plain_one() -> None:
+    with warnings.catch_warnings():
+        # At the benchmark's tiny rate.
+        warnings.filterwarnings("ignore", "Step 3: The updates of .* are too small")
+        table = measure_watch(WatchBench(depth=8, batch_size=2, image_size=8, rounds=2, interval=2))
+    assert table["network"].tolist() == [
+        *("resnet_cifar(8), plain", "resnet_cifar(8), watched", "transformer(4), plain", "transformer(4), watched")
+    ]
+    assert table["ratio"][0] == table["ratio"][2] == 1.0
+    assert (table["seconds"] > 0).all()

@@ -125,8 +125,8 @@ def descend(
 
 
 @contextmanager
-def preserve_state(model: nn.Module, *, training: bool) -> Iterator[None]:
-    """Run the body in training or evaluation mode and without `.grad`.
+def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
+    """Run the body in training or evaluation mode, or for None in each module's own, and without `.grad`.
 
     Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
     """

@@ -1,0 +1,110 @@
+"""The pass of a training step once more, without gradients: the output of every module, and units that are off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normless.nn.channels import channel_axis
+from normless.probes import Setting, Watcher, attach_hooks, preserve_state
+from normless.residual import Layer, ResidualMap
+from normless.residual.classify import kind_of
+
+
+@dataclass
+class Outputs(Watcher):
+    """√E[y²] of the first output of every module that reads a float tensor, by path and in order of execution.
+
+    Attributes:
+        off: of weight layers, which units of their input are 0 for all examples and positions.
+        broken: where a value is not finite for the first time: the module, and whether it reads that value or returns
+            it.
+    """
+
+    sizes: dict[str, Tensor] = field(default_factory=dict, init=False)
+    off: dict[str, Tensor] = field(default_factory=dict, init=False)
+    broken: tuple[str, str] | None = field(default=None, init=False)
+    search: bool = False
+
+    def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
+        """Reduce an input and an output to their numbers."""
+        self.sizes[layer.path] = norm_of(y) / max(y.numel(), 1) ** 0.5
+        if kind_of(module) == "weight" and x.dim() > 1:
+            axis = channel_axis(module, x)
+            others = [one for one in range(x.dim()) if one != axis]
+            self.off[layer.path] = torch.linalg.vector_norm(x, torch.inf, dim=others) == 0
+        if self.search and self.broken is None and not bool(y.isfinite().all()):
+            self.broken = layer.path, "returns" if bool(x.isfinite().all()) else "reads"
+
+
+def norm_of(x: Tensor) -> Tensor:
+    """The Euclidean norm, in float32 or better."""
+    norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
+    return norm
+
+
+def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The Euclidean norms of gradients, in float32 or better."""
+    norms: dict[str, Tensor] = {}
+    for dtype in {one.dtype for one in parameters.values()}:
+        part = {
+            name: _dense(one.grad) for name, one in parameters.items() if one.dtype == dtype and one.grad is not None
+        }
+        wide = torch.float32 if dtype.itemsize < 4 else None
+        norms |= dict(zip(part, torch._foreach_norm(list(part.values()), dtype=wide), strict=True))
+    return {name: norms[name] for name in parameters if name in norms}
+
+
+def update_ratio(before: Tensor, parameter: Tensor) -> Tensor:
+    """‖Δw‖/‖w‖ of an update; overwrites `before`."""
+    size = norm_of(before)
+    return norm_of(before.sub_(parameter)) / size
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().values() if gradient.is_sparse else gradient
+
+
+def as_floats(values: Mapping[str, Tensor]) -> dict[str, float]:
+    """Tensors of one element as numbers, read from the device at once."""
+    if not values:
+        return {}
+    device = next(iter(values.values())).device
+    numbers = torch.stack([one.to(device, torch.float32) for one in values.values()]).tolist()
+    return dict(zip(values, numbers, strict=True))
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The arguments of a forward pass, with the precision that it was made in."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    autocast: tuple[str, torch.dtype] | None
+
+    @classmethod
+    def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Replay:
+        """The pass that a network begins."""
+        device = next((one.device.type for one in model.parameters()), "cpu")
+        enabled = torch.is_autocast_enabled(device)
+        return cls(args, kwargs, (device, torch.get_autocast_dtype(device)) if enabled else None)
+
+    def run(self, model: nn.Module, *, search: bool = False) -> Outputs:
+        """Make the pass again, in the modes that the modules are in; `search` looks for values that are not finite.
+
+        Buffers, gradients and random states are restored.
+        """
+        # Every module is a layer of this map, so that blocks written as `x + f(x)` are seen too.
+        layers = tuple(Layer(path, kind_of(module) or "scale") for path, module in model.named_modules())
+        outputs = Outputs(search=search)
+        with preserve_state(model, training=None), torch.no_grad():
+            context = nullcontext() if self.autocast is None else partial(torch.autocast, *self.autocast)()
+            with context, attach_hooks(Setting(model, ResidualMap((), layers)), [outputs]):
+                model(*self.args, **self.kwargs)
+        return outputs

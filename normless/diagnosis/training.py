@@ -1,0 +1,170 @@
+"""What goes wrong during a training: checks of every step's loss and gradients, and of the measured steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, isfinite, log, sqrt
+from statistics import median
+
+from normless.diagnosis.findings import Finding, finding
+from normless.diagnosis.jumps import FEW, GRADIENT, OUTPUT, RISE, WINDOW, bound, jumped
+from normless.diagnosis.layers import DEAD
+from normless.diagnosis.replay import Outputs, as_floats
+
+Numbers = Mapping[str, float]
+Replayed = Callable[[bool], Outputs | None]
+"""The pass of the current step once more; the argument says whether to look for values that are not finite."""
+
+# ‖Δw‖/‖w‖ of a step: at most, where the weights are others after ten steps; and at least, where float32 rounds the
+# update of a weight away. Less than this share of the median layer's is too small too.
+LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
+# A rate below this share of the largest so far is the end of a schedule.
+DECAYED = 0.1
+# Units that went off since the first measurement, as a share; measurements that a multiplier has to leave 0.
+GROWN, PATIENCE = 0.5, 5
+# A unit is off if it is 0 in the whole batch of so many measured steps in a row; updates are judged by as many.
+BATCHES = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of a measured step by name: of outputs, units, multipliers (largest |α|) and updates ‖Δw‖/‖w‖.
+
+    `off` are the shares of units that are 0 in this and the last measurements, `rate` is the learning rate.
+    """
+
+    output: Numbers
+    off: Numbers
+    multiplier: Numbers
+    update: Numbers
+    rate: float
+
+
+@dataclass
+class Training:
+    """The last steps of a training, and the findings so far; each kind is said once for a place."""
+
+    findings: list[Finding] = field(default_factory=list)
+    _said: set[tuple[str, str]] = field(default_factory=set)
+    _values: dict[str, deque[float]] = field(default_factory=dict)
+    _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _measured: deque[Measured] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    _first_off: dict[str, float] = field(default_factory=dict)
+    _closed: dict[str, int] = field(default_factory=dict)
+    _start: float = 0.0
+    _highest: float = 0.0
+    _jump: tuple[float, str, str] | None = None
+
+    def judge_step(self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed) -> Iterator[Finding]:
+        """New findings in the loss, if it is known, and the norms of the gradients of a step before its update."""
+        total = sqrt(sum(norm**2 for norm in gradients.values()))
+        if any(one.kind == "not_finite" for one in self.findings):
+            return
+        if not (isfinite(total) and isfinite(loss or 0.0)):
+            what = "gradient" if isfinite(loss or 0.0) else "loss"
+            place, words = _first_broken(replayed(True), gradients)
+            yield from self._new("not_finite_step", 1.0, [place], {"step": step}, what=what, first=words)
+            return
+        if loss is not None or "loss" not in self._values:
+            yield from self._judge_jump(step, loss, total, gradients, replayed)
+        self._gradients.append(gradients)
+
+    def _judge_jump(
+        self, step: int, loss: float | None, total: float, gradients: Numbers, replayed: Replayed
+    ) -> Iterator[Finding]:
+        """Two steps in a row beyond the bound; one is an odd batch. Of gradient norms the logarithm is compared."""
+        name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
+        past = self._values.setdefault(name, deque(maxlen=WINDOW))
+        if len(past) == FEW and not self._start:
+            self._start = abs(median(past))
+        if len(past) < FEW or value <= bound(past, log(GRADIENT) if loss is None else RISE * self._start):
+            past.append(value)
+            self._jump = None
+        elif self._jump is None:
+            self._jump = (total if loss is None else loss, *self._first_to_jump(replayed(False), gradients))
+        else:
+            (value, place, words), middle = self._jump, median(past)
+            evidence = {"step": step - 1, "median": middle if loss is not None else exp(middle)}
+            what = "loss" if loss is not None else "gradient's norm (no loss was passed to the watch)"
+            yield from self._new("jump", 0.9, [place], evidence | {"value": value}, what=what, first=words)
+            # The new level is compared with what follows.
+            past.clear()
+            self._jump = None
+
+    def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
+        """The first layer in order of execution whose output jumps, else the one whose gradient jumps most."""
+        sizes = as_floats(outputs.sizes) if outputs else {}
+        for place, ratio in jumped(sizes, (one.output for one in self._measured), OUTPUT).items():
+            return place, f"the output of {place or 'the network'} is the first to, {ratio:.3g} times its median"
+        ratios = jumped(gradients, self._gradients, GRADIENT)
+        if not ratios:
+            return "", "no layer's output or gradient alone; look at the batch"
+        place = max(ratios, key=ratios.__getitem__)
+        return place, f"the gradient of {place} most, {ratios[place]:.3g} times its median"
+
+    def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
+        """New findings in a measured step after its update, compared with the measurements before it."""
+        self._measured.append(new)
+        self._highest = max(self._highest, new.rate)
+        for place, share in new.off.items():
+            first = self._first_off.setdefault(place, share)
+            if len(self._measured) >= BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
+                evidence = {"share": share, "first_share": first, "step": step}
+                yield from self._new("dying_units", 0.8, [place], evidence)
+        for name, value in new.multiplier.items():
+            self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
+        closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
+        yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
+        if len(self._measured) >= BATCHES:
+            yield from self._judge_updates(step, new, [one.update for one in self._measured][-BATCHES:])
+
+    def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
+        """Layers whose update is too large or too small in each of the last measurements."""
+        names = [name for name in new.update if all(name in one for one in last)]
+        ranges = {name: [one[name] for one in last] for name in names}
+        if not ranges:
+            return
+        middle = median(new.update.values())
+        least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
+        large = sorted((name for name in names if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
+        # Those that grow are of branches that open after their initialization to zero.
+        steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
+        small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
+        for kind, where in (("large_updates", large), ("small_updates", small)):
+            evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
+            yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
+
+    def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
+        """That outputs of layers are not measured, and why."""
+        yield from self._new("no_replay", 0.1, [""], {"step": step}, reason=reason)
+
+    def _new(
+        self, kind: str, severity: float, where: Sequence[str], evidence: Mapping[str, float], **words: str
+    ) -> Iterator[Finding]:
+        """The finding of a kind at the first of these places, if none of that kind named it before."""
+        fresh = [place for place in where if (kind, place) not in self._said]
+        if not fresh:
+            return
+        self._said.update((kind, place) for place in where)
+        more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+        self.findings.append(finding(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words))
+        yield self.findings[-1]
+
+
+def _first_broken(outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
+    """Where a value that is not finite comes from: in words, after its place."""
+    broken = [name for name, norm in gradients.items() if not isfinite(norm)]
+    if outputs is not None and outputs.broken is not None:
+        place, how = outputs.broken
+        if how == "returns":
+            return place, f"{place or 'the network'} is the first to return such a value"
+        return (
+            place,
+            f"{place or 'the network'} is the first to read such a value, so it arises in the code before it",
+        )
+    if broken and len(broken) < len(gradients):
+        return broken[-1], f"the last gradient that is not is that of {broken[-1]}, the next is finite"
+    seen = "no forward pass was seen" if outputs is None else "the outputs of all layers are finite"
+    return "", f"{seen}; look at the loss and its gradient" if outputs else f"{seen}, so its layer is unknown"

@@ -1,0 +1,311 @@
+"""`nl.watch`: a training watched by hooks on the network's forward and on the steps of its optimizer."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import count
+from math import isfinite
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from normless.diagnosis.findings import Finding
+from normless.diagnosis.record import Record
+from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, update_ratio
+from normless.diagnosis.training import BATCHES, Measured, Training
+from normless.nn import ResidualSum, ScalarAffine
+from normless.probes import every
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Loss = TypeVar("Loss", bound=Tensor | float)
+
+# What torch.compile and DistributedDataParallel call the network inside them.
+_WRAPPED = ("_orig_mod", "module")
+
+
+class WatchWarning(UserWarning):
+    """Something goes wrong in a watched training."""
+
+
+class Watch:
+    """A training that is watched until its network is deleted or the watch is closed; made by `nl.watch`.
+
+    Attributes:
+        step: the number of the optimizer's steps so far.
+    """
+
+    def __init__(self, model: nn.Module, interval: int = 20) -> None:
+        self._is_measured, self.step = every(interval), 0
+        inner = model
+        while len(children := dict(inner.named_children())) == 1 and (name := next(iter(children))) in _WRAPPED:
+            inner = children[name]
+        if not any(one.requires_grad for one in inner.parameters()):
+            raise ValueError(
+                f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
+            )
+        if any(hasattr(one, "to_local") for one in inner.parameters()):
+            raise ValueError(
+                f"The weights of this {type(inner).__name__} are sharded, so that norms of them are not seen."
+            )
+        # The network owns the watch, by its hook; the watch and torch's table of hooks own nothing.
+        self._model = weakref.ref(inner)
+        self._training, self._record = Training(), Record()
+        self._off: dict[str, list[Tensor]] = {}
+        self._names: dict[int, str] = {}
+        self._is_blind = False
+        self._clock: Callable[[], Optimizer | None] = lambda: None
+        self._others: set[int] = set()
+        self._start_step()
+        self._handles = [model.register_forward_pre_hook(_Entered(self), with_kwargs=True)]
+        for register, method in (
+            (register_optimizer_step_pre_hook, self._before_step),
+            (register_optimizer_step_post_hook, self._after_step),
+        ):
+            handle = register(_weakly(method))
+            weakref.finalize(self, handle.remove).atexit = False
+            self._handles.append(handle)
+
+    def loss(self, value: Loss) -> Loss:
+        """Tell the watch the loss of this step, and return it; of several in a step the mean counts."""
+        self._now.losses.append(torch.as_tensor(value).detach().float().mean())
+        return value
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What went wrong so far, with numbers, theory and cure; `evidence["step"]` is the step."""
+        return tuple(self._training.findings)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The sentences that were said so far."""
+        return tuple(map(_sentence, self.findings))
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The measured steps, a row per number: `step`, `quantity`, `place` and `value`.
+
+        Quantities: `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's gradient as
+        the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more; `output`, √E[y²] of a module;
+        `off`, the share of units that a weight layer reads as 0 for all examples of this and the last two measured
+        steps; `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
+        """
+        return self._record.table()
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the table as Parquet."""
+        self._record.save(Path(path))
+
+    def plot(self, quantity: str | None = None, ax: Axes | None = None) -> Axes:
+        """Draw a quantity of the table over steps: a line for the whole network, a map in colours for its layers.
+
+        Thin lines are at the steps of findings. `quantity` is the loss if None, or without one the gradient's norm.
+        """
+        return self._record.plot(quantity, [int(one.evidence["step"]) for one in self.findings], ax)
+
+    def close(self) -> None:
+        """Remove all hooks; what was measured stays."""
+        for handle in self._handles:
+            handle.remove()
+        self._start_step()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_step(self) -> None:
+        """Forget the last step, and decide whether the next is measured."""
+        self._now, self._measures = _Step(), self._is_measured(self.step + 1)
+        model = self._model()
+        if model is not None and (self._measures or not self.step):
+            self._names = {id(one): name for name, one in model.named_parameters()}
+
+    def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        model = self._model()
+        if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._now.seen = Replay.of(model, args, kwargs)
+
+    def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The network's parameters with a gradient that an optimizer holds, by name."""
+        if self._model() is None:
+            # Its addresses may be those of other tensors by now.
+            return {}
+        held = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+        return {name: one for one in held if (name := self._names.get(id(one))) is not None}
+
+    def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            self._look(optimizer)
+            return None
+        runs = count()
+
+        def watched() -> Any:
+            loss = closure()
+            if next(runs) == 0:
+                if isinstance(loss, (Tensor, float)) and not self._now.losses:
+                    self.loss(loss)
+                self._look(optimizer)
+            return loss
+
+        if "closure" in kwargs:
+            return args, kwargs | {"closure": watched}
+        return (args[0], watched, *args[2:]), kwargs
+
+    @torch.no_grad()
+    def _look(self, optimizer: Optimizer) -> None:
+        own, now = self._own(optimizer), self._now
+        if not own:
+            return
+        now.norms |= gradient_norms(own)
+        if self._measures:
+            now.before |= {name: one.detach().clone() for name, one in own.items() if one.dim() > 1}
+        # Where several optimizers share the network, the first counts the steps, as long as it steps.
+        if self._clock() is None or id(optimizer) in self._others:
+            self._clock = weakref.ref(optimizer)
+        if self._clock() is not optimizer:
+            self._others.add(id(optimizer))
+            return
+        self._others.clear()
+        self.step += 1
+        numbers = as_floats(now.norms | ({"": torch.stack(now.losses).mean()} if now.losses else {}))
+        now.loss, now.gradients = numbers.pop("", None), numbers
+        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed))
+        if self._measures:
+            self._replayed()
+
+    @torch.no_grad()
+    def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
+        own, now = self._own(optimizer), self._now
+        for name in [name for name in own if name in now.before]:
+            now.updates[name] = update_ratio(now.before.pop(name), own[name])
+        if own and self._clock() is optimizer:
+            if self._measures:
+                self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
+            self._start_step()
+
+    def _replayed(self, search: bool = False) -> Outputs | None:
+        """The pass of this step once more, made at most once; None where that is not possible, which is said."""
+        model, now = self._model(), self._now
+        if model is None or self._is_blind or now.outputs is not None:
+            return now.outputs
+        try:
+            if now.seen is None:
+                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
+            now.outputs = now.seen.run(model, search=search)
+        except Exception as error:
+            self._is_blind = True
+            self._say(self._training.cannot_replay(self.step, str(error)))
+        return now.outputs
+
+    def _measure(self, rate: float) -> None:
+        """Record this step, and look at it together with those measured before."""
+        model, now = self._model(), self._now
+        assert model is not None
+        multipliers = {
+            f"{path}.multiplier": module.multiplier.abs().max()
+            for path, module in model.named_modules()
+            if isinstance(module, (ScalarAffine, ResidualSum))
+            and module.multiplier is not None
+            and module.multiplier.requires_grad
+        }
+        off = {} if now.outputs is None else self._units_off(now.outputs.off)
+        sizes = {} if now.outputs is None else now.outputs.sizes
+        output, shares, multiplier, update = map(as_floats, (sizes, off, multipliers, now.updates))
+        # A weight of zeros has no update relative to it.
+        update = {name: ratio for name, ratio in update.items() if isfinite(ratio)}
+        total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
+        whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
+        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update}
+        self._record.add(self.step, whole | layers | {"multiplier": multiplier})
+        measured = Measured(output, shares, multiplier, update, rate)
+        self._say(self._training.judge_measurement(self.step, measured))
+
+    def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The shares of units that are off in this and the measured steps before."""
+        for path, mask in masks.items():
+            before = [one for one in self._off.get(path, []) if one.shape == mask.shape]
+            self._off[path] = [*before, mask][-BATCHES:]
+        return {path: torch.stack(self._off[path]).all(0).float().mean() for path in masks}
+
+    def _say(self, findings: Iterable[Finding]) -> None:
+        for one in findings:
+            # The line that calls the optimizer says nothing about the cause.
+            warnings.warn_explicit(_sentence(one), WatchWarning, "nl.watch", self.step)
+
+
+@dataclass
+class _Step:
+    """What is known of the current step: tensors, and the numbers that were read from them."""
+
+    losses: list[Tensor] = field(default_factory=list)
+    norms: dict[str, Tensor] = field(default_factory=dict)
+    before: dict[str, Tensor] = field(default_factory=dict)
+    updates: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, float] = field(default_factory=dict)
+    loss: float | None = None
+    seen: Replay | None = None
+    outputs: Outputs | None = None
+
+
+class _Entered:
+    """The hook on the network's forward. A copy of the network, or a pickled one, has a hook that does nothing."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.watch._enter(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function of the standard library that takes anything: the file can be read without this package.
+        return getattr, (nullcontext(), "__exit__")
+
+
+def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that does nothing once its object is deleted, and does not keep it."""
+    known = weakref.WeakMethod(method)
+    return lambda *args: None if (call := known()) is None else call(*args)
+
+
+def _sentence(one: Finding) -> str:
+    return f"Step {one.evidence['step']}: {one.title}"
+
+
+def watch(model: nn.Module, interval: int = 20) -> Watch:
+    """Watch a training in any loop, and warn in a sentence (`WatchWarning`) when something goes wrong.
+
+        watch = nl.watch(model)
+        …  # the training, as it is
+        watch.table, watch.messages, watch.plot(), watch.save("watch.parquet")
+
+    Every step of an optimizer that holds the network's parameters is seen: the loss, if it is passed by
+    `watch.loss(loss)` or returned by a closure, and the norms of all gradients. Every `interval`-th step is measured,
+    the first included: its forward pass is made once more without gradients, with buffers and random states restored,
+    and the weights are compared with those after the step. The network's copies, pickles and states are not changed.
+
+    Args:
+        model: a network that trains; also what DistributedDataParallel or torch.compile made of it.
+        interval: the number of steps from one measured step to the next.
+
+    Returns:
+        The watch. It lasts as long as the network, or to `watch.close()` or the end of a `with` block.
+
+    Raises:
+        ValueError: nothing of the network is trained, its weights are sharded, or the interval is below 1.
+    """
+    return Watch(model, interval)

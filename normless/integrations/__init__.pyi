@@ -1,0 +1,3 @@
+from .lightning import LightningWatch as LightningWatch
+from .opacus import prepare as prepare
+from .transformers import TrainerWatch as TrainerWatch

@@ -1,0 +1,35 @@
+"""A training of Lightning watched by `nl.watch`: `Trainer(callbacks=[LightningWatch()])`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from normless.diagnosis import Watch
+
+
+class LightningWatch(Callback):  # type: ignore[misc]
+    """Watches the module that a trainer fits; its `training_step` calls `self(…)`. `watch` stays readable after it.
+
+    Args:
+        interval: the number of steps from one measured step to the next.
+    """
+
+    watch: Watch
+
+    def __init__(self, interval: int = 20) -> None:
+        super().__init__()
+        self.interval = interval
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin."""
+        self.watch = Watch(pl_module, self.interval)
+
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Take the loss."""
+        self.watch.loss(loss)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Remove the hooks."""
+        self.watch.close()
