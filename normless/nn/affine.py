@@ -21,6 +21,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
+from normless.nn.kept_once import ShiftedConvolution, pays
 
 
 class TakesParts(nn.Module):
@@ -108,7 +109,13 @@ class _ScalarConv(ScalarAffine):
 
     def forward(self, x: Tensor) -> Tensor:
         assert isinstance(self, _ConvNd)
-        y: Tensor = self._conv_forward(self.prepared(x), *self.folded())
+        parts, shift, padding = self.folded(), self.input_bias, self.padding
+        y: Tensor
+        if shift is not None and self.before is None and x.dim() == self.weight.dim() and not isinstance(padding, str):
+            if self.padding_mode == "zeros" and pays(x, shift, *parts):
+                y = ShiftedConvolution.apply(x, shift, *parts, self.stride, padding, self.dilation, self.groups)
+                return y
+        y = self._conv_forward(self.prepared(x), *parts)
         return y
 
 
