@@ -19,6 +19,7 @@ class BareBlock(nn.Module):
         self.conv1, self.conv2, self.shortcut = map(block.get_submodule, ("conv1", "conv2", "shortcut"))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Shapes as `BasicBlock`."""
         h: Tensor = self.conv2(self.conv1(x).relu_())
         return h.add_(self.shortcut(x)).relu_()
 
@@ -27,6 +28,7 @@ class BareWideBlock(BareBlock):
     """shortcut(·) + conv2(relu(conv1(relu(x)))), where a convolution as shortcut reads relu(x), another one x."""
 
     def forward(self, x: Tensor) -> Tensor:
+        """Shapes as `WideBlock`."""
         projects = isinstance(self.shortcut, nn.Conv2d)
         h = x.relu_() if projects else torch.relu(x)
         skip: Tensor = self.shortcut(h if projects else x)

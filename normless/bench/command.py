@@ -64,10 +64,10 @@ def run(arguments: Namespace) -> int:
     from rich.table import Table
 
     if arguments.what == ALL:
-        title, setup, rows = "Every benchmark that takes minutes", _machine(), list(_all_rows(flags))
+        title, setup, rows = "Every benchmark that takes minutes", _machine(), [*_all_rows(flags)]
     else:
         setup, measured = _measured(arguments.what, flags)
-        title, setup, rows = BENCHMARKS[arguments.what].title, f"{setup}, {_machine()}", measured.to_dict("records")
+        title, setup, rows = BENCHMARKS[arguments.what].title, f"{setup}, {_machine()}", _records(measured)
     if arguments.json:
         print_json({"setting": setup, "rows": rows})
         return 0
@@ -94,11 +94,22 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each of every benchmark's, with what its ratio is to and the largest that is aimed at, if any is."""
     for stated in TOGETHER:
         setup, table = _measured(stated["what"], {**flags, **stated.get("with", {})})
-        for row in table.to_dict("records"):
+        for row in _records(table):
             name = next(iter(row.values()))
             ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
             aim = stated["bars"].get(name)
-            yield {"benchmark": stated["what"], "setting": setup, "row": name, **ratios, "to": stated["to"], "aim": aim}
+            yield {
+                "benchmark": stated["what"],
+                "setting": setup,
+                "row": name,
+                **ratios,
+                "to": stated["to"],
+                "aim": aim,
+            }
+
+
+def _records(table: DataFrame) -> list[dict[str, Any]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def _machine() -> str:

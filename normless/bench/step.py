@@ -81,7 +81,7 @@ def measure_step(bench: StepBench) -> pd.DataFrame:
 
 
 def measure_inference(bench: StepBench) -> pd.DataFrame:
-    """Time a pass without gradients in eval mode, of every network as it is and fused: as `measure_step`."""
+    """Time a pass in eval mode without gradients, of every network as it is and fused; see `measure_step`."""
     images, _ = bench.placed_batch()
     networks = bench.networks()
     for scheme in bench.schemes:

@@ -37,9 +37,9 @@ class ShiftedActivation(TakesParts):
         super().add_part(name, value.new_zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.output_bias is not None and type(self.activation) is nn.ReLU and not _is_watched(self.activation):
-            if pays(x, self.input_bias, self.output_bias):
-                return cast(Tensor, ShiftedReLU.apply(x, self.input_bias, self.output_bias))
+        parts, is_relu = (self.input_bias, self.output_bias), type(self.activation) is nn.ReLU
+        if is_relu and self.output_bias is not None and not _is_watched(self.activation) and pays(x, *parts):
+            return cast(Tensor, ShiftedReLU.apply(x, *parts))
         if self.input_bias is not None:
             x = x + self.input_bias.to(x.dtype)
         y = cast(Tensor, self.activation(x))

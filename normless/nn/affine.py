@@ -111,7 +111,12 @@ class _ScalarConv(ScalarAffine):
         assert isinstance(self, _ConvNd)
         parts, shift, padding = self.folded(), self.input_bias, self.padding
         y: Tensor
-        if shift is not None and self.before is None and x.dim() == self.weight.dim() and not isinstance(padding, str):
+        if (
+            shift is not None
+            and self.before is None
+            and x.dim() == self.weight.dim()
+            and not isinstance(padding, str)
+        ):
             if self.padding_mode == "zeros" and pays(x, shift, *parts):
                 y = ShiftedConvolution.apply(x, shift, *parts, self.stride, padding, self.dilation, self.groups)
                 return y

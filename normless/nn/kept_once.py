@@ -21,9 +21,8 @@ def pays(x: Tensor, *parts: Tensor | None) -> bool:
 
     Compilers, exports, `torch.func` and modes that watch operators see the operators.
     """
-    eager = not (torch.compiler.is_compiling() or torch.jit.is_tracing())
     return (
-        eager
+        not torch.compiler.is_compiling()
         and type(x) is Tensor
         and x.is_cpu
         and x.numel() >= SMALLEST
@@ -46,13 +45,13 @@ class ShiftedReLU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor) -> Tensor:
         ctx.least = after.item()
-        y = (x + (ctx.least if before is None else ctx.least + before.item())).clamp_(min=ctx.least)
+        y: Tensor = (x + (ctx.least if before is None else ctx.least + before.item())).clamp_(min=ctx.least)
         ctx.save_for_backward(y)
         ctx.shape = after.shape
         return y
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         (y,) = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient, y, ctx.least)
         shifts = (passed if ctx.needs_input_grad[1] else None, gradient if ctx.needs_input_grad[2] else None)
@@ -78,7 +77,7 @@ class ShiftedConvolution(torch.autograd.Function):
         return torch.convolution(x + shift, weight, bias, stride, padding, dilation, False, unused, groups)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         x, shift, weight = ctx.saved_tensors
         needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3])
         dx, dw, db = _derivatives(gradient, x, weight, needs, *ctx.settings)

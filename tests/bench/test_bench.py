@@ -59,21 +59,23 @@ def test_every_network_is_compared_with_the_bare_one() -> None:
 
 
 def test_inference_is_measured_as_it_is_and_fused() -> None:
-    table = measure_inference(StepBench(depth=8, batch_size=2, image_size=8, rounds=1, schemes=("fixup", "batch_norm")))
+    table = measure_inference(
+        StepBench(depth=8, batch_size=2, image_size=8, rounds=1, schemes=("fixup", "batch_norm"))
+    )
     assert table["network"].tolist()[-2:] == ["fixup, fused", "batch_norm, fused"]
     assert (table["seconds"] > 0).all()
 
 
 def test_memory_of_one_step() -> None:
-    bench = StepBench(depth=14, batch_size=4, image_size=32)
-    table = measure_memory(bench).set_index("network")
-    # By hand: images, the stem's ReLU, two ReLUs of each block, and what pooling and the loss keep.
-    wide, half, quarter = (4 * channels * side**2 * 4 for channels, side in ((16, 32), (32, 16), (64, 8)))
-    expected = 4 * 3 * 32**2 * 4 + wide + 4 * (wide + half + quarter)
+    table = measure_memory(StepBench(depth=14, batch_size=16, image_size=32)).set_index("network")
+    # The images, the stem's ReLU, and two ReLUs in each of two blocks of three stages, of 4 bytes a number.
+    first, second, third = (16 * channels * side**2 * 4 for channels, side in ((16, 32), (32, 16), (64, 8)))
+    expected = 16 * 3 * 32**2 * 4 + first + 4 * (first + second + third)
     assert table["mebibytes"]["bare"] * 2**20 == pytest.approx(expected, rel=0.01)
     assert table["ratio"]["none"] == 1
-    # Folded weights are kept beside the weights; they do not grow with the batch.
-    assert table["ratio"]["fixup"] < 1.2 < table["ratio"]["hand-written fixup"] < table["ratio"]["batch_norm"] + 1
+    # What the weights are folded to is kept too; it does not grow with the batch.
+    assert table["ratio"]["fixup"] < 1.1
+    assert table["ratio"][["hand-written fixup", "batch_norm"]].min() > 1.5
 
 
 def test_together_runs_benchmarks_that_there_are() -> None:

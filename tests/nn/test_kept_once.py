@@ -77,7 +77,9 @@ def test_shifted_convolution_has_second_derivatives() -> None:
 def test_one_dimension() -> None:
     x, shift, weight = leaves((3, 2, 9), (1,), (4, 2, 3))
     plain = nn.functional.conv1d(x + shift, weight, None, 2, 1)
-    assert_same_gradients(ShiftedConvolution.apply(x, shift, weight, None, (2,), (1,), (1,), 1), plain, [x, shift, weight])
+    assert_same_gradients(
+        ShiftedConvolution.apply(x, shift, weight, None, (2,), (1,), (1,), 1), plain, [x, shift, weight]
+    )
 
 
 def filled(scheme: str) -> nn.Module:
