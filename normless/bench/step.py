@@ -94,8 +94,8 @@ def measure_inference(bench: StepBench) -> pd.DataFrame:
 def measure_memory(bench: StepBench) -> pd.DataFrame:
     """A row per network: MiB of what it keeps for its backward pass, and the ratio to the bare network's.
 
-    On the CPU these are the tensors that autograd saves, each storage once, without parameters; on CUDA it is the peak
-    that torch has allocated in a step above what it had before.
+    On the CPU these are the tensors that autograd saves, each storage once, without parameters; on CUDA it is the
+    peak that torch has allocated in a step above what it had before.
     """
     batch = bench.placed_batch()
     count = _peak_on_cuda if batch[0].is_cuda else _bytes_kept

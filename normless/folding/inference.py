@@ -1,4 +1,4 @@
-"""A copy of a network for evaluation, with its norms, multipliers and scalar biases folded into weights and constants."""
+"""A copy of a network for evaluation, with its norms, multipliers and scalar biases folded into weights."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.arguments import carried_inputs, forward_arguments
 from normless.errors import UnsupportedEditError
@@ -18,12 +17,10 @@ from normless.folding.frozen_norms import replace_modules
 from normless.folding.network import fold
 from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import (
-    BiasedProjection,
     ScalarConv1d,
     ScalarConv2d,
     ScalarConv3d,
     ScalarLinear,
-    ScalarMultiheadAttention,
     ScalarTransposedLinear,
     TakesParts,
     of_class,
@@ -43,8 +40,8 @@ def fuse_for_inference(
         αb + b₂ + b₁ · Σ αW
 
     over the weights of each output; where x is padded with zeros, outputs at the border see less of b₁, and what is
-    added is computed once for each size of input and kept. A multiplier on a residual sum becomes a constant of it, and
-    the biases of an activation become numbers.
+    added is computed once for each size of input. A multiplier on a residual sum becomes a constant of it, and the
+    biases of an activation become numbers.
 
     Args:
         model: the network; it is left as it is.
@@ -94,22 +91,18 @@ class ConstantConvolution(nn.Module):
         self._constants: dict[Any, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
+        """W ∗ x + c."""
         y: Tensor = self.plain(x)
-        # No other module has seen y.
-        return y + self.constant(x, y) if torch.compiler.is_compiling() else y.add_(self.kept_constant(x, y))
-
-    def kept_constant(self, x: Tensor, y: Tensor) -> Tensor:
-        """c, for the output y of this module's convolution on x."""
-        key = (x.shape[1 - self.plain.weight.dim() :], y.dtype, y.device)
-        if key not in self._constants:
-            self._constants[key] = self.constant(x, y)
-        return self._constants[key]
-
-    def constant(self, x: Tensor, y: Tensor) -> Tensor:
-        """The same, computed anew."""
         size = x.shape[1 - self.plain.weight.dim() :]
-        whole = torch.full((1, *size), self.shift, dtype=x.dtype, device=x.device)
-        return (self.plain(whole)[0] + self.bias.reshape(-1, *[1] * (len(size) - 1))).to(y.dtype)
+        key = (size, y.dtype, y.device)
+        constant = None if torch.compiler.is_compiling() else self._constants.get(key)
+        if constant is None:
+            whole = torch.full((1, *size), self.shift, dtype=x.dtype, device=x.device)
+            constant = (self.plain(whole)[0] + self.bias.reshape(-1, *[1] * (len(size) - 1))).to(y.dtype)
+            if not torch.compiler.is_compiling():
+                self._constants[key] = constant
+        # No other module has seen y.
+        return y.add_(constant)
 
 
 class ConstantActivation(nn.Module):
@@ -120,15 +113,13 @@ class ConstantActivation(nn.Module):
         self.activation, self.scale, self.before, self.after = activation, scale, before, after
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of the shape of x."""
         if self.scale != 1:
             x = x * self.scale
         if type(self.activation) is nn.ReLU and self.after:
             return (x + (self.before + self.after)).clamp_(min=self.after)
         y: Tensor = self.activation(x + self.before if self.before else x)
         return y + self.after if self.after else y
-
-    def extra_repr(self) -> str:
-        return f"scale={self.scale:.4g}, before={self.before:.4g}, after={self.after:.4g}"
 
 
 def _fused(module: nn.Module) -> nn.Module | None:
@@ -138,11 +129,6 @@ def _fused(module: nn.Module) -> nn.Module | None:
         before, after = (0.0 if part is None else part.item() for part in (module.input_bias, module.output_bias))
         is_plain = scale == 1 and not before and not after
         return module.activation if is_plain else ConstantActivation(module.activation, scale, before, after)
-    if isinstance(module, ScalarMultiheadAttention):
-        return _attention(module)
-    if isinstance(module, BiasedProjection):
-        plain = of_class(module, NonDynamicallyQuantizableLinear)
-        return _with(plain, module.weight, module.bias)
     if isinstance(module, (ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, ScalarTransposedLinear)):
         layer = _layer(module)
         return layer if module.before is None else nn.Sequential(module.before, layer)
@@ -158,26 +144,14 @@ def _layer(module: ScalarAffine) -> nn.Module:
         plain: Any = nn.Linear(weight.shape[1], weight.shape[0], device="meta").train(module.training)
     else:
         plain = of_class(module, type(module).__bases__[-1])
-    plain._modules.clear()
+    plain._modules = {}
     if shift and isinstance(plain, _ConvNd) and _pads_with_zeros(plain):
         return ConstantConvolution(_with(plain, weight, None), shift, bias)
     if shift:
         moved = shift * weight.flatten(1).sum(1)
         bias = moved if bias is None else bias + moved
-    return _with(plain, weight, bias)
-
-
-def _attention(module: ScalarMultiheadAttention) -> nn.Module:
-    """The bias before an attention's projections as part of theirs."""
-    plain = of_class(module, nn.MultiheadAttention)
-    shift = plain._parameters.pop("input_bias")
-    if shift is not None:
-        names = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-        sums = [weight.sum(1) for name in names if (weight := getattr(module, name)) is not None]
-        moved = shift * torch.cat(sums)
-        bias = moved if module.in_proj_bias is None else module.in_proj_bias + moved
-        plain.in_proj_bias = nn.Parameter(bias, requires_grad=False)
-    return plain
+    layer: nn.Module = _with(plain, weight, bias)
+    return layer
 
 
 Layer = TypeVar("Layer", bound=nn.Module)

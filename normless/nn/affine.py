@@ -109,18 +109,13 @@ class _ScalarConv(ScalarAffine):
 
     def forward(self, x: Tensor) -> Tensor:
         assert isinstance(self, _ConvNd)
-        parts, shift, padding = self.folded(), self.input_bias, self.padding
+        parts, shift = self.folded(), self.input_bias
+        is_plain = self.before is None and self.padding_mode == "zeros" and not isinstance(self.padding, str)
         y: Tensor
-        if (
-            shift is not None
-            and self.before is None
-            and x.dim() == self.weight.dim()
-            and not isinstance(padding, str)
-        ):
-            if self.padding_mode == "zeros" and pays(x, shift, *parts):
-                y = ShiftedConvolution.apply(x, shift, *parts, self.stride, padding, self.dilation, self.groups)
-                return y
-        y = self._conv_forward(self.prepared(x), *parts)
+        if shift is not None and is_plain and x.dim() == self.weight.dim() and pays(x, shift, *parts):
+            y = ShiftedConvolution.apply(x, shift, *parts, self.stride, self.padding, self.dilation, self.groups)
+        else:
+            y = self._conv_forward(self.prepared(x), *parts)
         return y
 
 

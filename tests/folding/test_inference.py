@@ -11,7 +11,7 @@ from normless.errors import UnsupportedEditError
 from normless.folding.inference import ConstantConvolution
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import ResidualSum, scalar_affine
-from normless.nn.affine import ScalarConv2d, ScalarLinear, ScalarMultiheadAttention, with_input_bias
+from normless.nn.affine import ScalarConv2d, ScalarLinear, with_input_bias
 
 
 def filled(network: nn.Module) -> nn.Module:
@@ -105,17 +105,11 @@ def test_linear_layers_and_sums() -> None:
     torch.testing.assert_close(fused(x), network(x), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_attention(bias: bool) -> None:
-    attention = with_input_bias(nn.MultiheadAttention(8, 2, bias=bias, batch_first=True, kdim=6, vdim=7))
+def test_a_bias_before_attention_is_refused_by_name() -> None:
+    attention = with_input_bias(nn.MultiheadAttention(8, 2))
     attention.add_part("input_bias", torch.zeros(1))
-    attention.out_proj = with_input_bias(attention.out_proj)
-    attention.out_proj.add_part("input_bias", torch.zeros(1))
-    network = filled(nn.ModuleList([attention]))
-    fused = fuse_for_inference(network)
-    assert not isinstance(fused[0], ScalarMultiheadAttention)
-    inputs = [torch.randn(3, 4, width, dtype=torch.float64) for width in (8, 6, 7)]
-    torch.testing.assert_close(fused[0](*inputs)[0], network[0](*inputs)[0], rtol=1e-10, atol=1e-10)
+    with pytest.raises(UnsupportedEditError, match="attention has scalars"):
+        fuse_for_inference(nn.ModuleDict({"attention": attention}))
 
 
 def test_compiled_and_exported_networks_compute_the_constant_anew() -> None:
