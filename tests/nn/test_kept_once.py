@@ -126,6 +126,9 @@ def test_a_hook_of_the_activation_runs() -> None:
     assert len(seen) == 1
 
 
+# torch 2.15 compiles its forward-mode rules with what it deprecates itself.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
 def test_autocast_compilers_and_transforms_see_the_operators() -> None:
     layer = ScalarConv2d(2, 2, 3, padding=1)
     layer.add_part("input_bias", torch.ones(1))
