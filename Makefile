@@ -55,10 +55,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format .
 
 bench: $(INSTALLED)
-	$(BIN)/normless bench step
-	$(BIN)/normless bench map
-	$(BIN)/normless bench probe
-	$(BIN)/normless bench sweep
+	$(BIN)/normless bench all
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,6 +18,7 @@ from .errors import UnsupportedEditError as UnsupportedEditError
 from .folding import FoldReport as FoldReport
 from .folding import fold as fold
 from .folding import freeze as freeze
+from .folding import fuse_for_inference as fuse_for_inference
 from .optim import adaptive_gradient_clipping as adaptive_gradient_clipping
 from .optim import param_groups as param_groups
 from .probes import Measurements as Measurements

@@ -7,6 +7,8 @@ from .map import measure_map as measure_map
 from .probes import ProbeBench as ProbeBench
 from .probes import measure_probes as measure_probes
 from .step import StepBench as StepBench
+from .step import measure_inference as measure_inference
+from .step import measure_memory as measure_memory
 from .step import measure_step as measure_step
 from .step import training_step as training_step
 from .sweep import SweepBench as SweepBench

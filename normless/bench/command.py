@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
+import platform
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from normless.process import add_json_flag, print_json
+from normless.process import add_json_flag, available_cores, print_json
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Benchmark(NamedTuple):
     """A benchmark: its title and summary, its dataclass and function in `normless.bench`, and a line of setup.
 
-    The line is a template of the dataclass' attributes.
+    The line is a template of the dataclass' attributes, `{bench.rounds}`.
     """
 
     title: str
@@ -30,13 +34,15 @@ class Benchmark(NamedTuple):
 _STATED = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text("utf-8"))
 BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"].items()}
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
+TOGETHER: list[dict[str, Any]] = _STATED["all"]
+ALL = "all"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
-    parser.add_argument(
-        "what", choices=list(BENCHMARKS), help="; ".join(f"{name}: {one.summary}" for name, one in BENCHMARKS.items())
-    )
+    several = f"{ALL}: every benchmark that takes minutes, as one table"
+    texts = [*(f"{name}: {one.summary}" for name, one in BENCHMARKS.items()), several]
+    parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="; ".join(texts))
     for name, text in NUMBERS.items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)
     parser.add_argument(
@@ -46,38 +52,81 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, default=None, help="census, diagnose: the folder of its rows, which a second run adds to"
     )
+    parser.add_argument("--device", default=None, help="step, inference, memory: as torch names it, cpu")
     add_json_flag(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
+    flags = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in ("batch_size", "rounds", "runs", "workers", "count", "limit"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {value}.")
-    import torch
+        if flags.get(name, 1) < 1:
+            raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
     from rich.console import Console
     from rich.table import Table
 
-    from normless import bench
-
-    benchmark = BENCHMARKS[arguments.what]
-    kind = getattr(bench, benchmark.settings)
-    flags = {field.name: getattr(arguments, field.name, None) for field in fields(kind)}
-    settings = kind(**{name: value for name, value in flags.items() if value is not None})
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
-    setup = (
-        f"{benchmark.setup.format(**vars(settings))}, {torch.get_num_threads()} threads, torch {torch.__version__}, "
-        f"load average {load} before"
-    )
-    rows = getattr(bench, benchmark.measure)(settings).to_dict("records")
+    if arguments.what == ALL:
+        title, setup, rows = "Every benchmark that takes minutes", _machine(), [*_all_rows(flags)]
+    else:
+        setup, measured = _measured(arguments.what, flags)
+        title, setup, rows = BENCHMARKS[arguments.what].title, f"{setup}, {_machine()}", _records(measured)
     if arguments.json:
         print_json({"setting": setup, "rows": rows})
         return 0
-    table = Table(title=f"{benchmark.title}: {setup}")
+    table = Table(title=f"{title}: {setup}")
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row.values()))
+        table.add_row(*map(_cell, row.values()))
     Console().print(table)
     return 0
+
+
+def _measured(what: str, flags: Mapping[str, Any]) -> tuple[str, DataFrame]:
+    """What a benchmark ran, in words, and its table; flags that it has no attribute for are ignored."""
+    from normless import bench
+
+    benchmark = BENCHMARKS[what]
+    kind = getattr(bench, benchmark.settings)
+    settings = kind(**{field.name: flags[field.name] for field in fields(kind) if field.name in flags})
+    return benchmark.setup.format(bench=settings), getattr(bench, benchmark.measure)(settings)
+
+
+def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """A row for each of every benchmark's, with what its ratio is to and the largest that is aimed at, if any is."""
+    for stated in TOGETHER:
+        setup, table = _measured(stated["what"], {**flags, **stated.get("with", {})})
+        for row in _records(table):
+            name = next(iter(row.values()))
+            ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
+            aim = stated["bars"].get(name)
+            yield {
+                "benchmark": stated["what"],
+                "setting": setup,
+                "row": name,
+                **ratios,
+                "to": stated["to"],
+                "aim": aim,
+            }
+
+
+def _records(table: DataFrame) -> list[dict[str, Any]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
+
+
+def _machine() -> str:
+    """Processor, cores, threads, torch and load of this machine."""
+    import torch
+
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    return (
+        f"{next(iter(models), platform.processor() or platform.machine())}, {available_cores()} cores, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}, load average {load}"
+    )
+
+
+def _cell(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else "" if value is None else str(value)

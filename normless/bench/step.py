@@ -1,21 +1,24 @@
-"""The cost of a training step under each scheme, relative to the network without norms and scalars."""
+"""Time and memory of a training step and time of inference under each scheme, relative to the bare network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
+from normless.bench.by_hand import Bare, HandWrittenFixup
 from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
-from normless.models import BasicBlock, ResNetCifar, resnet_cifar
+from normless.folding import fuse_for_inference
+from normless.models import resnet_cifar, wide_resnet
 
-REFERENCE = "none"
+REFERENCE = "bare"
+OFFICIAL = "hand-written fixup"
 
 
 @dataclass(frozen=True)
@@ -38,22 +41,67 @@ class ImageBench:
 
 @dataclass(frozen=True)
 class StepBench(ImageBench):
-    """Which `schemes` to compare with the network without norms, in addition to the hand-written Fixup."""
+    """Which `schemes` to compare with the bare network, in addition to the hand-written Fixup of a CIFAR ResNet.
 
+    With a `width` the network is a Wide-ResNet. `device` is as torch names it.
+    """
+
+    batch_size: int = 64
     rounds: int = 10
-    schemes: tuple[str, ...] = ("skipinit(alpha=1)", "fixup", "batch_norm")
+    width: int = 0
+    device: str = "cpu"
+    schemes: tuple[str, ...] = ("none", "skipinit(alpha=1)", "fixup", "batch_norm")
+
+    @property
+    def network(self) -> str:
+        """Its name."""
+        return f"WRN-{self.depth}-{self.width}" if self.width else f"ResNet-{self.depth}"
+
+    def networks(self) -> dict[str, nn.Module]:
+        """The bare network and one of the same weights for each scheme."""
+        torch.manual_seed(0)
+        network = wide_resnet(self.depth, self.width) if self.width else resnet_cifar(self.depth)
+        networks: dict[str, nn.Module] = {REFERENCE: Bare(network)}
+        networks |= {scheme: convert(network, scheme) for scheme in self.schemes}
+        if not self.width:
+            networks[OFFICIAL] = HandWrittenFixup(network)
+        return {name: one.to(self.device) for name, one in networks.items()}
+
+    def placed_batch(self) -> tuple[Tensor, Tensor]:
+        """Random images and classes on the device."""
+        images, labels = self.batch()
+        return images.to(self.device), labels.to(self.device)
 
 
 def measure_step(bench: StepBench) -> pd.DataFrame:
-    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to that without norms."""
-    torch.manual_seed(0)
-    network = resnet_cifar(bench.depth)
-    images, labels = bench.batch()
-    networks: dict[str, nn.Module] = {scheme: convert(network, scheme) for scheme in (REFERENCE, *bench.schemes)}
-    networks["hand-written fixup"] = HandWrittenFixup(network)
-    steps = {name: training_step(net, images, labels) for name, net in networks.items()}
-    seconds = seconds_in_turns(steps, bench.rounds)
-    return ratio_table("network", seconds, seconds.div(seconds[REFERENCE], axis=0))
+    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to the bare network."""
+    batch = bench.placed_batch()
+    steps = {name: training_step(network, *batch) for name, network in bench.networks().items()}
+    return _to_bare(seconds_in_turns(steps, bench.rounds))
+
+
+def measure_inference(bench: StepBench) -> pd.DataFrame:
+    """Time a pass in eval mode without gradients, of every network as it is and fused; see `measure_step`."""
+    images, _ = bench.placed_batch()
+    networks = bench.networks()
+    for scheme in bench.schemes:
+        network = networks[scheme].eval()
+        networks[f"{scheme}, fused"] = fuse_for_inference(network, images, allow_partial=True)
+    passes = {name: _inference(network.eval(), images) for name, network in networks.items()}
+    return _to_bare(seconds_in_turns(passes, bench.rounds))
+
+
+def measure_memory(bench: StepBench) -> pd.DataFrame:
+    """A row per network: MiB of what it keeps for its backward pass, and the ratio to the bare network's.
+
+    On the CPU these are the tensors that autograd saves, each storage once, without parameters; on CUDA it is the
+    peak that torch has allocated in a step above what it had before.
+    """
+    batch = bench.placed_batch()
+    count = _peak_on_cuda if batch[0].is_cuda else _bytes_kept
+    kept = pd.Series({name: count(network, *batch) / 2**20 for name, network in bench.networks().items()})
+    ratios = (kept / kept[REFERENCE]).to_numpy()
+    return pd.DataFrame({"network": kept.index, "mebibytes": kept.to_numpy(), "ratio": ratios})
 
 
 def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
@@ -71,36 +119,40 @@ def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callabl
     return step
 
 
-class HandWrittenFixupBlock(nn.Module):
-    """Fixup's basic block as it is usually written: scalars added to and multiplied with the activations."""
+def _inference(network: nn.Module, images: Tensor) -> Callable[[], None]:
+    @torch.no_grad()
+    def run() -> None:
+        network(images)
+        if images.is_cuda:
+            torch.cuda.synchronize(images.device)
 
-    def __init__(self, block: BasicBlock) -> None:
-        super().__init__()
-        self.conv1, self.conv2, self.shortcut = map(block.get_submodule, ("conv1", "conv2", "shortcut"))
-        self.bias1a, self.bias1b, self.bias2a, self.bias2b = (nn.Parameter(torch.zeros(1)) for _ in range(4))
-        self.scale = nn.Parameter(torch.ones(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """relu(skip(x) + scale · conv2(relu(conv1(x + bias1a) + bias1b) + bias2a) + bias2b)."""
-        h = torch.relu(self.conv1(x + self.bias1a) + self.bias1b)
-        h = self.conv2(h + self.bias2a) * self.scale + self.bias2b
-        return torch.relu(h + self.shortcut(x))
+    return run
 
 
-class HandWrittenFixup(nn.Module):
-    """A CIFAR ResNet with hand-written Fixup blocks; shapes as `ResNetCifar`."""
+def _bytes_kept(network: nn.Module, images: Tensor, labels: Tensor) -> int:
+    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
+    # Tensors are held, so that no storage takes the address of another.
+    kept: dict[int, Tensor] = {}
 
-    def __init__(self, network: ResNetCifar) -> None:
-        super().__init__()
-        network = deepcopy(network)
-        self.stem, self.pool, self.classifier = network.stem, network.pool, network.classifier
-        self.blocks = nn.Sequential(
-            *(HandWrittenFixupBlock(block) for block in network.blocks if isinstance(block, BasicBlock))
-        )
-        self.bias1, self.bias2 = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    def pack(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of a batch of images."""
-        h = self.blocks(torch.relu(self.stem(x) + self.bias1))
-        logits: Tensor = self.classifier(self.pool(h) + self.bias2)
-        return logits
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        F.cross_entropy(network(images), labels)
+    return sum(tensor.untyped_storage().nbytes() for at, tensor in kept.items() if at not in own)
+
+
+def _peak_on_cuda(network: nn.Module, images: Tensor, labels: Tensor) -> int:
+    step = training_step(network, images, labels)
+    step()
+    before = torch.cuda.memory_allocated(images.device)
+    torch.cuda.reset_peak_memory_stats(images.device)
+    step()
+    return torch.cuda.max_memory_allocated(images.device) - before
+
+
+def _to_bare(seconds: pd.DataFrame) -> pd.DataFrame:
+    table = ratio_table("network", seconds, seconds.div(seconds[REFERENCE], axis=0))
+    # The fastest step of each is what the machine's other work disturbs least.
+    return table.assign(of_fastest=(seconds.min() / seconds[REFERENCE].min()).to_numpy())

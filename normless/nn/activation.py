@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
+from normless.nn.kept_once import ShiftedReLU, pays
 
 
 class ShiftedActivation(TakesParts):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
-    reads the activation (Zhang et al., section 3, rule 3). Two additions are faster than the equivalent
-    max(c + (b₁ + b₂), b₂) of a ReLU, whose backward pass is slow on the CPU.
+    reads the activation (Zhang et al., section 3, rule 3). A ReLU before b₂ is one function where that pays, see
+    `ShiftedReLU`.
 
     Attributes:
         activation: φ.
@@ -36,10 +37,18 @@ class ShiftedActivation(TakesParts):
         super().add_part(name, value.new_zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
+        parts, is_relu = (self.input_bias, self.output_bias), type(self.activation) is nn.ReLU
+        if is_relu and self.output_bias is not None and not _is_watched(self.activation) and pays(x, *parts):
+            return cast(Tensor, ShiftedReLU.apply(x, *parts))
         if self.input_bias is not None:
             x = x + self.input_bias.to(x.dtype)
         y = cast(Tensor, self.activation(x))
         return y if self.output_bias is None else y + self.output_bias.to(y.dtype)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether a module carries hooks, which only a call of it runs."""
+    return any(getattr(module, f"_{kind}_hooks") for kind in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
 class ScaledActivation(ShiftedActivation):

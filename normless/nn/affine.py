@@ -24,6 +24,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
+from normless.nn.kept_once import ShiftedConvolution, pays
 
 
 class TakesParts(nn.Module):
@@ -85,8 +86,16 @@ class ScalarAffine(TakesParts):
         return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        run: Callable[..., Tensor] = self._conv_forward if isinstance(self, _ConvNd) else F.linear
-        return run(self.prepared(x), *self.folded())
+        parts, shift = self.folded(), self.input_bias
+        if not isinstance(self, _ConvNd):
+            return F.linear(self.prepared(x), *parts)
+        is_plain = self.before is None and self.padding_mode == "zeros" and not isinstance(self.padding, str)
+        y: Tensor
+        if shift is not None and is_plain and x.dim() == self.weight.dim() and pays(x, shift, *parts):
+            y = ShiftedConvolution.apply(x, shift, *parts, self.stride, self.padding, self.dilation, self.groups)
+        else:
+            y = self._conv_forward(self.prepared(x), *parts)
+        return y
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
         """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""

@@ -15,15 +15,18 @@ from normless.bench import (
     StepBench,
     SweepBench,
     WatchBench,
+    measure_inference,
     measure_map,
+    measure_memory,
     measure_probes,
     measure_step,
     measure_sweep,
     measure_watch,
 )
-from normless.bench.step import HandWrittenFixup
+from normless.bench.by_hand import Bare, HandWrittenFixup
+from normless.bench.command import BENCHMARKS, TOGETHER
 from normless.cli import main
-from normless.models import resnet_cifar
+from normless.models import resnet_cifar, wide_resnet
 
 
 def test_the_hand_written_rival_is_fixup() -> None:
@@ -35,13 +38,62 @@ def test_the_hand_written_rival_is_fixup() -> None:
     assert torch.allclose(ours(images), rival(images), rtol=0, atol=1e-10)
 
 
+@pytest.mark.parametrize("network", [resnet_cifar(14), wide_resnet(10, 2)], ids=["resnet", "wide"])
+def test_the_bare_network_is_that_without_norms(network: torch.nn.Module) -> None:
+    network = network.double()
+    ours, bare = convert(network, "none(keep_scale=False)"), Bare(network)
+    images = torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    torch.testing.assert_close(bare(images), ours(images), rtol=1e-10, atol=1e-10)
+    gradients = [torch.autograd.grad(one(images).square().sum(), list(one.parameters())) for one in (bare, ours)]
+    assert sum(float(one.square().sum()) for one in gradients[0]) == pytest.approx(
+        sum(float(one.square().sum()) for one in gradients[1])
+    )
+
+
 def test_every_network_is_compared_with_the_bare_one() -> None:
-    table = measure_step(StepBench(depth=8, batch_size=2, image_size=8, rounds=3))
-    assert table["network"].tolist() == ["none", "skipinit(alpha=1)", "fixup", "batch_norm", "hand-written fixup"]
-    assert table["ratio"][0] == 1.0
+    names = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
+    for width in (0, 1):
+        table = measure_step(StepBench(depth=10 if width else 8, batch_size=2, image_size=8, rounds=3, width=width))
+        assert table["network"].tolist() == (names if width else [*names, "hand-written fixup"])
+        assert table["ratio"][0] == table["of_fastest"][0] == 1.0
+        assert (table["seconds"] > 0).all()
+        assert (table["lowest"] <= table["ratio"]).all()
+        assert (table["ratio"] <= table["highest"]).all()
+
+
+def test_inference_is_measured_as_it_is_and_fused() -> None:
+    table = measure_inference(
+        StepBench(depth=8, batch_size=2, image_size=8, rounds=1, schemes=("fixup", "batch_norm"))
+    )
+    assert table["network"].tolist()[-2:] == ["fixup, fused", "batch_norm, fused"]
     assert (table["seconds"] > 0).all()
-    assert (table["lowest"] <= table["ratio"]).all()
-    assert (table["ratio"] <= table["highest"]).all()
+
+
+def test_memory_of_one_step() -> None:
+    table = measure_memory(StepBench(depth=14, batch_size=16, image_size=32)).set_index("network")
+    # The images, the stem's ReLU, and two ReLUs in each of two blocks of three stages, of 4 bytes a number.
+    first, second, third = (16 * channels * side**2 * 4 for channels, side in ((16, 32), (32, 16), (64, 8)))
+    expected = 16 * 3 * 32**2 * 4 + first + 4 * (first + second + third)
+    assert table["mebibytes"]["bare"] * 2**20 == pytest.approx(expected, rel=0.01)
+    assert table["ratio"]["none"] == 1
+    # What the weights are folded to is kept too; it does not grow with the batch.
+    assert table["ratio"]["fixup"] < 1.1
+    assert table["ratio"][["hand-written fixup", "batch_norm"]].min() > 1.5
+
+
+def test_together_runs_benchmarks_that_there_are() -> None:
+    assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose"}
+
+
+def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = {"depth": 8, "batch_size": 2, "image_size": 8}
+    stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
+    monkeypatch.setattr("normless.bench.command.TOGETHER", stated)
+    assert main(["bench", "all", "--rounds", "1", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
+    assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
+    assert rows[0]["ratio"] == 1
 
 
 def test_the_map_is_compared_with_the_export_it_needs() -> None:

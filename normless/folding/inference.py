@@ -1,0 +1,184 @@
+"""A copy of a network for evaluation, with its norms, multipliers and scalar biases folded into weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from normless.arguments import carried_inputs, forward_arguments
+from normless.errors import UnsupportedEditError
+from normless.folding.frozen_norms import replace_modules
+from normless.folding.network import fold
+from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn.affine import (
+    ScalarConv1d,
+    ScalarConv2d,
+    ScalarConv3d,
+    ScalarLinear,
+    ScalarTransposedLinear,
+    TakesParts,
+    of_class,
+)
+from normless.residual.classify import NORMS
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def fuse_for_inference(
+    model: Model, *inputs: Any, example_inputs: Any = None, allow_partial: bool = False, **kwargs: Any
+) -> Model:
+    """A copy of a network in eval mode with no norm and no scalar parameter left, of the same outputs up to rounding.
+
+    Batch norms are folded as by `fold`. Of a layer α·(W ∗ (x + b₁) + b) + b₂ the weight becomes αW and the bias
+
+        αb + b₂ + b₁ · Σ αW
+
+    over the weights of each output; where x is padded with zeros, outputs at the border see less of b₁, and what is
+    added is computed once for each size of input. A multiplier on a residual sum becomes a constant of it, and the
+    biases of an activation become numbers.
+
+    Args:
+        model: the network; it is left as it is.
+        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms.
+        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+            keyword arguments.
+        allow_partial: keep what cannot be folded, such as a layer norm.
+
+    Raises:
+        UnsupportedEditError: something cannot be folded exactly, by name; or as `fold`.
+    """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    if not (inputs or kwargs):
+        inputs, kwargs = carried_inputs(model)
+    has_norms = any(isinstance(module, (_BatchNorm, FrozenAffine)) for module in model.modules())
+    fused = fold(model, *inputs, **kwargs)[0] if has_norms else deepcopy(model)
+    fused.eval().requires_grad_(False)
+    with torch.no_grad():
+        replacements: dict[nn.Module, nn.Module] = {
+            old: new for old in fused.modules() if (new := _fused(old)) is not None
+        }
+    replace_modules(fused, replacements)
+    for module in fused.modules():
+        if isinstance(module, ResidualSum) and module.multiplier is not None and module.multiplier.numel() == 1:
+            module.branch_factor *= module.multiplier.item()
+            module.multiplier = None
+    left = list(_left(fused))
+    if left and not allow_partial:
+        raise UnsupportedEditError(
+            f"These parts cannot be folded into weights: {'; '.join(left)}. allow_partial=True keeps them."
+        )
+    return fused
+
+
+class ConstantConvolution(nn.Module):
+    """W ∗ x + c of zero-padded x with c = W ∗ (b₁·1) + b, computed once for each size of input and kept.
+
+    Shapes and options are those of `plain`, the convolution without b, shape (out,).
+    """
+
+    bias: Tensor
+
+    def __init__(self, plain: _ConvNd, shift: float, bias: Tensor | None) -> None:
+        super().__init__()
+        self.plain, self.shift = plain, shift
+        self.register_buffer("bias", plain.weight.new_zeros(len(plain.weight)) if bias is None else bias)
+        self._constants: dict[Any, Tensor] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """W ∗ x + c."""
+        y: Tensor = self.plain(x)
+        size = x.shape[1 - self.plain.weight.dim() :]
+        key = (size, y.dtype, y.device)
+        constant = None if torch.compiler.is_compiling() else self._constants.get(key)
+        if constant is None:
+            whole = torch.full((1, *size), self.shift, dtype=x.dtype, device=x.device)
+            constant = (self.plain(whole)[0] + self.bias.reshape(-1, *[1] * (len(size) - 1))).to(y.dtype)
+            if not torch.compiler.is_compiling():
+                self._constants[key] = constant
+        # No other module has seen y.
+        return y.add_(constant)
+
+
+class ConstantActivation(nn.Module):
+    """φ(s·x + b₁) + b₂ with three numbers; a ReLU is max(s·x + (b₁ + b₂), b₂)."""
+
+    def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
+        super().__init__()
+        self.activation, self.scale, self.before, self.after = activation, scale, before, after
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Of the shape of x."""
+        if self.scale != 1:
+            x = x * self.scale
+        if type(self.activation) is nn.ReLU and self.after:
+            return (x + (self.before + self.after)).clamp_(min=self.after)
+        y: Tensor = self.activation(x + self.before if self.before else x)
+        return y + self.after if self.after else y
+
+
+def _fused(module: nn.Module) -> nn.Module | None:
+    """What takes the place of a module with scalar parts; None for any other."""
+    if isinstance(module, ShiftedActivation):
+        scale = float(getattr(module, "scale", 1.0))
+        before, after = (0.0 if part is None else part.item() for part in (module.input_bias, module.output_bias))
+        is_plain = scale == 1 and not before and not after
+        return module.activation if is_plain else ConstantActivation(module.activation, scale, before, after)
+    if isinstance(module, (ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, ScalarTransposedLinear)):
+        layer = _layer(module)
+        return layer if module.before is None else nn.Sequential(module.before, layer)
+    return None
+
+
+def _layer(module: ScalarAffine) -> nn.Module:
+    """A scalar layer after its `before`, as a layer of torch on the folded weight and bias."""
+    weight, bias = module.folded()
+    shift = 0.0 if module.input_bias is None else module.input_bias.item()
+    if isinstance(module, ScalarTransposedLinear):
+        weight = weight.T
+        plain: Any = nn.Linear(weight.shape[1], weight.shape[0], device="meta").train(module.training)
+    else:
+        plain = of_class(module, type(module).__bases__[-1])
+    plain._modules = {}
+    if shift and isinstance(plain, _ConvNd) and _pads_with_zeros(plain):
+        return ConstantConvolution(_with(plain, weight, None), shift, bias)
+    if shift:
+        moved = shift * weight.flatten(1).sum(1)
+        bias = moved if bias is None else bias + moved
+    layer: nn.Module = _with(plain, weight, bias)
+    return layer
+
+
+Layer = TypeVar("Layer", bound=nn.Module)
+
+
+def _with(plain: Layer, weight: Tensor, bias: Tensor | None) -> Layer:
+    """A layer of torch with this weight and bias and no other parameters."""
+    values = {"weight": weight, "bias": bias}
+    plain._parameters = {
+        name: None if value is None else nn.Parameter(value.detach().contiguous(), requires_grad=False)
+        for name, value in values.items()
+    }
+    return plain
+
+
+def _pads_with_zeros(layer: _ConvNd) -> bool:
+    if layer.padding == "same":
+        return layer.padding_mode == "zeros" and max(layer.kernel_size) > 1
+    return layer.padding_mode == "zeros" and layer.padding != "valid" and any(layer.padding)
+
+
+def _left(model: nn.Module) -> Iterator[str]:
+    """The norms, scalars and learned factors of sums that a network still has, by name."""
+    for path, module in model.named_modules():
+        scalars = module.PARTS if isinstance(module, TakesParts) else ("multiplier", "skip_multiplier")
+        is_scalar = isinstance(module, (TakesParts, ResidualSum))
+        if is_scalar and any(module._parameters.get(name) is not None for name in scalars):
+            yield f"{path or 'the network'} has scalars"
+        elif isinstance(module, (*NORMS, FrozenAffine)):
+            yield f"{path or 'the network'} is a {type(module).__name__}"

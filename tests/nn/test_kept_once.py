@@ -1,0 +1,157 @@
+"""Functions that keep one tensor, against the formulas written with operators."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from normless import convert
+from normless.models import resnet_cifar
+from normless.nn import ShiftedActivation, kept_once
+from normless.nn.affine import ScalarConv1d, ScalarConv2d
+from normless.nn.kept_once import ShiftedConvolution, ShiftedReLU
+
+
+@pytest.fixture(autouse=True)
+def _at_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_once, "SMALLEST", 0)
+
+
+def leaves(*shapes: tuple[int, ...]) -> list[Tensor]:
+    torch.manual_seed(1)
+    return [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in shapes]
+
+
+def assert_same_gradients(one: Tensor, other: Tensor, inputs: list[Tensor]) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+    direction = torch.randn_like(one)
+    for first, second in zip(
+        torch.autograd.grad(one, inputs, direction), torch.autograd.grad(other, inputs, direction), strict=True
+    ):
+        torch.testing.assert_close(first, second, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_relu_between_biases(before: bool) -> None:
+    x, first, after = leaves((3, 4, 5, 6), (1,), (1,))
+    shift = first if before else None
+    plain = torch.relu(x if shift is None else x + shift) + after
+    fused = ShiftedReLU.apply(x, shift, after)
+    assert_same_gradients(fused, plain, [x, after, *([first] if before else [])])
+    small = [leaf.detach().requires_grad_() for leaf in (x[0, 0], first, after)]
+    assert torch.autograd.gradcheck(ShiftedReLU.apply, small)
+    assert torch.autograd.gradgradcheck(ShiftedReLU.apply, small)
+
+
+SETTINGS = [
+    ((3, 3), (1, 1), (1, 1), (1, 1), 1),
+    ((3, 3), (2, 2), (1, 1), (1, 1), 2),
+    ((3, 2), (2, 1), (2, 0), (1, 2), 1),
+    ((1, 1), (2, 2), (0, 0), (1, 1), 1),
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_shifted_convolution(settings, has_bias: bool) -> None:
+    kernel, *rest, groups = settings
+    x, shift, weight, bias = leaves((3, 4, 7, 6), (1,), (6, 4 // groups, *kernel), (6,))
+    given = bias if has_bias else None
+    plain = nn.functional.conv2d(x + shift, weight, given, *rest, groups)
+    fused = ShiftedConvolution.apply(x, shift, weight, given, *rest, groups)
+    assert_same_gradients(fused, plain, [x, shift, weight, *([bias] if has_bias else [])])
+
+
+def test_shifted_convolution_has_second_derivatives() -> None:
+    inputs = leaves((2, 2, 3, 3), (1,), (2, 2, 3, 3), (2,))
+
+    def run(*parts: Tensor) -> Tensor:
+        return ShiftedConvolution.apply(*parts, (1, 1), (1, 1), (1, 1), 1)
+
+    assert torch.autograd.gradcheck(run, inputs)
+    assert torch.autograd.gradgradcheck(run, inputs)
+
+
+def test_one_dimension() -> None:
+    x, shift, weight = leaves((3, 2, 9), (1,), (4, 2, 3))
+    plain = nn.functional.conv1d(x + shift, weight, None, 2, 1)
+    assert_same_gradients(
+        ShiftedConvolution.apply(x, shift, weight, None, (2,), (1,), (1,), 1), plain, [x, shift, weight]
+    )
+
+
+def filled(scheme: str) -> nn.Module:
+    torch.manual_seed(0)
+    network = convert(resnet_cifar(14), scheme).double()
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.2)
+    return network
+
+
+def test_a_fixup_network_has_the_gradients_of_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = filled("fixup"), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    outputs, gradients = [], []
+    for smallest in (0, 10**9):
+        monkeypatch.setattr(kept_once, "SMALLEST", smallest)
+        outputs.append(network(x))
+        gradients.append(torch.autograd.grad(outputs[-1].square().sum(), list(network.parameters())))
+    torch.testing.assert_close(*outputs, rtol=1e-10, atol=1e-10)
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_each_activation_is_kept_once() -> None:
+    kept = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if tensor.dim() == 4 and tensor.shape[0] == 4:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    network, x = filled("fixup"), torch.randn(4, 3, 8, 8, dtype=torch.float64)
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        network(x)
+    # The input, the stem's ReLU, two of each of six blocks.
+    assert len([one for one in kept.values() if one.shape[1] != 3]) == 13
+
+
+def test_a_hook_of_the_activation_runs() -> None:
+    module, x = ShiftedActivation(nn.ReLU()), torch.randn(5, requires_grad=True)
+    module.add_part("output_bias", torch.ones(1))
+    seen = []
+    module.activation.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    module(x)
+    assert len(seen) == 1
+
+
+# torch 2.15 compiles its forward-mode rules with what it deprecates itself.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
+def test_autocast_compilers_and_transforms_see_the_operators() -> None:
+    layer = ScalarConv2d(2, 2, 3, padding=1)
+    layer.add_part("input_bias", torch.ones(1))
+    x = torch.randn(2, 2, 5, 5, requires_grad=True)
+    assert "ShiftedConvolution" in type(layer(x).grad_fn).__name__
+    with torch.autocast("cpu", torch.bfloat16):
+        assert layer(x).dtype == torch.bfloat16
+    exported = torch.export.export(layer, (x.detach(),), strict=False)
+    assert "aten.add.Tensor" in str(exported.graph)
+    together = torch.func.vmap(torch.func.grad(lambda one: layer(one[None]).sum()))(x.detach())
+    layer(x).sum().backward()
+    torch.testing.assert_close(together, x.grad)
+    tangent = torch.randn_like(x)
+    torch.testing.assert_close(
+        torch.func.jvp(layer, (x.detach(),), (tangent,))[1],
+        nn.functional.conv2d(tangent, layer.weight, padding=1),
+    )
+
+
+def test_an_unbatched_input() -> None:
+    layer = ScalarConv1d(2, 3, 3, padding=1)
+    layer.add_part("input_bias", torch.ones(1))
+    nn.init.constant_(layer.input_bias, 0.5)
+    x = torch.randn(2, 9, requires_grad=True)
+    expected = nn.functional.conv1d(x + 0.5, layer.weight, layer.bias, padding=1)
+    torch.testing.assert_close(layer(x), expected)
