@@ -32,7 +32,7 @@ CORE = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"integrations", "optim", "probes", "saving"},
+    {"integrations", "optim", "probes", "recomputation", "saving"},
     {"diagnosis"},
 ]
 ABOVE = [

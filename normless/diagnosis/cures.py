@@ -19,7 +19,7 @@ from normless.diagnosis.findings import Cure, Finding
 from normless.diagnosis.trial import MUCH, Trial, stepped
 from normless.errors import NormlessError
 from normless.optim import param_groups
-from normless.residual import residual_map
+from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
@@ -75,10 +75,10 @@ def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
     """The best trial of a converted copy over several rates; None if it does not fit or hardly lowers the loss."""
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
-        network = convert(e.model, scheme, *positional, **named)
-        mapped = None if e.map is None else residual_map(network, *positional, **named)
+        network = convert(e.model, scheme, *positional, residual_map=e.map, **named)
+        mapped = residual_map(network, *positional, **named)
         trials: list[Trial] = []
-        for copied, optimizer in _copies(e, network):
+        for copied, optimizer in _copies(e, network, mapped):
             trials.append(stepped(e, copied, optimizer, steps, mapped))
             if trials[-1].progress > WELL:
                 break
@@ -88,23 +88,24 @@ def try_scheme(e: Examination, scheme: str, steps: int) -> Trial | None:
     return None
 
 
-def _copies(e: Examination, network: nn.Module) -> Iterator[tuple[nn.Module, Optimizer]]:
+def _copies(e: Examination, network: nn.Module, mapped: ResidualMap) -> Iterator[tuple[nn.Module, Optimizer]]:
     """Copies of a network, each with an optimizer of the given kind at another rate."""
     for factor in FACTORS:
         copied = deepcopy(network)
         if e.optimizer is not None:
-            yield copied, optimizer_like(e.optimizer, copied, factor)
+            yield copied, optimizer_like(e.optimizer, copied, factor, mapped)
         else:
-            yield (
-                copied,
-                SGD(param_groups(copied, lr=RATE * factor, weight_decay=0.0), lr=RATE * factor, momentum=MOMENTUM),
-            )
+            groups = param_groups(copied, lr=RATE * factor, weight_decay=0.0, residual_map=mapped)
+            yield copied, SGD(groups, lr=RATE * factor, momentum=MOMENTUM)
 
 
-def optimizer_like(given: Optimizer, network: nn.Module, factor: float = 1.0) -> Optimizer:
+def optimizer_like(
+    given: Optimizer, network: nn.Module, factor: float = 1.0, mapped: ResidualMap | None = None
+) -> Optimizer:
     """An optimizer of the class and settings of another one for a network, at its largest rate times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
-    groups = param_groups(network, lr=rate, weight_decay=defaults.get("weight_decay", 0.0))
+    decay = defaults.get("weight_decay", 0.0)
+    groups = param_groups(network, lr=rate, weight_decay=decay, residual_map=mapped)
     return type(given)(groups, **defaults | {"lr": rate})

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import yaml
 
 from normless.data import load_data
+from normless.nn import Segments
 from normless.train import (
     EpochRow,
     RunDirectoryError,
@@ -53,6 +54,27 @@ class Note(RunListener):
 
     def on_end(self, result: RunResult) -> None:
         self.results.append(result)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
+def test_recomputed_activations_give_the_same_run(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(SHORT, model="normless:wide_resnet(depth=22, width=1)", scheme=scheme, crop=1, cutout=3)
+    expected = train(plain, tmp_path / "plain")
+    monkeypatch.setattr("normless.train.loop.free_memory", lambda device: 1e6)
+    for how in ("always", "auto"):
+        result = train(replace(plain, recompute=how), tmp_path / how)
+        assert result.config_hash == expected.config_hash
+        assert (result.test_accuracy, result.epochs[0].train_loss) == (
+            expected.test_accuracy,
+            expected.epochs[0].train_loss,
+        )
+        assert sum(type(one) is Segments for one in trained_network(tmp_path / how).modules()) == 0
+    monkeypatch.setattr("normless.train.loop.recompute_blocks", lambda *_, budget, **__: budgets.append(budget))
+    budgets: list[float] = []
+    train(replace(plain, recompute="auto"), tmp_path / "budget")
+    assert budgets == [0.5e6]
 
 
 def test_a_run_that_trains(tmp_path: Path) -> None:

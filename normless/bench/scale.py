@@ -1,0 +1,131 @@
+"""How seconds and memory of a training step grow with depth, width and batch, with and without recomputation."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from normless.bench.step import training_step
+from normless.conversion import convert
+from normless.models import wide_resnet
+from normless.recomputation import recompute_blocks
+
+BASE = {"depth": 100, "width": 1, "batch": 64}
+# Between the ends of each series all other settings are those of BASE.
+SERIES = {
+    "depth": (40, 100, 250, 502, 1000),
+    "width": (1, 2, 4, 8),
+    "batch": (16, 64, 256, 1024),
+}
+
+
+@dataclass(frozen=True)
+class ScaleBench:
+    """Wide-ResNets by a scheme on random 8×8 images, each in a process of its own.
+
+    `depth`, `width` and `batch` are the values that one of them takes while the others are those of `BASE`; an empty
+    series is left out. `rounds` are the steps that are timed, after one that is not. `out` is the SVG or PNG file of
+    a figure, if any.
+    """
+
+    scheme: str = "skipinit"
+    depths: tuple[int, ...] = SERIES["depth"]
+    widths: tuple[int, ...] = SERIES["width"]
+    batches: tuple[int, ...] = SERIES["batch"]
+    rounds: int = 3
+    out: Path | None = None
+
+    def settings(self) -> Iterator[tuple[str, bool, dict[str, int]]]:
+        """What varies, whether activations are recomputed, and depth, width and batch."""
+        for varied, values in (("depth", self.depths), ("width", self.widths), ("batch", self.batches)):
+            for recomputed in (False, True):
+                for value in values:
+                    yield varied, recomputed, BASE | {varied: value}
+
+
+def measure_scale(bench: ScaleBench) -> pd.DataFrame:
+    """Train each network for some steps.
+
+    Returns:
+        A row per series and value: varied, recomputed, value, seconds (median of a step), MiB (the highest resident
+        memory above that before the network was built), and of the series the exponents p of the least-squares fits
+        log y = p · log value + c, NaN for fewer than two values.
+    """
+    rows = []
+    for varied, recomputed, setting in bench.settings():
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            threads = torch.get_num_threads()
+            measured = pool.submit(steps, bench.scheme, recomputed, bench.rounds, threads, **setting).result()
+        rows.append({"varied": varied, "recomputed": recomputed, "value": setting[varied], **measured})
+    table = pd.DataFrame(rows)
+    for _, group in table.groupby(["varied", "recomputed"], sort=False):
+        for name, exponent in (("seconds", "time_exponent"), ("MiB", "memory_exponent")):
+            table.loc[group.index, exponent] = _exponent(group["value"], group[name])
+    if bench.out is not None:
+        draw_scale(table, bench.out)
+    return table
+
+
+def steps(
+    scheme: str, recomputed: bool, rounds: int, threads: int, *, depth: int, width: int, batch: int
+) -> dict[str, float]:
+    """Seconds of a step, the median, and the MiB that the process grew by at most."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    images, labels = torch.randn(batch, 1, 8, 8), torch.randint(10, (batch,))
+    before = peak_mebibytes()
+    network = convert(wide_resnet(depth, width, in_channels=1, initialization=None), scheme, in_place=True)
+    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if recomputed:
+        recompute_blocks(network)
+    gc.collect()
+    step = training_step(network, images.contiguous(memory_format=torch.channels_last), labels)
+    seconds = []
+    for _ in range(rounds + 1):
+        start = perf_counter()
+        step()
+        seconds.append(perf_counter() - start)
+    return {"seconds": median(seconds[1:]), "MiB": peak_mebibytes() - before}
+
+
+def peak_mebibytes() -> float:
+    """The highest resident memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def _exponent(x: Any, y: Any) -> float:
+    return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) > 1 else float("nan")
+
+
+def draw_scale(table: pd.DataFrame, path: Path) -> None:
+    """Seconds above memory, a panel for each setting that varied, both axes logarithmic; SVG, or PNG by its name."""
+    from normless.plots import lines, new_panels, save_png, save_svg
+
+    names = list(dict.fromkeys(table["varied"]))
+    panels = new_panels(len(names), 2, width=3.6, height=2.9)
+    kinds = table["recomputed"].map({False: "kept", True: "recomputed"})
+    for place, (name, measure) in enumerate((name, measure) for measure in ("seconds", "MiB") for name in names):
+        rows = table.assign(activations=kinds)[table["varied"] == name]
+        what = "Seconds per step" if measure == "seconds" else "Memory above the start, MiB"
+        exponent = "time_exponent" if measure == "seconds" else "memory_exponent"
+        powers = ", ".join(
+            f"{kind} ∝ {name}^{group[exponent].iloc[0]:.2f}" for kind, group in rows.groupby("activations")
+        )
+        lines(rows, panels[place], x="value", y=measure, by="activations", title=powers, x_label=name, y_label=what, log="xy")
+    if path.suffix == ".png":
+        save_png(panels[0], path)
+    else:
+        save_svg(panels[0], path)
