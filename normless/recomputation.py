@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from math import ceil, sqrt
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from normless.arguments import forward_arguments, on_device_of
+from normless.arguments import forward_arguments
 from normless.errors import UnresolvedStructureError
-from normless.lifting import running
-from normless.nn import Segments
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -23,7 +23,6 @@ def recompute_blocks(
     model: nn.Module,
     *inputs: Any,
     segments: int | Literal["auto"] = "auto",
-    budget: float | None = None,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
     **kwargs: Any,
@@ -32,29 +31,21 @@ def recompute_blocks(
 
     A step takes one more forward pass through the blocks, that of one segment at a time. With √L segments of L
     blocks, memory for activations grows by √L (Chen et al. 2016, section 4.2). Names, weights and gradients stay.
-    To be called after `convert`; hooks on modules in the blocks run in both passes.
+    To be called after `convert`; hooks on modules in the blocks run in both passes. Returns the number of segments.
 
     Args:
         model: a network whose blocks are, or are in, children of `nn.Sequential` modules that its forward calls.
-        inputs, kwargs, example_inputs: as in `residual_map`; with a budget a whole training batch.
+        inputs, kwargs, example_inputs: as in `residual_map`.
         segments: how many in all, at least one in each `nn.Sequential`; "auto" is √L.
-        budget: bytes that activations may take. If a pass on the inputs stays below, nothing is changed.
         residual_map: the network's map where it is known.
-
-    Returns:
-        The number of segments, 0 where the budget is enough.
 
     Raises:
         UnresolvedStructureError: no two blocks are children of one `nn.Sequential`, or there is no map.
-        ValueError: fewer than one segment, or a budget without inputs.
+        ValueError: fewer than one segment.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if segments != "auto" and segments < 1:
         raise ValueError(f"Expected segments to be 1 or more, or 'auto', got {segments}.")
-    if budget is not None and not (inputs or kwargs):
-        raise ValueError("A budget needs the inputs of a training step, on which activations are counted.")
-    if budget is not None and activation_bytes(model, *inputs, **kwargs) <= budget:
-        return 0
     runs = _runs(model, residual_map or find_residual_map(model, *inputs, **kwargs))
     blocks = sum(map(len, runs))
     length = ceil(blocks / (sqrt(blocks) if segments == "auto" else min(segments, blocks)))
@@ -77,34 +68,56 @@ def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
                 break
     called = None if mapped.flow is None else mapped.flow.called
     paths = {module: path for path, module in model.named_modules()}
-    found = [run for run, names in runs.items() if len(names) > 1 and (called is None or paths[run] in called)]
-    if not found:
+    usable = [run for run, names in runs.items() if len(names) > 1 and (called is None or paths[run] in called)]
+    if not usable:
         raise UnresolvedStructureError(
-            f"Expected consecutive residual blocks of this {type(model).__name__} to be in children of an "
-            "nn.Sequential that its forward calls, and there are none, so that no segment can be recomputed as one; "
-            "put them in an nn.Sequential, or checkpoint each block in forward code by torch.utils.checkpoint."
+            f"Expected residual blocks of this {type(model).__name__} in children of an nn.Sequential that its "
+            "forward calls, and there are none; call torch.utils.checkpoint on each block in forward code instead."
         )
-    return found
+    return usable
 
 
-def activation_bytes(model: nn.Module, *inputs: Any, **kwargs: Any) -> int:
-    """Bytes that the backward pass of a training step would read beside parameters and buffers; none are kept."""
-    # Weak references, so that the address of a freed storage is not taken for that of the next one.
-    reference: Any = StorageWeakRef
-    total, seen = 0, {reference(one.untyped_storage()) for one in (*model.parameters(), *model.buffers())}
+class Segments(nn.Sequential):
+    """`nn.Sequential` that in a pass with gradients keeps only the inputs of every `length` modules.
 
-    def count(one: Tensor) -> None:
-        nonlocal total
-        storage = one.untyped_storage()
-        if reference(storage) not in seen:
-            seen.add(reference(storage))
-            total += storage.nbytes()
+    The backward pass runs them again, from the buffers and the random state of the first pass, so that gradients are
+    the same to the last bit and running statistics move once.
+    """
 
-    args, named = on_device_of(model, inputs, kwargs)
-    with running(model, training=True), torch.enable_grad(), saved_tensors_hooks(count, _discarded):
-        model(*args, **named)
-    return total
+    length: int
+
+    def forward(self, x: Any) -> Any:
+        """The modules in turn."""
+        if not torch.is_grad_enabled():
+            return _in_turn([*self], x)
+        modules = list(self)
+        for start in range(0, len(modules), self.length):
+            segment = modules[start : start + self.length]
+            contexts = partial(_contexts, segment)
+            x = checkpoint(partial(_in_turn, segment), x, use_reentrant=False, context_fn=contexts)
+        return x
 
 
-def _discarded(_: object) -> NoReturn:
-    raise AssertionError("No backward pass was to follow.")
+def _in_turn(modules: list[nn.Module], value: Any) -> Any:
+    for module in modules:
+        value = module(value)
+    return value
+
+
+def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """For the first pass nothing; for the second one copies of the buffers as they were before the first."""
+    tables = [part._buffers for module in modules for part in module.modules() if part._buffers]
+    before = [{name: None if one is None else one.clone() for name, one in table.items()} for table in tables]
+
+    @contextmanager
+    def as_before() -> Iterator[None]:
+        now = [dict(table) for table in tables]
+        for table, values in zip(tables, before, strict=True):
+            table.update({name: None if one is None else one.clone() for name, one in values.items()})
+        try:
+            yield
+        finally:
+            for table, values in zip(tables, now, strict=True):
+                table.update(values)
+
+    return nullcontext(), as_before()

@@ -43,7 +43,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
     )
     parser.add_argument("--packages", nargs="+", default=None, help="census: the packages, all of them if left out")
-    parser.add_argument("--out", type=Path, default=None, help="census: the folder of its rows and tables, census; scale: the SVG or PNG file of its figure")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=None,
+        help="census: the folder of its rows and tables, census; scale: the SVG or PNG file of its figure",
+    )
     add_json_flag(parser)
 
 

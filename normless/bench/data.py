@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,7 @@ def measure_data(bench: DataBench) -> pd.DataFrame:
     transforms = import_extra("zoo", "The benchmark of data", "torchvision.transforms.v2")
     tables = []
     if bench.images:
-        memory, common = _images_in_memory(bench), {"crop": 4, "flip": True}
+        memory, usual = _images_in_memory(bench), Augmentation(crop=4, flip=True)
         standard = [
             transforms.RandomCrop(bench.image_size, padding=4),
             transforms.RandomHorizontalFlip(),
@@ -57,19 +56,20 @@ def measure_data(bench: DataBench) -> pd.DataFrame:
         ]
         erasing = transforms.RandomErasing(p=1.0, scale=(0.06, 0.06), ratio=(1.0, 1.0))
         mixup = transforms.MixUp(alpha=0.2, num_classes=10)
-        for task, further, rival in (
-            ("crop, flip", {}, _loader(bench, memory, standard)),
-            ("crop, flip, cutout", {"cutout": 8}, _loader(bench, memory, [*standard, erasing])),
-            ("crop, flip, cutout, mixup", {"cutout": 8, "mixup": 0.2}, _loader(bench, memory, [*standard, erasing])),
+        for task, augmentation, steps, mix in (
+            ("crop, flip", usual, standard, None),
+            ("crop, flip, cutout", replace(usual, cutout=8), [*standard, erasing], None),
+            ("crop, flip, cutout, mixup", replace(usual, cutout=8, mixup=0.2), [*standard, erasing], mixup),
         ):
-            mix = mixup if "mixup" in further else None
-            ours = _epochs(memory, bench.batch_size, Augmentation(**common, **further))
-            tables.append(_in_turns(task, bench, bench.images, ours, _exhausted(rival, mix)))
+            rival = _exhausted(_loader(bench, memory, steps), mix)
+            tables.append(
+                _in_turns(task, bench, bench.images, _epochs(memory, bench.batch_size, augmentation), rival)
+            )
     if bench.files:
         with _jpeg_folder(bench.files) as folder:
             data = load_data("image_folder", root=folder)
             datasets = import_extra("zoo", "The benchmark of data", "torchvision.datasets")
-            usual = transforms.Compose(
+            transform = transforms.Compose(
                 [
                     transforms.RandomResizedCrop(224, antialias=True),
                     transforms.RandomHorizontalFlip(),
@@ -78,9 +78,10 @@ def measure_data(bench: DataBench) -> pd.DataFrame:
                     transforms.Normalize(data.mean.tolist(), data.std.tolist()),
                 ]
             )
-            rival = _made(datasets.ImageFolder(str(folder / "train"), transform=usual), bench.batch_size)
+            decoded = datasets.ImageFolder(str(folder / "train"), transform=transform)
             ours = _epochs(data, bench.batch_size, Augmentation(flip=True))
-            tables.append(_in_turns("decode, crop, flip", bench, bench.files, ours, _exhausted(rival)))
+            rival = _exhausted(_made(decoded, bench.batch_size))
+            tables.append(_in_turns("decode, crop, flip", bench, bench.files, ours, rival))
     return pd.concat(tables, ignore_index=True)
 
 
@@ -156,7 +157,7 @@ def _jpeg_folder(files: int) -> Iterator[Path]:
         for part, count in (("train", files), ("val", 2)):
             for index in range(count):
                 folder = Path(root, part, str(index % 2))
-                os.makedirs(folder, exist_ok=True)
+                folder.mkdir(parents=True, exist_ok=True)
                 coarse = torch.rand(1, 3, 8, 10, generator=generator) * 255
                 smooth = torch.nn.functional.interpolate(coarse, (256, 320), mode="bicubic").clamp(0, 255)
                 pixels = smooth[0].permute(1, 2, 0).byte().numpy()

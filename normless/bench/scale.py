@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import resource
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -61,7 +60,7 @@ def measure_scale(bench: ScaleBench) -> pd.DataFrame:
 
     Returns:
         A row per series and value: varied, recomputed, value, seconds (median of a step), MiB (the highest resident
-        memory above that before the network was built), and of the series the exponents p of the least-squares fits
+        memory above that of a small network's step), and of the series the exponents p of the least-squares fits
         log y = p · log value + c, NaN for fewer than two values.
     """
     rows = []
@@ -84,21 +83,26 @@ def steps(
 ) -> dict[str, float]:
     """Seconds of a step, the median, and the MiB that the process grew by at most."""
     torch.set_num_threads(threads)
-    torch.manual_seed(0)
-    images, labels = torch.randn(batch, 1, 8, 8), torch.randint(10, (batch,))
+    # What torch allocates once, at the first steps of a process, is no part of the law.
+    _training(scheme, False, 10, 1, 16)()
     before = peak_mebibytes()
-    network = convert(wide_resnet(depth, width, in_channels=1, initialization=None), scheme, in_place=True)
-    network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    if recomputed:
-        recompute_blocks(network)
-    gc.collect()
-    step = training_step(network, images.contiguous(memory_format=torch.channels_last), labels)
+    step = _training(scheme, recomputed, depth, width, batch)
     seconds = []
     for _ in range(rounds + 1):
         start = perf_counter()
         step()
         seconds.append(perf_counter() - start)
     return {"seconds": median(seconds[1:]), "MiB": peak_mebibytes() - before}
+
+
+def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int) -> Callable[[], None]:
+    """A step of a network on random images, both in channels-last order."""
+    torch.manual_seed(0)
+    images = torch.randn(batch, 1, 8, 8).contiguous(memory_format=torch.channels_last)
+    network = convert(wide_resnet(depth, width, in_channels=1, initialization=None), scheme, in_place=True)
+    if recomputed:
+        recompute_blocks(network)
+    return training_step(network.to(memory_format=torch.channels_last), images, torch.randint(10, (batch,)))
 
 
 def peak_mebibytes() -> float:
@@ -124,7 +128,17 @@ def draw_scale(table: pd.DataFrame, path: Path) -> None:
         powers = ", ".join(
             f"{kind} ∝ {name}^{group[exponent].iloc[0]:.2f}" for kind, group in rows.groupby("activations")
         )
-        lines(rows, panels[place], x="value", y=measure, by="activations", title=powers, x_label=name, y_label=what, log="xy")
+        lines(
+            rows,
+            panels[place],
+            x="value",
+            y=measure,
+            by="activations",
+            title=powers,
+            x_label=name,
+            y_label=what,
+            log="xy",
+        )
     if path.suffix == ".png":
         save_png(panels[0], path)
     else:

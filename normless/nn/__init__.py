@@ -12,7 +12,6 @@ from normless.nn.batch_norms import GhostBatchNorm2d as GhostBatchNorm2d
 from normless.nn.batch_norms import PartialBatchNorm1d as PartialBatchNorm1d
 from normless.nn.batch_norms import PartialBatchNorm2d as PartialBatchNorm2d
 from normless.nn.frozen import FrozenAffine as FrozenAffine
-from normless.nn.segments import Segments as Segments
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d
 from normless.nn.standardized import ScaledStdConv2d as ScaledStdConv2d
 from normless.nn.standardized import ScaledStdConv3d as ScaledStdConv3d

@@ -17,10 +17,9 @@ from torch.optim import Optimizer
 
 from normless.divergence import first_diverged
 from normless.probes import RideAlong
-from normless.process import free_memory
-from normless.recomputation import recompute_blocks
 from normless.residual import ResidualMap, residual_map
 from normless.train.config import RunConfig
+from normless.train.memory import recompute_where_needed
 from normless.train.objective import accumulate_gradients, in_memory_order, l2_term, mean_of_processes
 from normless.train.run_files import write_table
 from normless.train.run_listener import RunListener
@@ -29,8 +28,6 @@ from normless.train.task import EpochTraining, Task
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
 STEPS_BETWEEN_READS = 25
-# Of the free memory, what activations may take before they are recomputed.
-FREE_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,22 +95,15 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> T
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
     network = task.build_network().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     structure = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
-    _recompute(task, fabric, network, structure)
+    if task.config.recompute != "never":
+        *inputs, _ = task.micro_batches(next(task.train_batches(0, **task.place(fabric))))[0]
+        with fabric.autocast():
+            recompute_where_needed(task.config.recompute, network, structure, *map(in_memory_order, inputs))
     optimizer = task.build_optimizer(network, structure)
     forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
     clipped = task.clipped_parameters(network, structure)
     return Training(task, fabric, wrapped, wrapped.module, structure, wrapped_optimizer, clipped, ride_along)
-
-
-def _recompute(task: Task[Any], fabric: Fabric, network: nn.Module, structure: ResidualMap) -> None:
-    """Let the network compute activations twice if the configuration says so, for auto if the memory asks for it."""
-    if task.config.recompute != "never":
-        first = next(task.train_batches(0, **task.place(fabric)))
-        *inputs, _ = task.micro_batches(first)[0]
-        budget = FREE_SHARE * free_memory(fabric.device) if task.config.recompute == "auto" else None
-        with fabric.autocast():
-            recompute_blocks(network, *map(in_memory_order, inputs), budget=budget, residual_map=structure)
 
 
 def check_measurable(config: RunConfig) -> None:
