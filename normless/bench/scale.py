@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -119,27 +120,21 @@ def draw_scale(table: pd.DataFrame, path: Path) -> None:
     from normless.plots import lines, new_panels, save_png, save_svg
 
     names = list(dict.fromkeys(table["varied"]))
-    panels = new_panels(len(names), 2, width=3.6, height=2.9)
+    panels = new_panels(len(names), 2, width=4.8, height=3.0)
     kinds = table["recomputed"].map({False: "kept", True: "recomputed"})
     for place, (name, measure) in enumerate((name, measure) for measure in ("seconds", "MiB") for name in names):
         rows = table.assign(activations=kinds)[table["varied"] == name]
-        what = "Seconds per step" if measure == "seconds" else "Memory above the start, MiB"
-        exponent = "time_exponent" if measure == "seconds" else "memory_exponent"
-        powers = ", ".join(
-            f"{kind} ∝ {name}^{group[exponent].iloc[0]:.2f}" for kind, group in rows.groupby("activations")
-        )
-        lines(
-            rows,
-            panels[place],
-            x="value",
-            y=measure,
-            by="activations",
-            title=powers,
-            x_label=name,
-            y_label=what,
-            log="xy",
-        )
+        unit, exponent = ("s", "time_exponent") if measure == "seconds" else ("MiB", "memory_exponent")
+        powers = rows.groupby("activations")[exponent].first()
+        texts = {kind: f"{kind}, power {power:.2f}" for kind, power in powers.items()}
+        title = f"{'Time' if unit == 's' else 'Memory'} of a step against {name}"
+        frame: Any = {"title": title, "x_label": name, "y_label": unit, "log": "xy"}
+        lines(rows, panels[place], x="value", y=measure, by="activations", end_text=partial(_end, texts), **frame)
     if path.suffix == ".png":
         save_png(panels[0], path)
     else:
         save_svg(panels[0], path)
+
+
+def _end(texts: dict[str, str], kind: str, _: float) -> str:
+    return texts[kind]
