@@ -283,6 +283,5 @@ def test_a_copy_shares_no_table_of_hooks_and_no_gradient() -> None:
     assert {id(table) for table in vars(copy.blocks[0].conv1).values()}.isdisjoint(
         id(table) for table in vars(network.blocks[0].conv1).values() if isinstance(table, dict)
     )
-    gradients = [(one.grad, other.grad) for one, other in zip(network.parameters(), copy.parameters(), strict=True)]
-    assert all(torch.equal(one, other) for one, other in gradients)
-    assert all(one is not other for one, other in gradients)
+    assert all(one.grad is not None for one in network.parameters())
+    assert all(one.grad is None for one in copy.parameters())
