@@ -74,7 +74,7 @@ def test_recomputed_activations_give_the_same_run(
         result = train(replace(plain, recompute=how), tmp_path / how)
         assert result.config_hash == expected.config_hash
         assert result.test_accuracy == expected.test_accuracy
-        assert [row.train_loss for row in result.epochs] == [row.train_loss for row in expected.epochs]
+        assert [row.training_loss for row in result.epochs] == [row.training_loss for row in expected.epochs]
     assert len(made) == 2
     with pytest.raises(ValueError, match="Probes would measure passes that are computed twice"):
         train(replace(plain, recompute="auto"), tmp_path / "probed", ride_along=RideAlong(("signal",), every(1)))
