@@ -25,6 +25,7 @@ from .probes import Measurements as Measurements
 from .probes import RideAlong as RideAlong
 from .probes import mixes_examples as mixes_examples
 from .probes import probe as probe
+from .recomputation import recompute_blocks as recompute_blocks
 from .residual import ResidualBlock as ResidualBlock
 from .residual import ResidualMap as ResidualMap
 from .residual import residual_map as residual_map

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from copy import deepcopy
 from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
@@ -31,6 +32,7 @@ def convert(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
     allow_partial: bool = False,
+    in_place: bool = False,
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
@@ -45,6 +47,8 @@ def convert(
             keyword arguments.
         allow_partial: convert what the map has where it left something unresolved (its `unresolved` says what), or
             where a norm still runs that it does not have. A conversion is whole or refused otherwise.
+        in_place: change the network itself and return it, at the cost of no second set of weights; after an error
+            it is neither what it was nor converted.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
@@ -55,7 +59,7 @@ def convert(
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
-    surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs), chosen)
+    surgery = _operate(Surgery(model if in_place else copied(model), mapped, inputs, kwargs), chosen)
     if inputs or kwargs:
         if chosen.edits:
             verify(surgery, allow_partial)
@@ -149,6 +153,13 @@ def copied(model: Model) -> Model:
         for module in model.modules()
         for value in chain(vars(module).values(), vars(module).get("_buffers", {}).values())
         if isinstance(value, Tensor) and not value.is_leaf
+    }
+    # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
+    memo |= {
+        id(value): type(value)()
+        for module in model.modules()
+        for value in vars(module).values()
+        if type(value) in (dict, OrderedDict) and not value
     }
     return deepcopy(model, memo)
 

@@ -256,3 +256,32 @@ def test_a_network_with_computed_buffers_is_copied() -> None:
     model, x = Filtered(), torch.randn(3, 4)
     net = nl.convert(model, "none(keep_scale=False)", x)
     torch.testing.assert_close(net(x), x * model.widths * 2 + model.linear(x * model.widths * 2))
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "fixup", "batch_norm", "layer_scale"])
+def test_a_conversion_in_place_is_that_of_a_copy(scheme: str) -> None:
+    torch.manual_seed(0)
+    network = wide_resnet(16, 1)
+    torch.manual_seed(1)
+    expected = nl.convert(network, scheme)
+    torch.manual_seed(1)
+    assert nl.convert(network, scheme, in_place=True) is network
+    assert repr(network) == repr(expected)
+    for (name, value), (other, same) in zip(network.state_dict().items(), expected.state_dict().items(), strict=True):
+        assert name == other
+        assert torch.equal(value, same)
+
+
+def test_a_copy_shares_no_table_of_hooks_and_no_gradient() -> None:
+    network = wide_resnet(10, 1, in_channels=1)
+    network(torch.randn(2, 1, 8, 8)).sum().backward()
+    copy = nl.convert(network, "batch_norm")
+    copy.blocks[0].conv1.register_forward_hook(lambda *_: None)
+    copy.blocks[0].conv1.extra = 1
+    assert not network.blocks[0].conv1._forward_hooks
+    assert not hasattr(network.blocks[0].conv1, "extra")
+    assert {id(table) for table in vars(copy.blocks[0].conv1).values()}.isdisjoint(
+        id(table) for table in vars(network.blocks[0].conv1).values() if isinstance(table, dict)
+    )
+    assert all(one.grad is not None for one in network.parameters())
+    assert all(one.grad is None for one in copy.parameters())

@@ -32,7 +32,7 @@ CORE = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "saving"},
+    {"optim", "probes", "recomputation", "saving"},
     {"diagnosis"},
     {"integrations"},
 ]

@@ -1,11 +1,15 @@
 from .census.measure import CensusBench as CensusBench
 from .census.measure import measure_census as measure_census
+from .data import DataBench as DataBench
+from .data import measure_data as measure_data
 from .diagnosis.measure import DiagnosisBench as DiagnosisBench
 from .diagnosis.measure import measure_diagnosis as measure_diagnosis
 from .map import MapBench as MapBench
 from .map import measure_map as measure_map
 from .probes import ProbeBench as ProbeBench
 from .probes import measure_probes as measure_probes
+from .scale import ScaleBench as ScaleBench
+from .scale import measure_scale as measure_scale
 from .step import StepBench as StepBench
 from .step import measure_inference as measure_inference
 from .step import measure_memory as measure_memory

@@ -50,7 +50,10 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--packages", nargs="+", default=None, help="census: the packages, all of them if left out")
     parser.add_argument(
-        "--out", type=Path, default=None, help="census, diagnose: the folder of its rows, which a second run adds to"
+        "--out",
+        type=Path,
+        default=None,
+        help="census, diagnose: the folder of its rows, which a second run adds to; scale: the figure, SVG or PNG",
     )
     parser.add_argument("--device", default=None, help="step, inference, memory: as torch names it, cpu")
     add_json_flag(parser)

@@ -34,7 +34,7 @@ class BranchMultiplier(Edit):
         is_text = isinstance(self.init, str)
         if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
             raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
-        value = 1 / sqrt(surgery.depth()) if is_text else float(self.init)
+        value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
         for block in surgery.blocks():
             _multiply(surgery, block, "multiplier", one_element(value))
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
@@ -77,7 +77,7 @@ class RescaleBranches(Edit):
                 raise surgery.unsupported(block.name, f"its branch has {block.m} weight layer and {reason}")
         scaled: set[int] = set()
         for block in blocks:
-            factor = self.gain * surgery.depth() ** (-1 / (2 * block.m - 2))
+            factor = self.gain * surgery.depth ** (-1 / (2 * block.m - 2))
             for layer in block.branch_layers:
                 if layer.kind != "weight" or layer.gating:
                     continue
@@ -156,7 +156,7 @@ class ScaleBranches(Edit):
     def apply(self, surgery: Surgery) -> None:
         if not (0.5 <= self.exponent <= 1 and self.base_depth > 0 and self.optimizer in ("adam", "sgd")):
             raise surgery.unsupported("", "expected an exponent of 1/2 to 1, a base depth above 0, and adam or sgd")
-        ratio = surgery.depth() / self.base_depth
+        ratio = surgery.depth / self.base_depth
         factor, epsilon = self.factor * ratio**-self.exponent, ratio ** (-self.exponent * self.epsilon)
         rate = ratio ** (self.exponent - 1 if self.optimizer == "adam" else 2 * self.exponent - 1)
         what = f"branch × {factor:.4g}, rates of its parameters × {rate:.4g} for {self.optimizer}"

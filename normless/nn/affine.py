@@ -11,7 +11,6 @@ same gradients. Zero padding is applied after b₁ is added.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from functools import cache, reduce
 from operator import mul
 from typing import Any, ClassVar, TypeVar, cast

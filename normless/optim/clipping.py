@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
 
 import torch
@@ -35,6 +36,7 @@ def adaptive_gradient_clipping(
     if not (clip > 0 and eps > 0):
         raise ValueError(f"Expected clip and eps above 0, got clip={clip} and eps={eps}.")
     left_out = {id(parameter) for parameter in _parameters(exclude)}
+    scalars: dict[tuple[object, ...], list[tuple[Tensor, Tensor]]] = defaultdict(list)
     for parameter in _parameters(parameters):
         gradient = parameter.grad
         if gradient is None or id(parameter) in left_out:
@@ -44,11 +46,23 @@ def adaptive_gradient_clipping(
                 f"Adaptive clipping needs dense gradients, and that of a parameter of shape {tuple(parameter.shape)} "
                 "is sparse; build its layer with sparse=False, or exclude it."
             )
-        limit = clip * _unit_norms(parameter).clamp_min(eps)
-        norms = _unit_norms(gradient)
-        # Not a multiplication by 1 where nothing is to do: an infinite gradient must not turn others into NaN.
-        factor = torch.where(norms > limit, limit / norms, torch.ones_like(norms))
-        gradient.mul_(factor.to(gradient.dtype))
+        if parameter.numel() == 1:
+            scalars[gradient.dtype, parameter.dtype, gradient.device].append((gradient, parameter))
+        else:
+            gradient.mul_(_factor(parameter, gradient, clip, eps).to(gradient.dtype))
+    # Thousands of scalars at once: each is a unit, one row of a matrix.
+    for pairs in scalars.values():
+        gradients, values = (torch.cat([one.reshape(1, 1) for one in some]) for some in zip(*pairs, strict=True))
+        factors = _factor(values, gradients, clip, eps).to(gradients.dtype)
+        torch._foreach_mul_([gradient for gradient, _ in pairs], factors.flatten().unbind())
+
+
+def _factor(weights: Tensor, gradients: Tensor, clip: float, eps: float) -> Tensor:
+    """min(1, λ · max(‖w_i‖, ε) / ‖g_i‖) of every unit, shaped to broadcast over the gradients."""
+    limit = clip * _unit_norms(weights).clamp_min(eps)
+    norms = _unit_norms(gradients)
+    # Not a multiplication by 1 where nothing is to do: an infinite gradient must not turn others into NaN.
+    return torch.where(norms > limit, limit / norms, torch.ones_like(norms))
 
 
 def _parameters(source: nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:

@@ -1,7 +1,8 @@
-"""The process that a command runs in: its processor cores, and its standard output."""
+"""The process that a command runs in: its processor cores, memory and standard output."""
 
 from normless.process.cores import available_cores as available_cores
 from normless.process.cores import threads_of_each as threads_of_each
+from normless.process.memory import free_memory as free_memory
 from normless.process.output import add_json_flag as add_json_flag
 from normless.process.output import answer as answer
 from normless.process.output import only_json as only_json

@@ -17,6 +17,7 @@ from normless.train.settings import (
     PositiveFloat,
     PositiveInt,
     Precision,
+    Recompute,
     Settings,
     Text,
 )
@@ -47,6 +48,8 @@ class RunConfig(Settings):
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         clip: limit of the gradients. Off if null.
         devices: number of processes, started by torchrun, that share every batch.
+        recompute: compute activations of L blocks a second time in the backward pass, in √L segments, rather than
+            keep them; auto where those of a batch take more than half of the free memory. Gradients stay.
     """
 
     BATCH: ClassVar[str]
@@ -67,6 +70,7 @@ class RunConfig(Settings):
     seed: NonNegativeInt = 0
     device: Device = "auto"
     devices: PositiveInt = 1
+    recompute: Recompute = "never"
 
     @property
     def scheme_text(self) -> str:
@@ -195,6 +199,11 @@ class TrainConfig(ExamplesConfig):
             yield (
                 f"ghost_batch_size={self.ghost_batch_size} turns scheme batch_norm into ghost batch norm, but the "
                 f"scheme is {self.scheme!r}; leave one of the two out."
+            )
+        if self.compile and self.recompute != "never":
+            yield (
+                "A compiled network chooses itself what it recomputes; leave out compile or "
+                f"recompute={self.recompute!r}."
             )
         for name, part in (("warmup_epochs", "warm-up"), ("warm_start_epochs", "warm start")):
             if getattr(self, name) >= self.epochs:

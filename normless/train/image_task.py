@@ -128,9 +128,8 @@ def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Mo
         )
         return network
     shape: Any = data.image_shape
-    return convert(
-        build_model(config.model, classes=data.classes, image_shape=shape), scheme_of_config(config), inputs
-    )
+    network = build_model(config.model, classes=data.classes, image_shape=shape)
+    return convert(network, scheme_of_config(config), inputs, in_place=True)
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:

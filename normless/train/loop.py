@@ -19,7 +19,8 @@ from normless.divergence import first_diverged
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
 from normless.train.config import RunConfig
-from normless.train.objective import accumulate_gradients, l2_term, mean_of_processes
+from normless.train.memory import recompute_where_needed
+from normless.train.objective import accumulate_gradients, in_memory_order, l2_term, mean_of_processes
 from normless.train.run_files import write_table
 from normless.train.run_listener import RunListener
 from normless.train.schedules import set_rate
@@ -94,6 +95,10 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> T
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
     network = task.build_network().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     structure = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
+    if task.config.recompute != "never":
+        *inputs, _ = task.micro_batches(next(task.train_batches(0, **task.place(fabric))))[0]
+        with fabric.autocast():
+            recompute_where_needed(task.config.recompute, network, structure, *map(in_memory_order, inputs))
     optimizer = task.build_optimizer(network, structure)
     forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
     wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
@@ -108,6 +113,10 @@ def check_measurable(config: RunConfig) -> None:
         raise ValueError(
             f"Probes measure whole batches, but {config.MICRO_BATCH}={micro} passes them in parts; leave it out for "
             "a run that is measured."
+        )
+    if config.recompute != "never":
+        raise ValueError(
+            "Probes would measure passes that are computed twice; leave recompute out for a run that is measured."
         )
     if getattr(config, "compile", False):
         raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")

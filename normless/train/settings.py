@@ -32,9 +32,10 @@ Fraction = Annotated[float, Ge(0), Lt(1)]
 DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
+Recompute = Literal["never", "auto", "always"]
 
-# A run may be resumed elsewhere: these do not make it another run.
-_PLACE = ("data_root", "device")
+# A run may be resumed elsewhere, where memory may be another: these do not make it another run.
+_PLACE = ("data_root", "device", "recompute")
 _TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",
@@ -95,7 +96,7 @@ class Settings:
         return cls(**values)
 
     def identity(self) -> dict[str, Any]:
-        """The fields that define the run: all but the location of its data and the kind of processor."""
+        """The fields that define the run: all but the location of its data, the kind of processor and its memory."""
         return {
             name: value
             for name, value in self.to_dict().items()

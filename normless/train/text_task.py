@@ -68,7 +68,7 @@ class TextTask(ClassificationTask[TextConfig]):
             "vocabulary.json of a saved network into its folder."
         )
         check_logits(config, network, (longest,), data.classes, what, advice)
-        return network if folder is not None else convert(network, scheme, *self.example_inputs())
+        return network if folder is not None else convert(network, scheme, *self.example_inputs(), in_place=True)
 
     @property
     def warmup(self) -> int:

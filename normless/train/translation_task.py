@@ -74,7 +74,7 @@ class TranslationTask(Task[TranslationConfig]):
                 "decode(tokens, memory, cache), as normless:transformer."
             )
         if folder is None:
-            return convert(network, scheme, *self.example_inputs())
+            return convert(network, scheme, *self.example_inputs(), in_place=True)
         highest = [torch.full_like(tokens[:1], size - 1) for tokens in self.example_inputs()]
         advice = f"Put the {VOCABULARY_FILE} of the network into its folder."
         check_logits(config, network, highest, size, f"sentences of {size} byte pairs", advice)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 
 from normless import convert
 from normless.bench import (
+    DataBench,
     MapBench,
     ProbeBench,
+    ScaleBench,
     StepBench,
     SweepBench,
     WatchBench,
+    measure_data,
     measure_inference,
     measure_map,
     measure_memory,
     measure_probes,
+    measure_scale,
     measure_step,
     measure_sweep,
     measure_watch,
@@ -161,3 +167,31 @@ def test_a_watched_step_is_compared_with_a_plain_one() -> None:
     ]
     assert table["ratio"][0] == table["ratio"][2] == 1.0
     assert (table["seconds"] > 0).all()
+
+
+def test_a_scaling_law_is_fitted_and_drawn(tmp_path: Path) -> None:
+    bench = ScaleBench(depths=(100, 202), widths=(), batches=(), rounds=1, out=tmp_path / "scale.svg")
+    table = measure_scale(bench)
+    assert table["varied"].tolist() == ["depth"] * 4
+    assert table["recomputed"].tolist() == [False, False, True, True]
+    assert table["value"].tolist() == [100, 202, 100, 202]
+    assert (table[["seconds", "MiB"]] > 0).all(axis=None)
+    for _, rows in table.groupby("recomputed"):
+        slope = math.log(rows["seconds"].iloc[1] / rows["seconds"].iloc[0]) / math.log(2.02)
+        assert rows["time_exponent"].tolist() == pytest.approx([slope, slope])
+    assert f"kept, power {table['time_exponent'][0]:.2f}" in (tmp_path / "scale.svg").read_text()
+
+
+def test_loaders_are_compared_with_torchvision() -> None:
+    table = measure_data(DataBench(images=64, files=8, batch_size=32, image_size=8, rounds=1))
+    assert table["loader"].tolist() == ["normless", "torchvision"] * 4
+    assert table["task"].tolist()[::2] == [
+        "crop, flip",
+        "crop, flip, cutout",
+        "crop, flip, cutout, mixup",
+        "decode, crop, flip",
+    ]
+    assert (table["images_per_second"] > 0).all()
+    assert (table["ratio"][1::2] == 1.0).all()
+    speeds = table["images_per_second"]
+    assert table["ratio"][0] == pytest.approx(speeds[0] / speeds[1])

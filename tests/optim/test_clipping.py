@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,14 @@ def test_a_clipped_run_moves_less(tmp_path: Path) -> None:
 def test_a_configuration_clips_at_something_above_zero(clip: float) -> None:
     with pytest.raises(ValueError, match=r"Expected clip above 0, got "):
         TrainConfig(clip=clip)
+
+
+def test_scalars_of_every_shape_and_type_are_clipped_each_by_itself() -> None:
+    shapes, types = ((), (1,), (1, 1, 1)), (torch.float32, torch.float64, torch.bfloat16)
+    parameters = [torch.nn.Parameter(torch.full(shape, 0.5, dtype=kind)) for shape in shapes for kind in types]
+    for index, parameter in enumerate(parameters):
+        parameter.grad = torch.full_like(parameter, (-1) ** index * 2.0 ** (index - 6))
+    before = [float(one.grad) for one in parameters]
+    nl.adaptive_gradient_clipping(parameters, clip=0.25)
+    for one, gradient in zip(parameters, before, strict=True):
+        assert float(one.grad) == math.copysign(min(abs(gradient), 0.125), gradient)

@@ -44,7 +44,7 @@ def test_round_trip_through_yaml_and_json(config: TrainConfig) -> None:
 def test_hash_is_that_of_the_canonical_text() -> None:
     config = TrainConfig(rate=0.2)
     values = config.to_dict()
-    del values["data_root"], values["device"]
+    del values["data_root"], values["device"], values["recompute"]
     text = json.dumps(dict(sorted(values.items())), separators=(",", ":"))
     assert config.hash == hashlib.sha256(text.encode()).hexdigest()
 
@@ -62,6 +62,7 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "decay_policy": "all",
         "precision": "bf16-mixed",
         "device": "cpu",
+        "recompute": "auto",
         "devices": 2,
         "epochs_until_plateau": True,
         "compile": True,
@@ -76,7 +77,7 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "seed": 9,
     }
     changed = replace(TrainConfig(), **{field: other.get(field, 0.25)})
-    assert (changed.hash == TrainConfig().hash) == (field in ("data_root", "device"))
+    assert (changed.hash == TrainConfig().hash) == (field in ("data_root", "device", "recompute"))
 
 
 def test_a_whole_number_for_a_real_one_is_the_same_run() -> None:

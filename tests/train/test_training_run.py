@@ -12,8 +12,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from torch import nn
 
+import normless as nl
 from normless.data import load_data
+from normless.probes import RideAlong, every
 from normless.train import (
     EpochRow,
     RunDirectoryError,
@@ -53,6 +56,28 @@ class Note(RunListener):
 
     def on_end(self, result: RunResult) -> None:
         self.results.append(result)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
+def test_recomputed_activations_give_the_same_run(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(SHORT, model="normless:wide_resnet(depth=22, width=1)", scheme=scheme, crop=1, cutout=3)
+    expected = train(plain, tmp_path / "plain")
+    monkeypatch.setattr("normless.train.memory.free_memory", lambda device: 1e6)
+    made: list[nn.Module] = []
+    monkeypatch.setattr(
+        "normless.train.memory.recompute_blocks",
+        lambda network, **how: made.append(network) or nl.recompute_blocks(network, **how),
+    )
+    for how in ("always", "auto"):
+        result = train(replace(plain, recompute=how), tmp_path / how)
+        assert result.config_hash == expected.config_hash
+        assert result.test_accuracy == expected.test_accuracy
+        assert [row.training_loss for row in result.epochs] == [row.training_loss for row in expected.epochs]
+    assert len(made) == 2
+    with pytest.raises(ValueError, match="Probes would measure passes that are computed twice"):
+        train(replace(plain, recompute="auto"), tmp_path / "probed", ride_along=RideAlong(("signal",), every(1)))
 
 
 def test_a_run_that_trains(tmp_path: Path) -> None:

@@ -59,13 +59,14 @@ def test_the_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "decay_policy": "all",
         "precision": "bf16-mixed",
         "device": "cpu",
+        "recompute": "auto",
         "decoupled_decay": True,
         "bleu_every": 2,
         "devices": 2,
     }
     kind = type(getattr(TranslationConfig(), field))
     changed = replace(TranslationConfig(), **{field: other.get(field, 7 if kind is int else 0.25)})
-    assert (changed.hash == TranslationConfig().hash) == (field in ("data_root", "device"))
+    assert (changed.hash == TranslationConfig().hash) == (field in ("data_root", "device", "recompute"))
 
 
 SENTENCES = [

@@ -1,0 +1,123 @@
+"""Training with less memory: the activations of segments of blocks are computed twice instead of kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from math import ceil, sqrt
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from normless.arguments import forward_arguments
+from normless.errors import UnresolvedStructureError
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
+
+
+def recompute_blocks(
+    model: nn.Module,
+    *inputs: Any,
+    segments: int | Literal["auto"] = "auto",
+    residual_map: ResidualMap | None = None,
+    example_inputs: Any = None,
+    **kwargs: Any,
+) -> int:
+    """Train a network in place with less memory: keep the inputs of segments of blocks, compute the rest again.
+
+    A step takes one more forward pass through the blocks, that of one segment at a time. With √L segments of L
+    blocks, memory for activations grows by √L (Chen et al. 2016, section 4.2). Names, weights and gradients stay.
+    To be called after `convert`; hooks on modules in the blocks run in both passes. Returns the number of segments.
+
+    Args:
+        model: a network whose blocks are, or are in, children of `nn.Sequential` modules that its forward calls.
+        inputs, kwargs, example_inputs: as in `residual_map`.
+        segments: how many in all, at least one in each `nn.Sequential`; "auto" is √L.
+        residual_map: the network's map where it is known.
+
+    Raises:
+        UnresolvedStructureError: no two blocks are children of one `nn.Sequential`, or there is no map.
+        ValueError: fewer than one segment.
+    """
+    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    if segments != "auto" and segments < 1:
+        raise ValueError(f"Expected segments to be 1 or more, or 'auto', got {segments}.")
+    runs = _runs(model, residual_map or find_residual_map(model, *inputs, **kwargs))
+    blocks = sum(map(len, runs))
+    length = ceil(blocks / (sqrt(blocks) if segments == "auto" else min(segments, blocks)))
+    for run in runs:
+        # The class alone, so that names, hooks and whoever refers to the module stay.
+        run.__class__, run.length = Segments, length  # type: ignore[assignment]
+    return sum(ceil(len(run) / length) for run in runs)
+
+
+def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
+    """The `nn.Sequential` modules whose children are blocks or have them inside, outermost blocks only."""
+    runs: dict[nn.Sequential, set[str]] = defaultdict(set)
+    for block in mapped.blocks:
+        path = block.name.partition(":")[0]
+        while path:
+            path, _, child = path.rpartition(".")
+            parent = model.get_submodule(path)
+            if type(parent) in (nn.Sequential, Segments):
+                runs[parent].add(child)  # type: ignore[index]
+                break
+    called = None if mapped.flow is None else mapped.flow.called
+    paths = {module: path for path, module in model.named_modules()}
+    usable = [run for run, names in runs.items() if len(names) > 1 and (called is None or paths[run] in called)]
+    if not usable:
+        raise UnresolvedStructureError(
+            f"Expected residual blocks of this {type(model).__name__} in children of an nn.Sequential that its "
+            "forward calls, and there are none; call torch.utils.checkpoint on each block in forward code instead."
+        )
+    return usable
+
+
+class Segments(nn.Sequential):
+    """`nn.Sequential` that in a pass with gradients keeps only the inputs of every `length` modules.
+
+    The backward pass runs them again, from the buffers and the random state of the first pass, so that gradients are
+    the same to the last bit and running statistics move once.
+    """
+
+    length: int
+
+    def forward(self, x: Any) -> Any:
+        """The modules in turn."""
+        if not torch.is_grad_enabled():
+            return _in_turn([*self], x)
+        modules = list(self)
+        for start in range(0, len(modules), self.length):
+            segment = modules[start : start + self.length]
+            contexts = partial(_contexts, segment)
+            x = checkpoint(partial(_in_turn, segment), x, use_reentrant=False, context_fn=contexts)
+        return x
+
+
+def _in_turn(modules: list[nn.Module], value: Any) -> Any:
+    for module in modules:
+        value = module(value)
+    return value
+
+
+def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """For the first pass nothing; for the second one copies of the buffers as they were before the first."""
+    tables = [part._buffers for module in modules for part in module.modules() if part._buffers]
+    before = [{name: None if one is None else one.clone() for name, one in table.items()} for table in tables]
+
+    @contextmanager
+    def as_before() -> Iterator[None]:
+        now = [dict(table) for table in tables]
+        for table, values in zip(tables, before, strict=True):
+            table.update({name: None if one is None else one.clone() for name, one in values.items()})
+        try:
+            yield
+        finally:
+            for table, values in zip(tables, now, strict=True):
+                table.update(values)
+
+    return nullcontext(), as_before()
