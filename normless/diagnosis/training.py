@@ -20,6 +20,8 @@ Replayed = Callable[[bool], Outputs | None]
 # ‖Δw‖/‖w‖ of a step: at most, where the weights are others after ten steps; and at least, where float32 rounds the
 # update of a weight away. Less than this share of the median layer's is too small too.
 LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
+# Weights that grow from zero like t^k are updated by k/t of them; in a healthy training k was seen up to 4.
+GROWTH = 8.0
 # A rate below this share of the largest so far is the end of a schedule.
 DECAYED = 0.1
 # Units that went off since the first measurement, as a share; measurements that a multiplier has to leave 0.
@@ -52,6 +54,7 @@ class Training:
     _gradients: deque[Numbers] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _measured: deque[Measured] = field(default_factory=lambda: deque(maxlen=WINDOW))
     _first_off: dict[str, float] = field(default_factory=dict)
+    _nonzero: frozenset[str] = frozenset()
     _closed: dict[str, int] = field(default_factory=dict)
     _start: float = 0.0
     _highest: float = 0.0
@@ -106,6 +109,9 @@ class Training:
 
     def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
         """New findings in a measured step after its update, compared with the measurements before it."""
+        if not self._measured:
+            # Weights of zeros have no update relative to them.
+            self._nonzero = frozenset(new.update)
         self._measured.append(new)
         self._highest = max(self._highest, new.rate)
         for place, share in new.off.items():
@@ -128,8 +134,9 @@ class Training:
             return
         middle = median(new.update.values())
         least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
-        large = sorted((name for name in names if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
-        # Those that grow are of branches that open after their initialization to zero.
+        beyond = (name for name in names if name in self._nonzero or new.update[name] > GROWTH / step)
+        large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
+        # Updates that grow are of branches that open after their initialization to zero.
         steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
         small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):

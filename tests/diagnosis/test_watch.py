@@ -83,7 +83,7 @@ def test_nothing_is_said_of_a_healthy_training(make: Callable[..., torch.optim.O
     assert (watch.messages, watch.step) == ((), 250)
 
 
-@pytest.mark.parametrize("scheme", ["skipinit", "batch_norm"])
+@pytest.mark.parametrize("scheme", ["skipinit", "fixup", "batch_norm"])
 def test_nothing_is_said_of_healthy_converted_networks(scheme: str) -> None:
     torch.manual_seed(0)
     model = nl.convert(resnet_cifar(8), scheme)
