@@ -58,7 +58,7 @@ def check_growth(e: Examination) -> Steps:
             "factor_per_block": float(factor ** (1 / blocks)),
             "blocks": blocks,
             "second_moment_before": float(moments[first - 1]),
-            "second_moment_behind": float(moments[last]),
+            "second_moment_after": float(moments[last]),
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows:
@@ -66,7 +66,7 @@ def check_growth(e: Examination) -> Steps:
             evidence["doubling_would_give"] = 2.0**blocks
             by_block = zip(e.blocks, predicted_moments(e.model, e.map, e.inputs), strict=True)
             predicted = next(one.total_variance for block, one in by_block if block.name == where[1])
-            evidence |= {"predicted_behind": float(predicted)} if np.isfinite(predicted) else {}
+            evidence |= {"predicted_after": float(predicted)} if np.isfinite(predicted) else {}
         yield finding(kind, severity, where, evidence, norms=e.norms_placed)
         break
     return summary
@@ -97,7 +97,7 @@ def check_backward(e: Examination) -> Steps:
     if ratio > GRADIENT_MARGIN * blocks:
         where = (str(table["name"].iloc[first]), str(table["name"].iloc[last]))
         evidence = {"ratio": ratio, "blocks": blocks, "ratio_per_block": ratio ** (1 / blocks)}
-        evidence |= {"norm_behind_first": float(norms[0]), "norm_behind_last": float(norms[-1])}
+        evidence |= {"norm_after_first": float(norms[0]), "norm_after_last": float(norms[-1])}
         kind, severity = (
             "exploding_gradient" if explodes else "vanishing_gradient",
             min(0.75, 0.2 + log10(ratio) / 20),

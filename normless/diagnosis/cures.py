@@ -26,6 +26,8 @@ FACTORS = (1.0, 0.1, 0.01, 10.0)
 FREEZE = "nl.freeze(model)"
 # Of a finding's cures, that take this share of the loss; such a trial needs no other rate.
 ENOUGH, WELL = 2, 0.5
+# A trial that takes less goes on for this many times its steps.
+LONGER = 3
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
@@ -97,6 +99,9 @@ def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
         # The two rates that begin best go on, the second only if the first fails.
         for first, copied, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
             trial = stepped(e, copied, optimizer, steps, first) if first.progress > 0 else first
+            if MUCH < trial.progress < WELL:
+                # A loss that falls slowly may rise again: a cure is offered for what it reaches.
+                trial = stepped(e, copied, optimizer, LONGER * steps, trial)
             if trial.progress > MUCH:
                 return trial
     return None

@@ -139,7 +139,8 @@ def diagnose(
     copy lowers the loss in such steps, with the optimizer's class or SGD, at one of several rates.
 
     A healthy network costs about 10 training steps, one `torch.export` included, and with an optimizer about 35 (at
-    most 60); a rate that fails costs 5 more, and a cure that is tried one conversion, one export and 40 to 55 steps.
+    most 60); a rate that fails costs 5 more, and a cure that is tried one conversion, one export and 40 to
+    100 steps.
 
     Args:
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of

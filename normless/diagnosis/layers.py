@@ -70,7 +70,7 @@ def _alike(layers: list[Event]) -> list[Finding]:
     known = [one for one in layers if isfinite(one.correlation)]
     if len(known) < SOME or 1 - known[-1].correlation >= LEFT * (1 - known[0].correlation):
         return []
-    evidence = {"correlation_before": known[0].correlation, "correlation_behind": known[-1].correlation}
+    evidence = {"correlation_before": known[0].correlation, "correlation_after": known[-1].correlation}
     return [finding("alike_examples", 0.72, [known[-1].place], evidence | {"layers": len(known)})]
 
 

@@ -30,7 +30,7 @@ def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
     growth = diagnosis.findings[0]
     table = nl.probe(bare, (inputs, targets), ["signal"]).signal
     moments = table["sum_second_moment"].to_numpy()
-    assert growth.evidence["second_moment_behind"] == pytest.approx(moments.max(), rel=1e-6)
+    assert growth.evidence["second_moment_after"] == pytest.approx(moments.max(), rel=1e-6)
     assert growth.where[-1] == table["name"][int(moments.argmax())]
     assert diagnosis.scheme == "skipinit"
     with pytest.raises(nl.AlreadyConvertedError):
@@ -170,7 +170,7 @@ def test_tailored_activations_cure_a_plain_network_that_makes_examples_alike() -
     found = before.findings[0]
     last = network[:-1](inputs).detach()
     pairs = [F.cosine_similarity(last[i], last[j], 0) for i in range(32) for j in range(i)]
-    assert found.evidence["correlation_behind"] == pytest.approx(float(torch.stack(pairs).mean()), abs=1e-6)
+    assert found.evidence["correlation_after"] == pytest.approx(float(torch.stack(pairs).mean()), abs=1e-6)
     assert found.evidence["layers"] == 101
     assert found.where == ("200",)
     assert before.scheme == "tailored_activations"

@@ -57,7 +57,7 @@ def test_two_hundred_dense_relu_blocks_without_norm() -> None:
     growth, gradient, dominant = diagnosis.findings
     assert growth.evidence["factor_per_block"] == pytest.approx(2, rel=0.1)
     assert growth.evidence["blocks"] == 100
-    assert np.log2(growth.evidence["factor"]) == pytest.approx(np.log2(growth.evidence["predicted_behind"]), rel=0.15)
+    assert np.log2(growth.evidence["factor"]) == pytest.approx(np.log2(growth.evidence["predicted_after"]), rel=0.15)
     assert gradient.evidence["ratio_per_block"] == pytest.approx(2**0.5, rel=0.1)
     assert dominant.evidence["agreement_of_its_gradients"] > 0.99
     assert "2^d" in growth.theory
