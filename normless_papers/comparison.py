@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless.plots import inks_of, new_panels, optimum_against, rate_against
 from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger, squared_errors
-from normless_papers.evidence import Evidence, with_quantities
+from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.runs import Runs
 
 # Batch size up to which all methods are claimed to behave the same.
@@ -196,7 +196,7 @@ class Comparison:
         *,
         rates: bool = False,
         measured: pd.DataFrame | None = None,
-        on: tuple[str, ...] = (),
+        on: tuple[str, ...] = QUANTITY,
         quantity: tuple[str, Any] | None = None,
         remarks: Sequence[str] = (),
     ) -> Evidence:
@@ -225,7 +225,7 @@ class Comparison:
 
         table = self.table() if measured is None else measured
         if quantity:
-            table, on = with_quantities(dict([quantity]), table.assign(quantity="optimum")), ("quantity",)
+            table = with_quantities(dict([quantity]), table.assign(quantity="optimum"))
         remarks = (*remarks, *self.runs.remarks(*self.metrics))
         return self.runs.evidence(table, draw, facts=self, on=on, remarks=remarks)
 

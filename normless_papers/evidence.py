@@ -9,6 +9,9 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+# Of single quantities, which a table may have a column of.
+QUANTITY = ("quantity",)
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -18,8 +21,8 @@ class Evidence:
         measured: a tidy table, one observation a row; a column named as a published one is compared with it.
         facts: what the artefact's checks are made of; see `normless_papers.artefact.artefact`.
         setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
-        on: the columns that match measured rows with published ones, such as ("method", "depth"), or ("quantity",)
-            for single quantities; empty where nothing is published as numbers.
+        on: the columns that match measured rows with published ones, such as ("method", "depth"); by default the
+            column `quantity`, of single quantities, and none where the table has no such column.
         draw: draws the figure and returns its axes.
         remarks: what a reader must know to interpret the numbers.
         reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
@@ -28,12 +31,14 @@ class Evidence:
     measured: pd.DataFrame
     facts: Any
     setup: Mapping[str, Any] = field(default_factory=dict)
-    on: tuple[str, ...] = ()
+    on: tuple[str, ...] = QUANTITY
     draw: Callable[[], Axes] | None = None
     remarks: tuple[str, ...] = field(default=())
     reduction: str = ""
 
     def __post_init__(self) -> None:
+        if self.on == QUANTITY and "quantity" not in self.measured:
+            object.__setattr__(self, "on", ())
         missing = [name for name in self.on if name not in self.measured.columns]
         if missing:
             raise ValueError(

@@ -14,6 +14,7 @@ from matplotlib.axes import Axes
 from normless.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
+from normless_papers.evidence import QUANTITY
 from normless_papers.published import published_as
 from normless_papers.trained import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 
@@ -176,7 +177,7 @@ class Runs:
         *,
         facts: Any = None,
         setup: Mapping[str, Any] | None = None,
-        on: tuple[str, ...] = (),
+        on: tuple[str, ...] = QUANTITY,
         remarks: Sequence[str] = (),
     ) -> Evidence:
         """The runs as evidence, whose facts and set-up they are unless others are named, with remarks on failures."""
@@ -208,7 +209,7 @@ def evidence_of(
     draw: Callable[[], Axes],
     *,
     facts: Any = None,
-    on: tuple[str, ...] = (),
+    on: tuple[str, ...] = QUANTITY,
     remarks: Sequence[str] = (),
 ) -> Evidence:
     """Several runs by name as evidence, see `Runs.evidence`; the first with a reduction states it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal, cast
 
@@ -47,15 +47,15 @@ class Kind:
 
     def settings_class(self) -> type[Settings]:
         """The class of its configurations."""
-        return cast(type[Settings], _imported(self.settings))
+        return cast(type[Settings], resolve_name(self.settings))
 
     def function(self) -> Callable[..., Report]:
         """The function that carries a run out."""
-        return cast(Callable[..., Report], _imported(self.carry_out))
+        return cast(Callable[..., Report], resolve_name(self.carry_out))
 
     def result_class(self) -> type[Report]:
         """The class of its results."""
-        return cast(type[Report], _imported(self.result))
+        return cast(type[Report], resolve_name(self.result))
 
 
 _TRAIN = "normless.train:train"
@@ -73,7 +73,7 @@ def kind_of(name: str) -> Kind:
     if name in KINDS:
         return KINDS[name]
     try:
-        kind = _imported(name)
+        kind = resolve_name(name)
     except (ImportError, AttributeError, ValueError):
         kind = None
     if not isinstance(kind, Kind):
@@ -82,11 +82,6 @@ def kind_of(name: str) -> Kind:
             "a normless.sweeps.Kind."
         )
     return kind
-
-
-def _imported(text: str) -> Any:
-    module, _, name = text.partition(":")
-    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,6 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
             "inputs": batch.provenance,
             "draws of weights": draws,
         },
-        on=("quantity",),
         draw=lambda: BOUNDS(tables[0]),
     )
 
@@ -165,7 +164,6 @@ def theorem_2(
             "inputs": batch.provenance,
             "draws of weights": draws,
         },
-        on=("quantity",),
         # A number for every set in place of a block.
         draw=lambda: BOUNDS(rows.assign(block=pd.factorize(rows["set"])[0] + 1), **labels),
     )

@@ -80,7 +80,6 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
             "draws": f"{draws} of weights and example",
             "mean": "geometric, over draws",
         },
-        on=("quantity",),
         draw=lambda: UPDATES(drawn[(drawn["steps"] == 0) & np.isfinite(drawn["log_update"])]),
     )
 

@@ -80,7 +80,6 @@ def fixup(context: Context, *, written_out: int, images: int, side: int) -> Evid
             "networks": "ResNet-110 for CIFAR (m = 2, L = 54) and ResNet-50 (m = 3, L = 16), converted by fixup",
             "written out": f"ResNet-{written_out}, {images} random images of {side}×{side}, float64",
         },
-        on=("quantity",),
         draw=lambda: AGREEMENT(table),
     )
 

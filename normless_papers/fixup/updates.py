@@ -131,7 +131,6 @@ def theorem_3(
             "traces": f"width {width}, {layers} layers, gain 0.1, L = {', '.join(map(str, depths))}, {draws} draws",
             "figure": f"ResNet-{depth} for CIFAR without normalization, Xavier, one random image of 8×8",
         },
-        on=("quantity",),
         draw=lambda: TRACES(trace),
     )
 
@@ -225,7 +224,6 @@ def theorem_4(context: Context, *, blocks: tuple[int, ...], layers: tuple[int, .
         measured=with_quantities(published, slopes.assign(quantity="slope of log|ΔF|"), steps),
         facts=(table, slopes),
         setup={"x and ∂l/∂F": "1", "η": f"{rate:g}", **counts},
-        on=("quantity",),
         draw=lambda: SCALAR_STEPS(table),
     )
 

@@ -63,7 +63,6 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
             "draws": draws,
             "growth": "geometric mean over draws of the second moment over that of x₀",
         },
-        on=("quantity",),
         draw=lambda: GROWTH(table),
     )
 

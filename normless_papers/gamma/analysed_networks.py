@@ -125,7 +125,7 @@ def analysis(
     seeds = f"{context.seed} to {context.seed + draws - 1}"
     shared = {"assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": draws, "seeds": seeds}
     first = blocks[blocks["draw"] == 0]
-    return Evidence(averaged(rows), facts, setup | shared, ("quantity",), lambda: draw_stream(first))
+    return Evidence(averaged(rows), facts, setup | shared, draw=lambda: draw_stream(first))
 
 
 def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:

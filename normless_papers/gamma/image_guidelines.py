@@ -19,6 +19,7 @@ from normless.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.effort import Effort
+from normless_papers.evidence import QUANTITY
 from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
 from normless_papers.runs import Runs, carry_out, chosen, estimate
@@ -93,7 +94,7 @@ class DecayComparison:
         draw: Callable[[], Axes],
         *,
         measured: pd.DataFrame | None = None,
-        on: tuple[str, ...] = (),
+        on: tuple[str, ...] = QUANTITY,
     ) -> Evidence:
         """The comparison as evidence."""
         table = self.table if measured is None else measured

@@ -47,7 +47,6 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
         measured=_invariance_rows(table),
         facts={"norms": inner["layer"].nunique(), **inner[["output_change", "gradient_deviation"]].max()},
         setup=_setup(model, batch) | {"factors": list(factors), "epsilon": EPSILON},
-        on=("quantity",),
         draw=lambda: FIRST_STEPS(updates),
     )
 
@@ -88,7 +87,6 @@ def effective_rate(
         measured=rows.rename_axis("gamma").reset_index(),
         facts={"norms": inner["layer"].nunique(), "ratio_deviation": deviation, "slope": float(slopes["other"])},
         setup=_setup(model, batch) | {"scales": list(scales), "rate": rate, "epsilon": EPSILON},
-        on=("quantity",),
         draw=lambda: FIRST_STEPS(alone),
     )
 
@@ -163,7 +161,6 @@ def first_update(
             "gamma": f"1 times {', '.join(f'{scale:g}' for scale in scales)}",
             "rate": 1e-3,
         },
-        on=("quantity",),
         draw=lambda: FIRST_STEPS(updates[0]),
         remarks=(f"With the γ of the whole network at once the slope is {together:.2f}, which is not asked.",),
     )

@@ -15,6 +15,7 @@ from normless.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.effort import Effort
+from normless_papers.evidence import QUANTITY
 from normless_papers.gamma.image_guidelines import BASELINE, DecayComparison, compared
 from normless_papers.runs import evidence_of
 
@@ -72,7 +73,7 @@ def accuracy_of_bert(context: Context, *, effort: Effort) -> Evidence:
     return _of_classifiers(comparison, "L2 on γ of BERT", on=("l2",))
 
 
-def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...] = ()) -> Evidence:
+def _of_classifiers(comparison: DecayComparison, title: str, on: tuple[str, ...] = QUANTITY) -> Evidence:
     draw = partial(comparison.draw, INKS, title)
     return comparison.evidence(draw, measured=comparison.printed("accuracy"), on=on)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import cycle, islice
 from math import inf, sqrt
 from typing import Any
@@ -187,69 +187,59 @@ def largest_stable_rate(
             f"Expected 0 < lowest ≤ start ≤ highest and a resolution above 1, got lowest={lowest}, start={start}, "
             f"highest={highest} and resolution={resolution}."
         )
-    search = _Search(model, batches, optimizer, loss, limit, count)
-    if warm_start is not None:
-        search.warm_up(warm_start)
-    stable, diverging = _bracket(search, start, lowest, highest)
+    trials: list[dict[str, float | bool]] = []
+    network = model if warm_start is None else _warmed_up(model, batches, optimizer, warm_start, loss, limit)
+
+    def diverges(rate: float) -> bool:
+        taken = islice(cycle(batches), count)
+        descent = find_divergence(network, taken, rate, optimizer, loss=loss, limit=limit)
+        losses = descent.losses
+        trial = {"steps": len(losses) - descent.diverged, "first_loss": losses[0], "last_loss": losses[-1]}
+        trials.append({"rate": rate, "diverged": descent.diverged} | trial)
+        return descent.diverged
+
+    if not diverges(start):
+        stable, diverging = _upwards(diverges, start, highest)
+    elif trials[0]["steps"] == 0:
+        stable = diverging = 0.0
+    else:
+        stable, diverging = _downwards(diverges, start, lowest)
     while stable > 0 and diverging < inf and diverging > resolution * stable * (1 + 1e-9):
         middle = sqrt(stable * diverging)
-        stable, diverging = (stable, middle) if search.diverges(middle) else (middle, diverging)
-    return StableRate(stable, diverging, pd.DataFrame(search.trials))
+        stable, diverging = (stable, middle) if diverges(middle) else (middle, diverging)
+    return StableRate(stable, diverging, pd.DataFrame(trials))
 
 
-@dataclass
-class _Search:
-    """Trains copies of one network on the same batches at several rates."""
-
-    model: nn.Module
-    batches: Sequence[Batch]
-    optimizer: MakeOptimizer
-    loss: Loss
-    limit: float
-    steps: int
-    trials: list[dict[str, float | bool]] = field(default_factory=list)
-
-    def train(self, rate: float, steps: int) -> tuple[list[float], nn.Module]:
-        """Train a copy; its losses, and itself."""
-        with trained_copy(self.model) as network:
-            taken = islice(cycle(self.batches), steps)
-            losses = list(descend(network, taken, self.optimizer(network, rate), loss=self.loss, limit=self.limit))
-        return losses, network
-
-    def warm_up(self, start: WarmStart) -> None:
-        """Take a copy trained at a small rate for the network."""
-        losses, self.model = self.train(start.rate, start.steps)
-        if losses and has_diverged(losses[-1], self.limit):
-            raise ValueError(
-                f"The warm start diverged at step {len(losses)} with a rate of {start.rate:g}; "
-                "start with a smaller one."
-            )
-        self.model.zero_grad(set_to_none=True)
-
-    def diverges(self, rate: float) -> bool:
-        """Train at a rate."""
-        losses, _ = self.train(rate, self.steps)
-        diverged = has_diverged(losses[-1], self.limit)
-        trial = {"steps": len(losses) - diverged, "first_loss": losses[0], "last_loss": losses[-1]}
-        self.trials.append({"rate": rate, "diverged": diverged} | trial)
-        return diverged
+def _warmed_up(
+    model: nn.Module, batches: Sequence[Batch], optimizer: MakeOptimizer, start: WarmStart, loss: Loss, limit: float
+) -> nn.Module:
+    """A copy trained at a small rate."""
+    with trained_copy(model) as network:
+        taken = islice(cycle(batches), start.steps)
+        losses = list(descend(network, taken, optimizer(network, start.rate), loss=loss, limit=limit))
+    if losses and has_diverged(losses[-1], limit):
+        raise ValueError(
+            f"The warm start diverged at step {len(losses)} with a rate of {start.rate:g}; start with a smaller one."
+        )
+    network.zero_grad(set_to_none=True)
+    return network
 
 
-def _bracket(search: _Search, start: float, lowest: float, highest: float) -> tuple[float, float]:
-    """The largest stable and the smallest diverging of rates that are a factor apart."""
-    rate = start
-    if not search.diverges(rate):
-        while rate < highest:
-            above = min(rate * _FACTOR, highest)
-            if search.diverges(above):
-                return rate, above
-            rate = above
-        return rate, inf
-    if search.trials[0]["steps"] == 0:
-        return 0.0, 0.0
+def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> tuple[float, float]:
+    """Of rates a factor apart from a stable one on, the last stable and the first diverging; ∞ if there is none."""
+    while rate < highest:
+        above = min(rate * _FACTOR, highest)
+        if diverges(above):
+            return rate, above
+        rate = above
+    return rate, inf
+
+
+def _downwards(diverges: Callable[[float], bool], rate: float, lowest: float) -> tuple[float, float]:
+    """Of rates a factor apart below a diverging one, the first stable, 0 if there is none, and the one before it."""
     while rate > lowest:
         below = max(rate / _FACTOR, lowest)
-        if not search.diverges(below):
+        if not diverges(below):
             return below, rate
         rate = below
     return 0.0, rate

@@ -93,7 +93,6 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
         measured=pd.DataFrame(rows),
         facts=facts,
         setup={**_setup(context, width, batch, draws), "figure": "one draw, ten blocks"},
-        on=("quantity",),
         draw=lambda: PLOTS["covariance"](one_draw),
     )
 
@@ -180,7 +179,6 @@ def covariance(
             float((one_draw["skip_correlation"] - 1 / pi).abs().max()),
         ),
         setup={**_setup(context, width, batch, draws), "figure": f"one draw, {deep} blocks of width {deep_width}"},
-        on=("quantity",),
         draw=lambda: PLOTS["covariance"](one_draw),
     )
 
@@ -248,7 +246,6 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
             "draws": f"{draws} for each batch size",
             "value": "over l, in the mean over channels, blocks and draws",
         },
-        on=("quantity",),
         draw=lambda: _panels(tables),
         remarks=(
             f"The formula is checked from batches of {LARGE_BATCH} on: the text derives it for b ≫ 1. Its term in "

@@ -242,7 +242,6 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
             "inputs": f"batch of {batch} vectors of 100 independent N(0, 1)",
             "draws of weights": 1,
         },
-        on=("quantity",),
         draw=lambda: PLOTS["signal"](table),
         remarks=(
             "The table shows some blocks; checks use all. In one draw of weights of width w the squared mean strays "

@@ -209,7 +209,6 @@ def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evid
         measured=pd.concat([published, table], ignore_index=True),
         facts=facts,
         setup={"network": f"Wide-ResNet-{depth}-{width}", "dropout of": SCHEMES, "draws of dropout": draws},
-        on=("quantity",),
         draw=lambda: AGREEMENT(table),
     )
 

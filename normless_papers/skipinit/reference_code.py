@@ -103,7 +103,6 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
             "network": f"resnet_v2(50) by zeroinit(dropout={1 - KEEP:g})",
             "inputs": f"{images} random images of {side}×{side} pixels, map sizes at 224×224",
         },
-        on=("quantity",),
         draw=lambda: AGREEMENT(table),
     )
 

@@ -260,7 +260,7 @@ def ghost_batch_size(
             up="test accuracy (%)",
         )
 
-    evidence = whole.evidence("", measured=measured, on=("quantity",), remarks=_REMARKS_CIFAR100)
+    evidence = whole.evidence("", measured=measured, remarks=_REMARKS_CIFAR100)
     return replace(evidence, facts=(whole, ghost), draw=draw)
 
 

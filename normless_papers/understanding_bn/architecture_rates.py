@@ -128,7 +128,6 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
         ),
         lambda: _draw(search),
         facts=(search, warm["warm_start_rate"], first),
-        on=("quantity",),
     )
 
 
@@ -150,7 +149,6 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
         quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
         lambda: _draw(search),
         facts=(search, _alternation(context)),
-        on=("quantity",),
         remarks=("Stored statistics are constants on the batches that reuse them.",),
     )
 

@@ -22,6 +22,7 @@ from normless.sweeps import convert
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
+from normless_papers.evidence import QUANTITY
 from normless_papers.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
@@ -112,10 +113,10 @@ class Initializations:
         facts: Any,
         *remarks: str,
         draw: Callable[[], Axes] | None,
-        on: tuple[str, ...] = (),
+        on: tuple[str, ...] = QUANTITY,
         **setup: Any,
     ) -> Evidence:
-        """A table as evidence, matched with published numbers by `on`, or by the column `quantity` if it has one."""
+        """A table as evidence, matched with published numbers by `on`."""
         first = self.context.seed
         shared = {
             "network": f"CIFAR ResNet-{self.depth} (ReLU after the sum) at initialization, Xavier weights",
@@ -127,7 +128,6 @@ class Initializations:
             "draws": self.draws,
             "seeds": f"{first} to {first + self.draws - 1}",
         }
-        on = on or (("quantity",) if "quantity" in measured else ())
         return Evidence(measured, facts, shared | setup, on, draw, remarks, self.reduction)
 
     @property

@@ -132,9 +132,8 @@ def _evidence(
         "seed": context.seed,
         "data": "generated",
     }
-    on = ("quantity",) if "quantity" in measured else ()
     reduction = "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
-    return Evidence(measured, facts, shared | setup, on, draw, (remark,), reduction)
+    return Evidence(measured, facts, shared | setup, draw=draw, remarks=(remark,), reduction=reduction)
 
 
 def _products(products: pd.DataFrame) -> Tests:

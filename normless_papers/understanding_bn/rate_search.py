@@ -239,7 +239,6 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         with_quantities(values),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
         facts=(search, drops, factors),
-        on=("quantity",),
         remarks=(
             "The paper's initial 300 epochs contradict the numbers it reports, which are 165 doubled: the search "
             "starts at 165.",
@@ -331,7 +330,6 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
         quantity_table({"gain_from_whole_affine_part_percent": gain} | named),
         lambda: _panels(search),
         facts=search,
-        on=("quantity",),
         remarks=("Each subset at its best rate and epochs, by the same search as table 2.",),
     )
 

@@ -187,8 +187,8 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
         "log10 of the gradients' norm, normalized": scales["batch norm"],
         "log10 of the gradients' norm, unnormalized": scales["none"],
     }
-    more: dict[str, Any] = {"facts": (runs, scales), "on": ("quantity",)}
-    return _evidence(runs, quantity_table(quantities), "Batch norm on top only", ("test_accuracy",), **more)
+    title = "Batch norm on top only"
+    return _evidence(runs, quantity_table(quantities), title, ("test_accuracy",), facts=(runs, scales))
 
 
 def _gradient_scale(batch: MeasuredBatch, scheme: str, seed: int) -> float:
@@ -238,4 +238,4 @@ def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
     measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
     title = "Test accuracy with batch norm on top only"
-    return _evidence(runs, measured, title, ("test_accuracy",), on=("quantity",))
+    return _evidence(runs, measured, title, ("test_accuracy",))

@@ -96,7 +96,6 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
             "numbers": "read from the sweep, the optimizer and the network that a run of batch size 256 builds",
             "selection": "random tables of 7 rates × 15 runs of two metrics, up to 3 diverged runs at each rate",
         },
-        on=("quantity",),
         draw=lambda: lines(schedule, x="epoch", y="multiplier", **labels),
         remarks=(
             "The text leaves open whether the first halving is at epoch 100 or 110, here at 100; and what L2 is on, "
@@ -240,7 +239,6 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "threads": torch.get_num_threads(),
         },
-        on=("quantity",),
         draw=draw,
         remarks=(
             "Steps on one resident batch, so that neither loading nor augmentation counts; the ratio is the mean "

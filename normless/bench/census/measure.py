@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 import sys
 from collections.abc import Iterator, Sequence
@@ -76,12 +75,7 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _append(path: Path, row: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, list(row))
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
+    pd.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False)
 
 
 def _examined(waiting: Sequence[Network], bench: CensusBench) -> Iterator[dict[str, object]]:

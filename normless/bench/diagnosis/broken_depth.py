@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normless.bench.diagnosis.cases import Patient, adamw, case, sgd
+from normless.bench.diagnosis.cases import adamw, add, case, each, sgd
 from normless.bench.diagnosis.networks import (
     LENGTH,
     Block,
@@ -15,11 +15,14 @@ from normless.bench.diagnosis.networks import (
     RecurrentNet,
     ResidualNet,
     SentenceNet,
+    changed,
     convolutions,
+    digits_mlp,
     exclusive_or,
     following,
     images,
     mlp,
+    of_layers,
     per_token,
     sentences,
     without_norm,
@@ -43,37 +46,41 @@ def he(weight: Tensor) -> None:
     nn.init.kaiming_normal_(weight, nonlinearity="relu")
 
 
-@case("growing_variance", "exploding_gradient", "overflow")
-def no_norms() -> Patient:
-    """A residual network of 60 blocks whose norms were removed."""
-    net = initialized(ResidualNet(60, norm=without_norm), he)
-    return Patient(net, images(), sgd(net))
+def normal(std: float) -> Callable[[Tensor], Tensor]:
+    """Draws weights from N(0, std²)."""
+    return lambda weight: nn.init.normal_(weight, std=std)
 
 
-@case("growing_variance", "exploding_gradient", "overflow")
-def no_norms_for_images() -> Patient:
-    """A CIFAR ResNet-110 without norms."""
-    return Patient(convert(resnet_cifar(110, in_channels=1), "none"), images(16))
+class PreActivation(Block):
+    """A block whose ReLUs come before its convolutions."""
+
+    def branch(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv2(self.conv1(x.relu()).relu())
+        return y
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.branch(x)
 
 
-@case("growing_variance", "exploding_gradient", "overflow", aside=True)
-def pre_activation_without_norms() -> Patient:
-    """Pre-activation blocks, 80 of them, without norms."""
+GROWS = ("growing_variance", "exploding_gradient", "overflow")
+# Residual networks of 60 and of 80 blocks whose norms were removed.
+add("no_norms", lambda: initialized(ResidualNet(60, norm=without_norm), he), images, sgd(), *GROWS)
+add(
+    "pre_activation_without_norms",
+    lambda: initialized(ResidualNet(80, width=8, norm=without_norm, block=PreActivation), he),
+    images,
+    adamw(),
+    *GROWS,
+    aside=True,
+)
+# A CIFAR ResNet-110 without norms.
+add(
+    "no_norms_for_images", lambda: convert(resnet_cifar(110, in_channels=1), "none"), lambda: images(16), None, *GROWS
+)
 
-    class PreActivation(Block):
-        def branch(self, x: Tensor) -> Tensor:
-            y: Tensor = self.conv2(self.conv1(x.relu()).relu())
-            return y
 
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.branch(x)
-
-    net = initialized(ResidualNet(80, width=8, norm=without_norm, block=PreActivation), he)
-    return Patient(net, images(), adamw(net))
-
-
-@case("growing_variance", "exploding_gradient", "overflow", aside=True)
-def transformer_without_norms() -> Patient:
+@case(*GROWS, batch=sentences, optimizer=sgd(), aside=True)
+def transformer_without_norms() -> nn.Module:
     """A transformer of 32 layers without norms."""
     net = SentenceNet(32, norms=False)
     for layer in net.layers:
@@ -81,132 +88,91 @@ def transformer_without_norms() -> Patient:
         for linear in (layer.out, layer.mlp[0], layer.mlp[2]):
             assert isinstance(linear, nn.Linear)
             nn.init.normal_(linear.weight, std=(2 / linear.in_features) ** 0.5)
-    return Patient(net, sentences(), sgd(net))
+    return net
 
 
-@case("exploding_weights", "growing_variance", "exploding_gradient", "overflow")
-def standard_normal_weights() -> Patient:
-    """Weights drawn from N(0, 1) in eight layers."""
-    net = initialized(mlp([64, *[64] * 7, 10]), nn.init.normal_)
-    return Patient(net, images(), sgd(net))
+LARGE = ("exploding_weights", *GROWS)
+# Weights drawn from N(0, 1) in eight layers.
+add("standard_normal_weights", lambda: initialized(digits_mlp(7), nn.init.normal_), images, sgd(), *LARGE)
+# Kernels of variance 2 / 9, whatever the number of channels.
+add(
+    "fan_in_of_one_channel",
+    lambda: initialized(convolutions(12, norm=False), normal((2 / 9) ** 0.5)),
+    images,
+    adamw(),
+    *LARGE,
+    aside=True,
+)
+
+FADES = ("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip")
+# Weights drawn from N(0, 0.01²) in eight layers.
+add("small_weights", lambda: initialized(digits_mlp(7), normal(0.01)), images, sgd(), *FADES)
+# Thirty convolutions, and 24 linear layers, with torch's own initialization and ReLUs.
+add("deep_default_convolutions", lambda: convolutions(30, norm=False), images, sgd(), *FADES)
+add("deep_default_mlp", lambda: digits_mlp(23), images, adamw(), *FADES, aside=True)
+
+SATURATES = ("vanishing_gradient", "saturated_units", "missing_skip", "vanishing_signal")
+add("deep_sigmoids", lambda: digits_mlp(9, nn.Sigmoid), images, sgd(), *SATURATES)
+add("deep_tanh", lambda: digits_mlp(39, nn.Tanh), images, sgd(), *SATURATES, aside=True)
 
 
-@case("exploding_weights", "growing_variance", "exploding_gradient", "overflow", aside=True)
-def fan_in_of_one_channel() -> Patient:
-    """Kernels of variance 2 / 9, whatever the number of channels."""
-    net = initialized(convolutions(12, norm=False), lambda weight: nn.init.normal_(weight, std=(2 / 9) ** 0.5))
-    return Patient(net, images(), adamw(net))
+class Plain(Block):
+    """A block whose sum was forgotten."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.branch(x).relu()
 
 
-@case("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip")
-def small_weights() -> Patient:
-    """Weights drawn from N(0, 0.01²) in eight layers."""
-    net = initialized(mlp([64, *[64] * 7, 10]), lambda weight: nn.init.normal_(weight, std=0.01))
-    return Patient(net, images(), sgd(net))
+WITHOUT_SKIP = ("missing_skip", "vanishing_signal", "vanishing_gradient", "exploding_gradient")
+# Sixty and fifty convolutions with batch norms.
+add("skip_forgotten", lambda: ResidualNet(30, block=Plain), images, sgd(), *WITHOUT_SKIP)
+add("plain_with_norms", lambda: convolutions(50), images, sgd(), *WITHOUT_SKIP, aside=True)
 
 
-@case("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip")
-def deep_default_convolutions() -> Patient:
-    """Thirty convolutions with torch's own initialization and ReLUs."""
-    net = convolutions(30, norm=False)
-    return Patient(net, images(), sgd(net))
-
-
-@case("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip", aside=True)
-def deep_default_mlp() -> Patient:
-    """Twenty-four linear layers with torch's own initialization and ReLUs."""
-    net = mlp([64, *[64] * 23, 10])
-    return Patient(net, images(), adamw(net))
-
-
-@case("vanishing_gradient", "saturated_units", "missing_skip", "vanishing_signal")
-def deep_sigmoids() -> Patient:
-    """Ten layers of sigmoids."""
-    net = mlp([64, *[64] * 9, 10], nn.Sigmoid)
-    return Patient(net, images(), sgd(net))
-
-
-@case("vanishing_gradient", "saturated_units", "missing_skip", "vanishing_signal", aside=True)
-def deep_tanh() -> Patient:
-    """Forty layers of tanh with torch's own initialization."""
-    net = mlp([64, *[64] * 39, 10], nn.Tanh)
-    return Patient(net, images(), sgd(net))
-
-
-@case("missing_skip", "vanishing_signal", "vanishing_gradient", "exploding_gradient")
-def skip_forgotten() -> Patient:
-    """Blocks with norms, sixty convolutions in all, whose sums were forgotten."""
-
-    class Plain(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            return self.branch(x).relu()
-
-    net = ResidualNet(30, block=Plain)
-    return Patient(net, images(), sgd(net))
-
-
-@case("missing_skip", "vanishing_signal", "vanishing_gradient", "exploding_gradient", aside=True)
-def plain_with_norms() -> Patient:
-    """Fifty convolutions with batch norms, without skip paths."""
-    net = convolutions(50)
-    return Patient(net, images(), sgd(net))
-
-
-@case("saturated_units")
-def saturated_tanh() -> Patient:
+@case("saturated_units", optimizer=sgd())
+def saturated_tanh() -> nn.Module:
     """Inputs to tanh of standard deviation 50."""
-    net = mlp([64, 64, 64, 10], nn.Tanh)
-    with torch.no_grad():
-        for layer in net:
-            if isinstance(layer, nn.Linear):
-                layer.weight.mul_(100)
-    return Patient(net, images(), sgd(net))
+    return each(nn.Linear, lambda layer: layer.weight.mul_(100), digits_mlp(activation=nn.Tanh))
 
 
-@case("saturated_units", aside=True)
-def saturated_gates() -> Patient:
+@case("saturated_units", batch=sentences, optimizer=adamw(), aside=True)
+def saturated_gates() -> nn.Module:
     """An LSTM whose gates' weights are 100 times too large."""
     net = RecurrentNet()
-    with torch.no_grad():
-        for parameter in net.recurrent.parameters():
-            parameter.mul_(100)
-    return Patient(net, sentences(), adamw(net))
+    for parameter in net.recurrent.parameters():
+        parameter.data.mul_(100)
+    return net
 
 
-@case("saturated_units", "unscaled_inputs")
-def sigmoids_of_bytes() -> Patient:
-    """Sigmoids directly on images of 0 to 255."""
-    x, y = images()
-    net = mlp([64, 64, 64, 10], nn.Sigmoid)
-    return Patient(net, ((x - x.min()) * 60, y), sgd(net))
+# Sigmoids directly on images of 0 to 255.
+raw = changed(images, lambda x: (x - x.min()) * 60)
+add("sigmoids_of_bytes", lambda: digits_mlp(activation=nn.Sigmoid), raw, sgd(), "saturated_units", "unscaled_inputs")
 
 
-@case("no_nonlinearity")
-def linear_layers_only() -> Patient:
+@case("no_nonlinearity", batch=exclusive_or, optimizer=sgd())
+def linear_layers_only() -> nn.Module:
     """Three linear layers in a row on points that no linear function separates."""
-    net = nn.Sequential(nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2))
-    return Patient(net, exclusive_or(), sgd(net))
+    return nn.Sequential(nn.Linear(2, 64), nn.Linear(64, 64), nn.Linear(64, 2))
 
 
-@case("no_nonlinearity", aside=True)
-def identity_activations() -> Patient:
+@case("no_nonlinearity", batch=exclusive_or, optimizer=adamw(), aside=True)
+def identity_activations() -> nn.Module:
     """Activations that a configuration replaced by the identity."""
-    net = mlp([2, 64, 64, 64, 2], nn.Identity)
-    return Patient(net, exclusive_or(), adamw(net))
+    return mlp([2, 64, 64, 64, 2], nn.Identity)
 
 
-@case("post_norm_depth", "vanishing_gradient", "exploding_gradient", "rate_too_large")
-def deep_post_norm() -> Patient:
-    """A post-norm transformer of 24 layers without warm-up."""
-    net = SentenceNet(24, pre_norm=False)
-    return Patient(net, sentences(), adamw(net, 1e-2))
-
-
-@case("post_norm_depth", "vanishing_gradient", "exploding_gradient", "rate_too_large", aside=True)
-def deep_post_norm_language_model() -> Patient:
-    """The same with 36 layers, as a language model."""
-    net = SentenceNet(36, width=16, pre_norm=False, causal=True)
-    return Patient(net, following(), adamw(net, 3e-3), per_token)
+POST_NORM = ("post_norm_depth", "vanishing_gradient", "exploding_gradient", "rate_too_large")
+# Post-norm transformers of 24 and 36 layers without warm-up.
+add("deep_post_norm", lambda: SentenceNet(24, pre_norm=False), sentences, adamw(1e-2), *POST_NORM)
+add(
+    "deep_post_norm_language_model",
+    lambda: SentenceNet(36, width=16, pre_norm=False, causal=True),
+    following,
+    adamw(3e-3),
+    *POST_NORM,
+    loss=per_token,
+    aside=True,
+)
 
 
 class SharpLayer(Layer):
@@ -219,43 +185,35 @@ class SharpLayer(Layer):
             self.qkv.weight[: 2 * width].mul_(20)
 
 
-@case("saturated_attention")
-def unscaled_attention() -> Patient:
-    """Attention logits in the hundreds: each token attends to one."""
-    net = SentenceNet(2)
-    net.layers = nn.ModuleList(SharpLayer(32) for _ in range(2))
-    return Patient(net, sentences(), adamw(net))
+# Attention logits in the hundreds: each token attends to one.
+add("unscaled_attention", lambda: of_layers(SharpLayer, 2), sentences, adamw(), "saturated_attention")
 
 
-@case("saturated_attention", aside=True)
-def sharp_module_attention() -> Patient:
+@case("saturated_attention", batch=sentences, optimizer=adamw(), aside=True)
+class SharpModuleAttention(SentenceNet):
     """torch's own attention with projections that a checkpoint scaled by 30."""
 
-    class Net(SentenceNet):
-        def __init__(self) -> None:
-            super().__init__(0)
-            self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.encoder = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True, norm_first=True)
+        with torch.no_grad():
+            self.encoder.self_attn.in_proj_weight[:64].mul_(30)
 
-        def forward(self, tokens: Tensor) -> Tensor:
-            logits: Tensor = self.head(self.encoder(self.embed(tokens) * 50).mean(1))
-            return logits
-
-    net = Net()
-    with torch.no_grad():
-        net.encoder.self_attn.in_proj_weight[:64].mul_(30)
-    return Patient(net, sentences(), adamw(net))
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.encoder(self.embed(tokens) * 50).mean(1))
+        return logits
 
 
-@case("dominating_positions")
-def large_positions() -> Patient:
+@case("dominating_positions", batch=sentences, optimizer=sgd())
+def large_positions() -> nn.Module:
     """Positions of standard deviation 5 beside token embeddings of 0.02."""
     net = SentenceNet(2)
     nn.init.normal_(net.positions.weight, std=5.0)
-    return Patient(net, sentences(), sgd(net))
+    return net
 
 
-@case("dominating_positions", aside=True)
-def sinusoids_beside_small_embeddings() -> Patient:
+@case("dominating_positions", batch=sentences, optimizer=sgd(), aside=True)
+def sinusoids_beside_small_embeddings() -> nn.Module:
     """Sinusoids of amplitude 1 added to token embeddings of 0.02 that are not multiplied by √width."""
     net = SentenceNet(2)
     angles = torch.arange(LENGTH)[:, None] / 10000 ** (torch.arange(0, 32, 2) / 32)
@@ -263,13 +221,12 @@ def sinusoids_beside_small_embeddings() -> Patient:
         net.positions.weight.copy_(torch.cat([angles.sin(), angles.cos()], 1))
         net.embedding.weight.mul_(0.05)
     net.positions.requires_grad_(False)
-    return Patient(net, sentences(), sgd(net))
+    return net
 
 
-@case("vanishing_signal", "fading_signal", "vanishing_gradient", "missing_skip")
-def tiny_stem() -> Patient:
+@case(*FADES, optimizer=sgd())
+def tiny_stem() -> nn.Module:
     """A plain network of ten convolutions after a stem that is scaled by 1e-6 and without norms."""
     net = initialized(convolutions(10, norm=False), he)
-    with torch.no_grad():
-        net.get_parameter("0.weight").mul_(1e-6)
-    return Patient(net, images(), sgd(net))
+    net.get_parameter("0.weight").data.mul_(1e-6)
+    return net

@@ -6,14 +6,17 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Optimizer
 
-from normless.bench.diagnosis.cases import Patient, adamw, case, sgd
+from normless.bench.diagnosis.cases import adamw, add, case, each, sgd
 from normless.bench.diagnosis.networks import (
     Block,
     RecurrentNet,
     ResidualNet,
     SentenceNet,
     convolutions,
+    digits_mlp,
     images,
     mlp,
     sentences,
@@ -24,255 +27,200 @@ from normless.conversion import convert
 from normless.models import resnet_cifar
 from normless.residual import residual_map
 
-
-@case("frozen")
-def everything_frozen() -> Patient:
-    """`requires_grad_(False)` on the whole network, not on the backbone."""
-    return Patient(ResidualNet().requires_grad_(False), images())
+# `requires_grad_(False)` on the whole network, not on the backbone.
+add("everything_frozen", lambda: ResidualNet().requires_grad_(False), images, None, "frozen")
 
 
-@case("frozen", aside=True)
-def head_frozen() -> Patient:
+@case("frozen", batch=sentences, optimizer=adamw(), aside=True)
+def head_frozen() -> nn.Module:
     """The wrong part was frozen: random features are trained for a random head that stays."""
-    net = SentenceNet()
-    net.requires_grad_(False)
+    net = SentenceNet().requires_grad_(False)
     net.positions.requires_grad_(True)
-    return Patient(net, sentences(), adamw(net))
+    return net
 
 
-@case("detached")
-def detached_features() -> Patient:
+@case("detached", optimizer=sgd())
+class DetachedFeatures(ResidualNet):
     """`detach` on the features, left from an evaluation."""
 
-    class Net(ResidualNet):
-        def features(self, x: Tensor) -> Tensor:
-            return super().features(x).detach()
-
-    net = Net()
-    return Patient(net, images(), sgd(net))
+    def features(self, x: Tensor) -> Tensor:
+        return super().features(x).detach()
 
 
-@case("detached", aside=True)
-def through_numpy() -> Patient:
+@case("detached", optimizer=sgd(), aside=True)
+class ThroughNumpy(nn.Module):
     """A resizing by numpy between two convolutions."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.rest = nn.Conv2d(1, 16, 3, padding=1), convolutions(2, width=16)
-            self.rest[0] = nn.Conv2d(16, 16, 3, padding=1)
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.rest = nn.Conv2d(1, 16, 3, padding=1), convolutions(2, width=16)
+        self.rest[0] = nn.Conv2d(16, 16, 3, padding=1)
 
-        def forward(self, x: Tensor) -> Tensor:
-            pooled = self.first(x).relu().detach().numpy()[:, :, ::2, ::2].copy()
-            logits: Tensor = self.rest(torch.from_numpy(pooled))
-            return logits
-
-    net = Net()
-    return Patient(net, images(), sgd(net))
+    def forward(self, x: Tensor) -> Tensor:
+        pooled = self.first(x).relu().detach().numpy()[:, :, ::2, ::2].copy()
+        logits: Tensor = self.rest(torch.from_numpy(pooled))
+        return logits
 
 
-@case("detached")
-def rebuilt_tensor() -> Patient:
+@case("detached", batch=vectors, optimizer=sgd())
+class RebuiltTensor(nn.Module):
     """`torch.tensor(x.tolist())` in forward code."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.encoder, self.head = mlp([8, 32, 16]), nn.Linear(16, 3)
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.head = mlp([8, 32, 16]), nn.Linear(16, 3)
 
-        def forward(self, x: Tensor) -> Tensor:
-            logits: Tensor = self.head(torch.tensor(self.encoder(x).tolist()).relu())
-            return logits
-
-    net = Net()
-    return Patient(net, vectors(), sgd(net))
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(torch.tensor(self.encoder(x).tolist()).relu())
+        return logits
 
 
-@case("no_grad", "detached")
-def backbone_under_no_grad() -> Patient:
+@case("no_grad", "detached", optimizer=sgd())
+class BackboneUnderNoGrad(ResidualNet):
     """A `torch.no_grad()` around a backbone that should be trained."""
 
-    class Net(ResidualNet):
-        def features(self, x: Tensor) -> Tensor:
-            with torch.no_grad():
-                return super().features(x)
-
-    net = Net()
-    return Patient(net, images(), sgd(net))
+    def features(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return super().features(x)
 
 
-@case("no_grad", "detached", aside=True)
-def embedding_under_no_grad() -> Patient:
+@case("no_grad", "detached", batch=sentences, optimizer=adamw(), aside=True)
+class EmbeddingUnderNoGrad(SentenceNet):
     """A decorator on a method of the forward pass."""
 
-    class Net(SentenceNet):
-        @torch.no_grad()
-        def embed(self, tokens: Tensor) -> Tensor:
-            return super().embed(tokens)
-
-    net = Net()
-    return Patient(net, sentences(), adamw(net))
+    @torch.no_grad()
+    def embed(self, tokens: Tensor) -> Tensor:
+        return super().embed(tokens)
 
 
-@case("unregistered_modules")
-def plain_list() -> Patient:
+@case("unregistered_modules", optimizer=sgd())
+class PlainList(nn.Module):
     """Layers in a Python list."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.hidden = [nn.Linear(64, 64) for _ in range(3)]
-            self.head = nn.Linear(64, 10)
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = [nn.Linear(64, 64) for _ in range(3)]
+        self.head = nn.Linear(64, 10)
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = x.flatten(1)
-            for layer in self.hidden:
-                x = layer(x).relu()
-            logits: Tensor = self.head(x)
-            return logits
-
-    net = Net()
-    return Patient(net, images(), sgd(net))
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        for layer in self.hidden:
+            x = layer(x).relu()
+        logits: Tensor = self.head(x)
+        return logits
 
 
 @case("unregistered_modules", aside=True)
-def plain_dictionary() -> Patient:
+class PlainDictionary(nn.Module):
     """Residual blocks in a dictionary."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.head = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(8, 10)
-            self.stages = {"one": Block(8), "two": Block(8)}
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(1, 8, 3, padding=1), nn.Linear(8, 10)
+        self.stages = {"one": Block(8), "two": Block(8)}
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.stages["two"](self.stages["one"](self.stem(x)))
-            logits: Tensor = self.head(x.mean((2, 3)))
-            return logits
-
-    return Patient(Net(), images())
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stages["two"](self.stages["one"](self.stem(x)))
+        logits: Tensor = self.head(x.mean((2, 3)))
+        return logits
 
 
-@case("untrained_parameters")
-def only_the_head() -> Patient:
-    """The optimizer was given the head's parameters only; the backbone is random."""
-    net = ResidualNet()
-    return Patient(net, images(), torch.optim.SGD(net.fc.parameters(), lr=0.05))
-
-
-@case("untrained_parameters", aside=True)
-def replaced_head() -> Patient:
-    """The head was replaced after the optimizer was made."""
-    net = SentenceNet()
-    optimizer = adamw(net)
+def replacing_the_head(net: SentenceNet) -> Optimizer:
+    """An optimizer that was made before the network got another head."""
+    optimizer = adamw()(net)
     net.head = nn.Linear(32, 4)
-    return Patient(net, sentences(), optimizer)
+    return optimizer
 
 
-@case("untrained_parameters")
-def another_network() -> Patient:
-    """The optimizer has the parameters of a network that was copied before."""
-    return Patient(mlp([64, 64, 10]), images(), sgd(mlp([64, 64, 10])))
+# The optimizer was given the head's parameters only; the backbone is random.
+add("only_the_head", ResidualNet, images, lambda net: SGD(net.fc.parameters(), lr=0.05), "untrained_parameters")
+add("replaced_head", SentenceNet, sentences, replacing_the_head, "untrained_parameters", aside=True)
+# The optimizer has the parameters of a network that was copied before.
+add("another_network", lambda: digits_mlp(1), images, lambda _: sgd()(digits_mlp(1)), "untrained_parameters")
 
 
-@case("unused_result", "unused_parameters")
-def result_not_assigned() -> Patient:
+@case("unused_result", "unused_parameters", optimizer=sgd())
+class ResultNotAssigned(nn.Module):
     """`self.layer2(x)` where `x = self.layer2(x)` was meant."""
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer1, self.layer2, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer1, self.layer2, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.layer1(x.flatten(1)).relu()
-            self.layer2(x).relu()
-            logits: Tensor = self.head(x)
-            return logits
-
-    net = Net()
-    return Patient(net, images(), sgd(net))
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer1(x.flatten(1)).relu()
+        self.layer2(x).relu()
+        logits: Tensor = self.head(x)
+        return logits
 
 
-@case("unused_result", "unused_parameters", aside=True)
-def branch_not_added() -> Patient:
-    """Blocks that return their skip path."""
+class Lost(Block):
+    """A block that returns its skip path."""
 
-    class Lost(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            self.branch(x)
-            return x.relu()
+    def forward(self, x: Tensor) -> Tensor:
+        self.branch(x)
+        return x.relu()
 
-    net = ResidualNet(block=Lost)
-    return Patient(net, images(), sgd(net))
+
+UNUSED = ("unused_result", "unused_parameters")
+add("branch_not_added", lambda: ResidualNet(block=Lost), images, sgd(), *UNUSED, aside=True)
 
 
 @case("detached")
-def predicted_classes() -> Patient:
+class PredictedClasses(ResidualNet):
     """A loss of the predicted class, which has no gradient."""
 
-    class Net(ResidualNet):
-        def forward(self, x: Tensor) -> Tensor:
-            return nn.functional.one_hot(super().forward(x).argmax(1), 10).float()
-
-    return Patient(Net(), images())
+    def forward(self, x: Tensor) -> Tensor:
+        return F.one_hot(super().forward(x).argmax(1), 10).float()
 
 
-@case("stuck_multiplier", "dead_branch")
-def two_zeros() -> Patient:
+@case("stuck_multiplier", "dead_branch", optimizer=sgd())
+def two_zeros() -> nn.Module:
     """SkipInit's multiplier and Fixup's zero layer at once."""
     net = convert(resnet_cifar(20, in_channels=1), "skipinit")
     for block in residual_map(net).blocks:
         last = [layer for layer in block.branch_layers if layer.kind == "weight"][-1]
         nn.init.zeros_(net.get_submodule(last.path).weight)  # type: ignore[arg-type]
-    return Patient(net, images(), sgd(net))
+    return net
 
 
-@case("dead_branch", "stuck_multiplier", aside=True)
-def frozen_at_zero() -> Patient:
-    """Branches that end in two layers of zeros."""
+class Closed(Block):
+    """A block whose branch ends in two layers of zeros."""
 
-    class Closed(Block):
-        def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
-            super().__init__(width, norm)
-            self.conv3 = nn.Conv2d(width, width, 1, bias=False)
-            nn.init.zeros_(self.conv2.weight)
-            nn.init.zeros_(self.conv3.weight)
+    def __init__(self, width: int, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__(width, norm)
+        self.conv3 = nn.Conv2d(width, width, 1, bias=False)
+        nn.init.zeros_(self.conv2.weight)
+        nn.init.zeros_(self.conv3.weight)
 
-        def branch(self, x: Tensor) -> Tensor:
-            y: Tensor = self.conv3(super().branch(x))
-            return y
-
-    net = ResidualNet(block=Closed, norm=without_norm)
-    return Patient(net, images(), sgd(net))
+    def branch(self, x: Tensor) -> Tensor:
+        y: Tensor = self.conv3(super().branch(x))
+        return y
 
 
-@case("dead_units")
-def dead_relus() -> Patient:
+FROZEN = ("dead_branch", "stuck_multiplier")
+add("frozen_at_zero", lambda: ResidualNet(block=Closed, norm=without_norm), images, sgd(), *FROZEN, aside=True)
+
+
+@case("dead_units", optimizer=sgd())
+def dead_relus() -> nn.Module:
     """Biases of -10 before ReLUs."""
-    net = mlp([64, 64, 64, 10])
-    for layer in net[1:4]:
-        if isinstance(layer, nn.Linear):
-            nn.init.constant_(layer.bias, -10.0)
-    return Patient(net, images(), sgd(net))
+    net = digits_mlp()
+    each(nn.Linear, lambda layer: layer.bias.fill_(-10.0), net[:-1])
+    return net
 
 
-@case("dead_units", aside=True)
-def dead_convolutions() -> Patient:
+@case("dead_units", optimizer=sgd(), aside=True)
+def dead_convolutions() -> nn.Module:
     """Weights that a step of a far too large rate left negative."""
-    net = convolutions(3, norm=False)
-    with torch.no_grad():
-        for layer in net:
-            if isinstance(layer, nn.Conv2d):
-                layer.weight.copy_(-layer.weight.abs())
-                layer.get_parameter("bias").fill_(-1.0)
-    return Patient(net, images(), sgd(net))
+    net = each(nn.Conv2d, lambda layer: layer.weight.copy_(-layer.weight.abs()), convolutions(3, norm=False))
+    return each(nn.Conv2d, lambda layer: layer.bias.fill_(-1.0), net)
 
 
-@case("zero_weights", "frozen", "input_independent_outputs")
-def frozen_zero_recurrence() -> Patient:
+@case("zero_weights", "frozen", "input_independent_outputs", batch=sentences, optimizer=adamw())
+def frozen_zero_recurrence() -> nn.Module:
     """A recurrent part whose checkpoint had only zeros, frozen."""
     net = RecurrentNet()
     for parameter in net.recurrent.parameters():
         parameter.requires_grad_(False).zero_()
-    return Patient(net, sentences(), adamw(net))
+    return net

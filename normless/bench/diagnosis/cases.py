@@ -1,21 +1,27 @@
 """The cases of the benchmark of diagnosis: networks that do not train, each with its cause, and healthy ones.
 
-A case's causes are kinds of findings that name the truth, most fitting first; a healthy network has none. Cases that
-are kept aside are not looked at while the checks are written.
+A case is a network, a batch and an optimizer. Its causes are kinds of findings that name the truth, most fitting
+first; a healthy network has none. Cases that are kept aside are not looked at while the checks are written.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from normless.bench.diagnosis.networks import Batch, images
 from normless.probes import Loss
+
+Network = TypeVar("Network", bound=nn.Module)
+Build = TypeVar("Build", bound=Callable[[], nn.Module])
+MakeOptimizer = Callable[[Any], Optimizer]
 
 
 class Patient(NamedTuple):
@@ -29,12 +35,21 @@ class Patient(NamedTuple):
 
 @dataclass(frozen=True)
 class Case:
-    """A network with its truth; `make` builds it anew, the same each time."""
+    """A network, the batch and the optimizer it is trained with, and its truth."""
 
     name: str
+    build: Callable[[], nn.Module]
+    batch: Batch
+    optimizer: MakeOptimizer | None
     causes: tuple[str, ...]
+    loss: Loss
     aside: bool
-    make: Callable[[], Patient]
+
+    def make(self) -> Patient:
+        """Build it anew, the same each time."""
+        torch.manual_seed(0)
+        model = self.build()
+        return Patient(model, self.batch(), self.optimizer(model) if self.optimizer else None, self.loss)
 
     @property
     def healthy(self) -> bool:
@@ -45,27 +60,47 @@ class Case:
 CASES: dict[str, Case] = {}
 
 
-def case(*causes: str, aside: bool = False) -> Callable[[Callable[[], Patient]], Callable[[], Patient]]:
-    """Add the patient that a function builds, by the function's name."""
+def add(
+    name: str,
+    build: Callable[[], nn.Module],
+    batch: Batch,
+    optimizer: MakeOptimizer | None,
+    *causes: str,
+    loss: Loss = F.cross_entropy,
+    aside: bool = False,
+) -> None:
+    """Add a case."""
+    assert name not in CASES
+    CASES[name] = Case(name, build, batch, optimizer, causes, loss, aside)
 
-    def added(build: Callable[[], Patient]) -> Callable[[], Patient]:
-        def make() -> Patient:
-            torch.manual_seed(0)
-            return build()
 
-        name = build.__name__
-        assert name not in CASES
-        CASES[name] = Case(name, causes, aside, make)
+def case(
+    *causes: str, batch: Batch = images, optimizer: MakeOptimizer | None = None, aside: bool = False
+) -> Callable[[Build], Build]:
+    """Add a case of the network that a function or a class builds, by its name."""
+
+    def added(build: Build) -> Build:
+        name = re.sub(r"(?<!^)(?=[A-Z])", "_", build.__name__).lower()
+        add(name, build, batch, optimizer, *causes, aside=aside)
         return build
 
     return added
 
 
-def sgd(model: nn.Module, lr: float = 0.05, momentum: float = 0.9, weight_decay: float = 5e-4) -> Optimizer:
+def sgd(lr: float = 0.05, momentum: float = 0.9, weight_decay: float = 5e-4) -> MakeOptimizer:
     """SGD of all parameters, as usual."""
-    return torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
+    return lambda model: torch.optim.SGD(model.parameters(), lr=lr, momentum=momentum, weight_decay=weight_decay)
 
 
-def adamw(model: nn.Module, lr: float = 1e-3, weight_decay: float = 0.01) -> Optimizer:
+def adamw(lr: float = 1e-3, weight_decay: float = 0.01) -> MakeOptimizer:
     """AdamW of all parameters, as usual."""
-    return torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+    return lambda model: torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=weight_decay)
+
+
+@torch.no_grad()
+def each(kind: type[nn.Module], change: Callable[[Any], object], network: Network) -> Network:
+    """A network after a change of every module of a kind."""
+    for module in network.modules():
+        if isinstance(module, kind):
+            change(module)
+    return network

@@ -13,6 +13,31 @@ from normless.data.images.built_in import digits
 
 WORDS, LENGTH = 32, 16
 
+Batch = Callable[[], tuple[Tensor, Tensor]]
+"""Makes inputs and targets."""
+
+
+def changed(
+    batch: Batch, inputs: Callable[[Tensor], Tensor] = torch.clone, targets: Callable[[Tensor], Tensor] = torch.clone
+) -> Batch:
+    """A batch after a change of its inputs and of its targets."""
+
+    def made() -> tuple[Tensor, Tensor]:
+        x, y = batch()
+        return inputs(x), targets(y)
+
+    return made
+
+
+def of_inputs(batch: Batch, targets: Callable[[Tensor], Tensor]) -> Batch:
+    """The inputs of a batch with targets computed from them."""
+
+    def made() -> tuple[Tensor, Tensor]:
+        x, _ = batch()
+        return x, targets(x)
+
+    return made
+
 
 def images(count: int = 64) -> tuple[Tensor, Tensor]:
     """Scans of digits (count, 1, 8, 8), mean 0 and standard deviation 1, and their classes of 10."""
@@ -66,6 +91,11 @@ def mlp(
         if number < len(widths) - 1:
             layers += [*([norm(following_width)] if norm else []), activation()]
     return nn.Sequential(*layers)
+
+
+def digits_mlp(hidden: int = 2, activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    """For scans of digits: hidden layers of width 64, and 10 classes."""
+    return mlp([64] * (hidden + 1) + [10], activation)
 
 
 def convolutions(depth: int, norm: bool = True, width: int = 16) -> nn.Sequential:
@@ -182,6 +212,13 @@ class SentenceNet(nn.Module):
         x = self.norm(x)
         logits: Tensor = self.head(x if self.causal else x.mean(1))
         return logits
+
+
+def of_layers(make: Callable[[int], nn.Module], depth: int = 0) -> SentenceNet:
+    """A classifier of sentences with two other layers, made from its width, in the place of its own."""
+    net = SentenceNet(depth)
+    net.layers = nn.ModuleList(make(32) for _ in range(2))
+    return net
 
 
 class RecurrentNet(nn.Module):
