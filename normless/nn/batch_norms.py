@@ -167,6 +167,9 @@ class _PartialBatchNorm(_OwnStatistics):
             self.register_parameter("bias", None)
 
     def _statistics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if not (self.use_mean or self.use_variance):
+            # Without statistics a batch may be one example.
+            return y.new_zeros(self.num_features), y.new_ones(self.num_features)
         if self.running_mean is not None and self.running_var is not None:
             if not self.training:
                 return self.running_mean, self.running_var

@@ -88,7 +88,7 @@ def test_memory_of_one_step() -> None:
 
 
 def test_together_runs_benchmarks_that_there_are() -> None:
-    assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose"}
+    assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose", "scale"}
 
 
 def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

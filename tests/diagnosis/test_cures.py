@@ -8,7 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from diagnosed import diagnose, images, kinds, vectors
-from normless.models.transformer_blocks import AttentionBlock, FeedForwardBlock
 from torch import Tensor, nn
 from torch.optim import SGD
 
@@ -16,6 +15,7 @@ import normless as nl
 from normless.diagnosis import treat
 from normless.diagnosis.cures import FREEZE
 from normless.models import dense, wide_resnet
+from normless.models.transformer import AttentionBlock, FeedForwardBlock
 
 
 def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
