@@ -75,7 +75,9 @@ def _read(path: Path) -> pd.DataFrame:
 
 def _append(path: Path, row: dict[str, object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([row]).to_csv(path, mode="a", header=not path.exists(), index=False)
+    table, fresh = pd.DataFrame([row]), not path.exists()
+    # The form of a file that an earlier version began.
+    table.to_csv(path, mode="a", header=fresh, index=False, na_rep="nan", lineterminator="\r\n")
 
 
 def _examined(waiting: Sequence[Network], bench: CensusBench) -> Iterator[dict[str, object]]:
