@@ -83,7 +83,7 @@ def save(
     # A folder with a recipe is complete, whenever the process is killed.
     (folder / RECIPE_FILE).unlink(missing_ok=True)
     save_model(net, str(folder / WEIGHTS_FILE))
-    recipe = replace(recipe, digest=_digest(folder / WEIGHTS_FILE))
+    recipe = replace(recipe, digest=digest_of(folder / WEIGHTS_FILE))
     text = json.dumps({"format": _FORMAT} | asdict(recipe), indent=2, ensure_ascii=False, allow_nan=False)
     (folder / RECIPE_FILE).write_text(text + "\n", encoding="utf-8")
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
@@ -185,7 +185,7 @@ def _fill(net: nn.Module, folder: Path, recipe: Recipe) -> None:
             f"The weights in {folder} do not fit {recipe.model or 'the network given'} converted by {recipe.scheme}: "
             f"{'; '.join(problems)}. " + (f"It was saved with {', '.join(changed)}." if changed else "Is it another?")
         )
-    if recipe.digest not in (None, _digest(folder / WEIGHTS_FILE)):
+    if recipe.digest not in (None, digest_of(folder / WEIGHTS_FILE)):
         raise RecipeError(
             f"The weights {folder / WEIGHTS_FILE} are damaged: they are not those that were saved there."
         )
@@ -204,7 +204,8 @@ def _stored(path: Path) -> dict[str, Tensor]:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
 
 
-def _digest(path: Path) -> str:
+def digest_of(path: Path) -> str:
+    """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

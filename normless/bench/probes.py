@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from pathlib import Path
 
 import pandas as pd
 import torch
@@ -21,6 +17,7 @@ from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
 from normless.models import resnet_cifar
 from normless.probes import probe
+from normless.process import peak_memory, resident_memory
 from normless.residual import residual_map
 
 PLAIN = "plain pass"
@@ -77,16 +74,6 @@ def _peak(bench: ProbeBench, threads: int, name: str) -> float:
     run = _pass(bench, name)
     # One-time allocations are no cost of the pass.
     run(2)
-    before = _resident()
+    before = resident_memory()
     run()
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit - before
-
-
-def _resident() -> float:
-    """Resident megabytes of the process; its high-water mark where /proc is missing."""
-    try:
-        pages = int(Path(f"/proc/{os.getpid()}/statm").read_text().split()[1])
-    except FileNotFoundError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    return pages * resource.getpagesize() / 2**20
+    return (peak_memory() - before) / 2**20

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ import torch
 from normless.bench.step import training_step
 from normless.conversion import convert
 from normless.models import wide_resnet
+from normless.process import peak_memory
 from normless.recomputation import recompute_blocks
 
 BASE = {"depth": 100, "width": 1, "batch": 64}
@@ -86,14 +85,14 @@ def steps(
     torch.set_num_threads(threads)
     # What torch allocates once, at the first steps of a process, is no part of the law.
     _training(scheme, False, 10, 1, 16)()
-    before = peak_mebibytes()
+    before = peak_memory()
     step = _training(scheme, recomputed, depth, width, batch)
     seconds = []
     for _ in range(rounds + 1):
         start = perf_counter()
         step()
         seconds.append(perf_counter() - start)
-    return {"seconds": median(seconds[1:]), "MiB": peak_mebibytes() - before}
+    return {"seconds": median(seconds[1:]), "MiB": (peak_memory() - before) / 2**20}
 
 
 def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int) -> Callable[[], None]:
@@ -104,16 +103,6 @@ def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int)
     if recomputed:
         recompute_blocks(network)
     return training_step(network.to(memory_format=torch.channels_last), images, torch.randint(10, (batch,)))
-
-
-def peak_mebibytes() -> float:
-    """The highest resident memory of this process so far."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # The other number begins, in a new process, at the memory of the one that started it.
-        peak = next(line for line in status.read_text("utf-8").splitlines() if line.startswith("VmHWM"))
-        return int(peak.split()[1]) / 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _exponent(x: Any, y: Any) -> float:

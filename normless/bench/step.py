@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional as F
 
 from normless.bench.by_hand import Bare, HandWrittenFixup
@@ -16,6 +16,7 @@ from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
 from normless.folding import fuse_for_inference
 from normless.models import resnet_cifar, wide_resnet
+from normless.train.memory import activation_bytes
 
 REFERENCE = "bare"
 OFFICIAL = "hand-written fixup"
@@ -102,12 +103,12 @@ def measure_inference(bench: StepBench) -> pd.DataFrame:
 def measure_memory(bench: StepBench) -> pd.DataFrame:
     """A row per network: MiB of what it keeps for its backward pass, and the ratio to the bare network's.
 
-    On the CPU these are the tensors that autograd saves, each storage once, without parameters; on CUDA it is the
-    peak that torch has allocated in a step above what it had before.
+    On the CPU these are the tensors that autograd saves, see `activation_bytes`; on CUDA it is the peak of what torch
+    has allocated in a step, above what it had before.
     """
-    batch = bench.placed_batch()
-    count = _peak_on_cuda if batch[0].is_cuda else _bytes_kept
-    kept = pd.Series({name: count(network, *batch) / 2**20 for name, network in bench.networks().items()})
+    images, labels = bench.placed_batch()
+    count = partial(_peak_on_cuda, labels=labels) if images.is_cuda else activation_bytes
+    kept = pd.Series({name: count(network, images) / 2**20 for name, network in bench.networks().items()})
     ratios = (kept / kept[REFERENCE]).to_numpy()
     return pd.DataFrame({"network": kept.index, "mebibytes": kept.to_numpy(), "ratio": ratios})
 
@@ -135,20 +136,6 @@ def _inference(network: nn.Module, images: Tensor) -> Callable[[], None]:
             torch.cuda.synchronize(images.device)
 
     return run
-
-
-def _bytes_kept(network: nn.Module, images: Tensor, labels: Tensor) -> int:
-    own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
-    # Tensors are held, so that no storage takes the address of another.
-    kept: dict[int, Tensor] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    with saved_tensors_hooks(pack, lambda tensor: tensor):
-        F.cross_entropy(network(images), labels)
-    return sum(tensor.untyped_storage().nbytes() for at, tensor in kept.items() if at not in own)
 
 
 def _peak_on_cuda(network: nn.Module, images: Tensor, labels: Tensor) -> int:

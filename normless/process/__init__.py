@@ -3,6 +3,8 @@
 from normless.process.cores import available_cores as available_cores
 from normless.process.cores import threads_of_each as threads_of_each
 from normless.process.memory import free_memory as free_memory
+from normless.process.memory import peak_memory as peak_memory
+from normless.process.memory import resident_memory as resident_memory
 from normless.process.output import add_json_flag as add_json_flag
 from normless.process.output import answer as answer
 from normless.process.output import only_json as only_json

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from normless.saving import digest_of
 
 DIGESTS_FILE = "digests.json"
 
@@ -65,9 +66,9 @@ class Digests:
                 path.replace(keep)
 
     def is_intact(self, path: Path) -> bool:
-        """Whether a file is as it was written."""
+        """Whether a file is as it was written; one that is gone is not."""
         listed = self._listed().get(path.name)
-        return listed is None or digest_of(path) in listed
+        return listed is None or (path.exists() and digest_of(path) in listed)
 
     def _listed(self) -> dict[str, list[str]]:
         """The digests by name: of a file and of the one that it replaced. Those that cannot be read are none."""
@@ -78,9 +79,3 @@ class Digests:
         except ValueError:
             return {}
         return listed
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -128,6 +128,10 @@ def test_other_damaged_files_are_told(
     flip_bit(tmp_path / name, 0.5)
     with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
         train(CONFIG, tmp_path)
+    if name != "result.json":
+        (tmp_path / name).unlink()
+        with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
+            train(CONFIG, tmp_path)
     result = train(CONFIG, tmp_path, resume=False)
     assert without_seconds(result) == without_seconds(whole[1])
 
