@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from normless import param_groups, residual_map
 from normless.models import dense
 from normless.plots import lines, new_panels
+from normless.probes import RideAlong, every
 from normless.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, over_draws, replicates
@@ -79,19 +80,19 @@ def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd
     prototypes = torch.randn(10, 16)
     network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
     optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay, policy="weights"), lr=0.1)
-    recorder = WeightDynamics(network, residual_map(network), when=lambda step: step % 10 == 0)
-    with recorder.ride_along(optimizer):
-        for step in range(1, steps + 1):
-            targets = torch.randint(10, (16,))
-            inputs = prototypes[targets] + torch.randn(16, 16)
-            noisy = torch.where(torch.rand(16) < 0.5, torch.randint(10, (16,)), targets)
-            optimizer.zero_grad()
+    structure, ride = residual_map(network), RideAlong((WeightDynamics(),), every(10, start=10))
+    for step in range(1, steps + 1):
+        targets = torch.randint(10, (16,))
+        inputs = prototypes[targets] + torch.randn(16, 16)
+        noisy = torch.where(torch.rand(16) < 0.5, torch.randint(10, (16,)), targets)
+        optimizer.zero_grad()
+        with ride.during(step, network, structure):
             torch.autograd.backward(F.cross_entropy(network(inputs), noisy))
-            if step == drop + 1:
-                for group in optimizer.param_groups:
-                    group["lr"] /= 10
-            optimizer.step()
-    table = recorder.table()
+        if step == drop + 1:
+            for group in optimizer.param_groups:
+                group["lr"] /= 10
+        optimizer.step()
+    table = ride.tables()["WeightDynamics"]
     rate = table["multiplier"].fillna(1.0) ** 2 / table["weight_norm"] ** 2
     return table.assign(relative_rate=rate, log_rate=np.log(rate))
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.probes import RideAlong, Signal, Watcher
+from normless.probes import PredictedRows, RideAlong, Signal, Watcher
 from normless.probes.measure import DEFAULT_PROBES, PROBES, every
 
 
@@ -261,6 +261,22 @@ def test_ride_along_measures_the_chosen_steps_and_leaves_training_unchanged() ->
     assert by_step[4] > 0
     assert list(ride.take()) == list(tables)
     assert ride.tables() == {}
+
+
+@pytest.mark.parametrize("name", ["weight_dynamics", *(one for one in PROBES if not _required(PROBES[one]))])
+def test_every_probe_measures_the_same_alone_and_along_a_training(name: str) -> None:
+    """But for predictions, which a training does not compute."""
+    model, (inputs, targets) = network(), batch()
+    alone = nl.probe(model, (inputs, targets), [name])[name]
+    ride = RideAlong([name], every(1))
+    with ride.during(1, model, nl.residual_map(model), targets):
+        F.cross_entropy(model(inputs), targets).backward()
+    along = ride.tables()[name]
+    assert list(along["step"].unique()) == [1]
+    predicted = along.columns[along.isna().all()] if issubclass(PROBES[name], PredictedRows) else []
+    measured = [column for column in alone if column not in predicted]
+    assert len(measured) > 2
+    pd.testing.assert_frame_equal(along[measured], alone[measured])
 
 
 def test_a_step_that_fails_leaves_no_rows() -> None:
