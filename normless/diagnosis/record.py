@@ -25,10 +25,11 @@ _MAPS = {
     "gradient": "Norms of gradients",
     "output": "Sizes of outputs, √E[y²]",
     "update": "Updates, ‖Δw‖/‖w‖",
+    "lost": "Elements of weights that the update left as they were",
     "multiplier": "Multipliers, |α|",
     "off": "Units that are 0 for all examples",
 }
-_SHARES = ("multiplier", "off")
+_SHARES = ("multiplier", "off", "lost")
 
 
 @dataclass

@@ -22,6 +22,8 @@ Replayed = Callable[[bool], Outputs | None]
 LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
 # Weights that grow from zero like t^k are updated by k/t of them; in a healthy training k was seen up to 4.
 GROWTH = 8.0
+# Elements of a low-precision weight that an update left as they were, as a share.
+ROUNDED = 0.9
 # A rate below this share of the largest so far is the end of a schedule.
 DECAYED = 0.1
 # Units that went off since the first measurement, as a share; measurements that a multiplier has to leave 0.
@@ -34,13 +36,15 @@ BATCHES = 3
 class Measured:
     """The numbers of a measured step by name: of outputs, units, multipliers (largest |α|) and updates ‖Δw‖/‖w‖.
 
-    `off` are the shares of units that are 0 in this and the last measurements, `rate` is the learning rate.
+    `off` are the shares of units that are 0 in this and the last measurements, `lost` those of the elements of
+    low-precision weights that the update left as they were, `rate` is the learning rate.
     """
 
     output: Numbers
     off: Numbers
     multiplier: Numbers
     update: Numbers
+    lost: Numbers
     rate: float
 
 
@@ -124,7 +128,12 @@ class Training:
         closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
         yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
         if len(self._measured) >= BATCHES:
-            yield from self._judge_updates(step, new, [one.update for one in self._measured][-BATCHES:])
+            last = [*self._measured][-BATCHES:]
+            lost = [name for name in new.lost if all(one.lost.get(name, 0.0) > ROUNDED for one in last)]
+            share = {"share": min(map(new.lost.__getitem__, lost), default=0.0)}
+            yield from self._new("rounded_updates", 0.8, lost, share | {"rate": new.rate, "step": step})
+            updates = [{name: one.update[name] for name in one.update.keys() - set(lost)} for one in last]
+            yield from self._judge_updates(step, new, updates)
 
     def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
         """Layers whose update is too large or too small in each of the last measurements."""

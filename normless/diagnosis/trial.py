@@ -16,6 +16,7 @@ from torch.optim import SGD, Optimizer
 
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.replay import rounded_away
 from normless.divergence import has_diverged
 from normless.probes import descend, preserve_state
 
@@ -184,6 +185,5 @@ def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, flo
     """The norm of an update, and of low-precision elements with a gradient the share that it left as they were."""
     steps = [(one, one.detach() - before[name]) for name, one in model.named_parameters() if one.grad is not None]
     moved = sum(float(step.double().square().sum()) for _, step in steps) ** 0.5
-    small = [(step, one.grad != 0) for one, step in steps if one.element_size() < 4 and one.grad is not None]
-    concerned = sum(int(has.sum()) for _, has in small)
-    return moved, sum(int(((step == 0) & has).sum()) for step, has in small) / concerned if concerned else 0.0
+    lost = [rounded_away(step, one) for one, step in steps]
+    return moved, sum(int(count) for count, _ in lost) / max(sum(concerned for _, concerned in lost), 1)

@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.record import Record
-from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, update_ratio
+from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
 from normless.diagnosis.training import BATCHES, Measured, Training
 from normless.nn import ResidualSum, ScalarAffine
 from normless.probes import every
@@ -97,8 +97,8 @@ class Watch:
         """The measured steps, a row per number: `step`, `quantity`, `place` and `value`.
 
         Quantities: `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's gradient as
-        the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more; `output`, √E[y²] of a module;
-        `off`, the share of units that a weight layer reads as 0 for all examples of this and the last two measured
+        the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more, and `lost`, if it has 16 bits or
+        fewer, the share of its elements that the update left as they were; `output`, √E[y²] of a module; `off`, the share of units that a weight layer reads as 0 for all examples of this and the last two measured
         steps; `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
         """
         return self._record.table()
@@ -192,7 +192,11 @@ class Watch:
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         own, now = self._own(optimizer), self._now
         for name in [name for name in own if name in now.before]:
-            now.updates[name] = update_ratio(now.before.pop(name), own[name])
+            before = now.before.pop(name)
+            now.updates[name] = update_ratio(before, own[name])
+            lost, concerned = rounded_away(before, own[name])
+            if concerned:
+                now.lost[name] = lost / concerned
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
@@ -225,14 +229,14 @@ class Watch:
         }
         off = {} if now.outputs is None else self._units_off(now.outputs.off)
         sizes = {} if now.outputs is None else now.outputs.sizes
-        output, shares, multiplier, update = map(as_floats, (sizes, off, multipliers, now.updates))
+        output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
         # A weight of zeros has no update relative to it.
         update = {name: ratio for name, ratio in update.items() if isfinite(ratio)}
         total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
-        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update}
+        layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
         self._record.add(self.step, whole | layers | {"multiplier": multiplier})
-        measured = Measured(output, shares, multiplier, update, rate)
+        measured = Measured(output, shares, multiplier, update, lost, rate)
         self._say(self._training.judge_measurement(self.step, measured))
 
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -256,6 +260,7 @@ class _Step:
     norms: dict[str, Tensor] = field(default_factory=dict)
     before: dict[str, Tensor] = field(default_factory=dict)
     updates: dict[str, Tensor] = field(default_factory=dict)
+    lost: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     seen: Replay | None = None

@@ -45,6 +45,28 @@ def test_nothing_is_said_of_healthy_converted_networks(scheme: str) -> None:
     assert watch.messages == ()
 
 
+@pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+@pytest.mark.parametrize(("lr", "said"), [(0.05, []), (1e-5, ["lost_in_rounding"])])
+def test_updates_that_low_precision_rounds_away_are_said(lr: float, said: list[str]) -> None:
+    model = mlp().bfloat16()
+    watch, optimizer = nl.watch(model, 5), torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.0)
+    torch.manual_seed(1)
+    for _ in range(20):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x.bfloat16()), y).backward()
+        before, gradient = model[0].weight.detach().clone(), model[0].weight.grad != 0
+        optimizer.step()
+        if watch.step % 5 == 1:
+            same = (before == model[0].weight)[gradient].float().mean()
+            table = watch.table.set_index(["quantity", "place", "step"])["value"]
+            assert table["lost", "0.weight", watch.step] == pytest.approx(float(same))
+    assert [one for one in kinds(watch) if one != "large_updates"] == said
+    if said:
+        assert watch.findings[0].where == ("0.weight", "2.weight", "4.weight")
+        assert "Step 11: 9" in watch.messages[0]
+
+
 def test_a_watched_training_is_the_same_training() -> None:
     torch.manual_seed(0)
     plain = nn.Sequential(nn.Linear(20, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
