@@ -130,8 +130,8 @@ class Training:
         if len(self._measured) >= BATCHES:
             last = [*self._measured][-BATCHES:]
             lost = [name for name in new.lost if all(one.lost.get(name, 0.0) > ROUNDED for one in last)]
-            share = {"share": min(map(new.lost.__getitem__, lost), default=0.0)}
-            yield from self._new("rounded_updates", 0.8, lost, share | {"rate": new.rate, "step": step})
+            share = min((new.lost[name] for name in lost), default=0.0)
+            yield from self._new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
             updates = [{name: one.update[name] for name in one.update.keys() - set(lost)} for one in last]
             yield from self._judge_updates(step, new, updates)
 
