@@ -98,8 +98,8 @@ class Watch:
 
         Quantities: `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's gradient as
         the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more, and `lost`, of one of 16 bits
-        or fewer, the share of elements that the update left as they were; `output`, √E[y²] of a module; `off`, the share
-        of units that a weight layer reads as 0 for all examples of this and the last two measured steps;
+        or fewer, the share of elements that the update left as they were; `output`, √E[y²] of a module; `off`, the
+        share of units that a weight layer reads as 0 for all examples of this and the last two measured steps;
         `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
         """
         return self._record.table()

@@ -27,8 +27,8 @@ class LightningWatch(Callback):  # type: ignore[misc]
         self.watch = Watch(pl_module, self.interval)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Take the loss."""
-        self.watch.loss(loss)
+        """Take the loss, which Lightning has divided by the number of batches of a step."""
+        self.watch.loss(loss * trainer.accumulate_grad_batches)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Remove the hooks."""

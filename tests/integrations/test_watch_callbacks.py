@@ -70,7 +70,7 @@ def test_the_callback_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     def closure() -> Tensor:
         loss = F.cross_entropy(model(torch.randn(4, 6)), torch.tensor([0, 1, 2, 0]))
         optimizer.zero_grad()
-        callback.on_before_backward(None, model, loss)
+        callback.on_before_backward(SimpleNamespace(accumulate_grad_batches=2), model, loss / 2)
         loss.backward()
         losses.append(float(loss.detach()))
         return loss
