@@ -1,0 +1,87 @@
+"""Two processes that share every batch, the last and uneven one too, end with the weights of one process."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import Tensor
+
+from normless.train import TrainConfig, train
+from normless.train.run_files import load_weights
+
+# 101 images: batches of 48, 48 and 5, of which the second process has 2.
+CONFIG = TrainConfig(
+    model="normless:resnet_cifar(depth=8)",
+    scheme="none",
+    data="digits(train=101, test=10)",
+    batch_size=48,
+    rate=0.01,
+    epochs=2,
+    precision="64-true",
+    device="cpu",
+)
+# Schemes without norms, or with one that does not mix examples.
+NORM_FREE = (
+    "none",
+    "xavier",
+    "sqrt2",
+    "lsuv",
+    "skipinit",
+    "skipinit(alpha=1/sqrt(L))",
+    "zeroinit(dropout=0)",
+    "fixup",
+    "rezero",
+    "nf_resnet",
+    "weight_standardization",
+    "remove_branches",
+    "group_norm",
+)
+PER_BATCH = ("batch_norm", "ghost_batch_norm(size=12)")
+PROGRAM = """
+import sys
+from normless.train import TrainConfig, train
+config = TrainConfig.from_dict({config!r})
+for number, scheme in enumerate({schemes!r}):
+    train(TrainConfig.from_dict({{**config.to_dict(), "scheme": scheme}}), f"{{sys.argv[1]}}/{{number}}")
+"""
+
+
+def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
+    """By scheme, the largest difference of a weight after training by two processes and by one."""
+    program = folder / "program.py"
+    program.write_text(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes))
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, folder / "two"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    largest = {}
+    for number, scheme in enumerate(schemes):
+        train(replace(CONFIG, scheme=scheme), folder / "one" / str(number))
+        one, two = (load_weights(folder / name / str(number) / "checkpoint.pt") for name in ("one", "two"))
+        assert one.keys() == two.keys()
+        largest[scheme] = max(_distance(one[name], two[name]) for name in one)
+    return largest
+
+
+def _distance(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max()) if one.is_floating_point() else 0.0
+
+
+@pytest.mark.parametrize("norm_free", [("fixup",), pytest.param(NORM_FREE, marks=pytest.mark.slow)], ids=len)
+def test_two_ranks_are_one_without_norms_that_mix_examples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], norm_free: tuple[str, ...]
+) -> None:
+    per_batch = PER_BATCH[: len(norm_free)]
+    largest = differences(tmp_path, (*norm_free, *per_batch))
+    if os.environ.get("NORMLESS_TABLES"):
+        with capsys.disabled():
+            print("", *(f"{scheme:28} {value:.1e}" for scheme, value in largest.items()), sep="\n")  # noqa: T201
+    assert all(largest[scheme] <= 1e-10 for scheme in norm_free), largest
+    # Each process has the statistics of its own half.
+    assert all(1e-5 < largest[scheme] < 1 for scheme in per_batch), largest
