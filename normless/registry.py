@@ -21,8 +21,9 @@ from normless.spec import parse_call
 
 Entry = TypeVar("Entry")
 
-# The files of modules that `module_of_file` executed, by module name.
+# The files of modules that `module_of_file` executed, by module name, and of those imported for one of their names.
 _FILES: dict[str, Path] = {}
+_IMPORTED: set[str] = set()
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
 
 
@@ -110,6 +111,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             if source.endswith(".py"):
                 raise
             raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+        _IMPORTED.add(str(getattr(module, "__file__", source)))
         if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
         entry: Entry = getattr(module, name)
@@ -160,6 +162,11 @@ def _same_definition(one: Any, other: Any) -> bool:
     return name is not None and name == getattr(other, "__qualname__", None) and homes[0] == homes[1]
 
 
+def files_that_ran() -> set[str]:
+    """The paths of the files that were named as FILE.py:NAME or MODULE:NAME."""
+    return _IMPORTED.union(map(str, _FILES.values()))
+
+
 def module_of_file(path: str | Path) -> ModuleType:
     """The module of a Python file, executed once per version of the file."""
     file = Path(path).resolve()
@@ -208,7 +215,7 @@ def check_arguments(
         # Of a class, its fields: each is annotated in the module that defines it.
         types = get_type_hints(function)
         types |= get_type_hints(function.__init__) if inspect.isclass(function) and not is_dataclass(function) else {}
-    except NameError:  # An annotation that is imported for type checkers alone.
+    except (NameError, TypeError):  # An annotation that is imported for type checkers alone; a callable object.
         types = {}
     for name, value in arguments.items():
         if name in types and not _fits(value, types[name]):

@@ -25,6 +25,8 @@ OUTCOME_COLOURS = {
     "failed": "magenta",
 }
 WIDTH = 200
+# Of an image, and examples of a batch: 2^28 floats are a gigabyte.
+MOST_NUMBERS = 2**28
 # Blanks between two columns of a table.
 GAP = 2
 
@@ -72,8 +74,11 @@ def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
     if namespace.image is None:
         return None
     channels, height, width = namespace.image
-    if min(channels, height, width) < 1:
-        raise ValueError(f"Expected --image to be three numbers above 0, got {channels} {height} {width}.")
+    if min(channels, height, width) < 1 or channels * height * width > MOST_NUMBERS:
+        raise ValueError(
+            f"Expected --image to be three numbers above 0 of a product of at most {MOST_NUMBERS:,}, "
+            f"got {channels} {height} {width}."
+        )
     return channels, height, width
 
 

@@ -7,10 +7,14 @@ from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+from yaml import YAMLError
 
 from normless.cli.commands import COMMANDS
 from normless.errors import NormlessError
+from normless.process import checked_size
+
+_LOAD_YAML = get_loader("yaml")
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -30,6 +34,7 @@ def main_help(group: str = "") -> str:
     lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
     if not group:
         lines.append("  --version   show the version")
+        lines.append("  --debug     show the whole traceback of an error")
     return "\n".join([*lines, "", "example:", f"  {COMMANDS[names[0]].example if group else 'normless demo'}", ""])
 
 
@@ -49,6 +54,10 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         exit_on_error=False,
     )
     implementation.add_arguments(parser)
+    # Of files (--config) and of values alike.
+    set_loader(
+        "yaml", lambda text: checked_size(_LOAD_YAML(text)), (YAMLError, ValueError, TypeError, RecursionError)
+    )
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:

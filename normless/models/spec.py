@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Container
+from collections.abc import Callable, Container, Mapping
 from importlib import import_module
 from math import prod
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless.errors import NormlessError
 from normless.models.layers import MODELS
 from normless.registry import check_arguments
 from normless.spec import format_call, parse_call, split_source
@@ -21,6 +22,8 @@ Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
 TRANSFORMERS = "transformers"
+# The largest number of blocks, channels or classes that a text may ask for.
+MOST = 1_000_000
 # The libraries whose networks `normless.zoo`, a package of the laboratory, builds when a text names one, each with
 # the arguments that fit a network to a data set.
 ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TRANSFORMERS: ("num_labels",)}
@@ -126,16 +129,32 @@ def _split(spec: str) -> tuple[str, str]:
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
     """The network, and the inputs that come with it, if any do."""
     source, call = _split(spec)
-    if source == TRANSFORMERS:
-        return _zoo().text_classifier(call, classes=classes), None
+    if source == TRANSFORMERS and is_path(call):
+        return _built(spec, {}, lambda: _zoo().text_classifier(call, classes=classes)), None
     name, arguments = parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
+    if source == TRANSFORMERS:
+        return _built(spec, fitted, lambda: _zoo().text_classifier(call, classes=classes)), None
     if source in ZOOS:
-        return _zoo().image_network(source, name, fitted), None
+        return _built(spec, fitted, lambda: _zoo().image_network(source, name, fitted)), None
     if source == "normless":
         check_arguments(f"model normless:{name}", fitted, MODELS[name])
-        return MODELS[name](**fitted), None
-    return _checked(spec, MODELS.find(f"{source}:{name}")(**arguments))
+        return _built(spec, fitted, lambda: MODELS[name](**fitted)), None
+    return _checked(spec, MODELS.make(spec))
+
+
+def _built(spec: str, numbers: Mapping[str, Any], build: Callable[[], nn.Module]) -> nn.Module:
+    """A network of ours or of a library; ValueError for arguments by which none can be built, or none in years."""
+    large = [f"{name}={value}" for name, value in numbers.items() if isinstance(value, int) and value > MOST]
+    if large:
+        raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
+    try:
+        return build()
+    except (NormlessError, ValueError, ImportError):
+        raise
+    # The constructors of libraries raise errors of many kinds.
+    except Exception as error:
+        raise ValueError(f"{spec.strip()} cannot be built, {type(error).__name__}: {error}") from error
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
