@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from normless.errors import InputsError, NormlessError
 
 CARRIED = "normless_example_inputs"
 """The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
@@ -35,6 +37,35 @@ def forward_arguments(
     if inputs or kwargs:
         raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
     return arguments_of(example_inputs)
+
+
+def require_network(model: object) -> None:
+    """Raise a TypeError for what is no network, as a class that has not been called."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected a network, a torch.nn.Module, got {model!r}.")
+
+
+def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a network or a loss returns.
+
+    Raises:
+        InputsError: it does not take these arguments.
+    """
+    try:
+        return function(*args, **kwargs)
+    except (NormlessError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "loss")
+        given = ", ".join(
+            f"{tuple(one.shape)} of {str(one.dtype).removeprefix('torch.')}"
+            if isinstance(one, Tensor)
+            else type(one).__name__
+            for one in tree_leaves((args, kwargs))
+        )
+        raise InputsError(
+            f"{name} does not run on these arguments ({given}), {type(error).__name__}: {error}"
+        ) from error
 
 
 def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

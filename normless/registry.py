@@ -184,8 +184,10 @@ def module_of_file(path: str | Path) -> ModuleType:
         _FILES[name] = file
         try:
             spec.loader.exec_module(module)
-        except BaseException:
+        except BaseException as error:
             del sys.modules[name]
+            if isinstance(error, SyntaxError):
+                error.filename = error.filename or str(file)  # absent where the file holds a null byte
             raise
     return sys.modules[name]
 

@@ -112,10 +112,11 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
+    from normless.arguments import applied
     from normless.probes import logits_of, preserve_state
 
     with preserve_state(network, training=True), torch.no_grad():
-        logits = logits_of(network(*positional, **named))
+        logits = logits_of(applied(network, *positional, **named))
     if logits is None or logits.dim() < 2:
         raise ValueError(
             f"Expected logits of shape (…, classes) from {type(network).__name__}, got "

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
 from normless.cli.commands import COMMANDS
 from normless.errors import NormlessError
-from normless.process import checked_size
 
 _LOAD_YAML = get_loader("yaml")
+_ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -54,14 +56,18 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         exit_on_error=False,
     )
     implementation.add_arguments(parser)
-    # Of files (--config) and of values alike.
-    set_loader(
-        "yaml", lambda text: checked_size(_LOAD_YAML(text)), (YAMLError, ValueError, TypeError, RecursionError)
-    )
+    set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
         raise NormlessError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
+
+
+def _without_aliases(text: str) -> Any:
+    """What YAML says; no setting needs aliases, which can stand for more values than fit in memory."""
+    if _ANCHOR_AND_ALIAS.search(text):
+        raise ValueError("Expected YAML without aliases (*NAME), which settings do not need.")
+    return _LOAD_YAML(text)
 
 
 def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:

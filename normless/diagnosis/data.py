@@ -8,6 +8,7 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
+from normless.errors import MissingValuesError
 
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
@@ -21,6 +22,8 @@ def check_inputs(e: Examination) -> Steps:
     """Look for inputs that are not finite, or the same for all examples."""
     read = tensors(e.inputs)
     for one in read:
+        if one.is_meta:
+            raise MissingValuesError("Expected a batch with values, got a tensor on torch's device meta.")
         bad = ~one.detach().isfinite()
         if bad.any():
             example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0

@@ -102,6 +102,12 @@ MODELS: dict[str, Callable[[], Any]] = {
     "scripted": lambda: torch.jit.script(Plain()),
     "parallel": lambda: nn.DataParallel(Plain()),
 }
+FITTING = {
+    "dense": torch.randn(4, 12),
+    "tokens": torch.arange(20).reshape(4, 5) % 8,
+    "double": torch.randn(4, 3, 4, 4).double(),
+    "half": torch.randn(4, 3, 4, 4).bfloat16(),
+}
 SHAPES = [
     *((4, 3, 4, 4), (4, 3, 4, 4), (4, 3, 4, 4), (4, 12), (4, 5), (1, 3, 4, 4), (0, 3, 4, 4), (4, 1, 4, 4), (3, 4, 4)),
     *((4,), (), (4, 3), (5,), (4, 1), (4, 3, 0, 4), (2, 3, 1, 1)),
@@ -119,8 +125,10 @@ LABELS = st.tuples(
     st.sampled_from([2] * 4 + [3, 10, -1, -100, 10**9]),
 )
 OTHER = st.sampled_from([None, "text", 3, (), {}, [1.0], {"x": 1}, (None, None)]).map(lambda one: ("plain", one))
-INPUTS = st.one_of(TENSOR, TENSOR, TENSOR, OTHER)
-TARGETS = st.one_of(LABELS, LABELS, LABELS, OTHER)
+# Inputs and labels that fit the network.
+FIT = st.just(("fit",))
+INPUTS = st.one_of(FIT, FIT, TENSOR, OTHER)
+TARGETS = st.one_of(FIT, FIT, LABELS, OTHER)
 
 
 def value_of(stated: Any) -> Any:
@@ -139,8 +147,7 @@ def value_of(stated: Any) -> Any:
 
 
 def _saved(model: Any, inputs: Any, targets: Any, text: str) -> Any:
-    nl.save(model, "saved", example_inputs=inputs)
-    return nl.load("saved", Plain())
+    return nl.save(model, "saved", example_inputs=inputs)
 
 
 def _convert(model: Any, inputs: Any, targets: Any, text: str) -> Any:
@@ -163,7 +170,7 @@ CALLS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
     "diagnose": lambda model, x, y, text: nl.diagnose(model, (x, y), trial_steps=0),
     "fold": lambda model, x, y, text: nl.fold(model, x),
     "fuse_for_inference": lambda model, x, y, text: nl.fuse_for_inference(model, x),
-    "freeze": lambda model, x, y, text: nl.freeze(model, x),
+    "freeze": lambda model, x, y, text: nl.freeze(model),
     "mixes_examples": lambda model, x, y, text: nl.mixes_examples(model, x),
     "recompute_blocks": lambda model, x, y, text: nl.recompute_blocks(model, x),
     "save": _saved,
@@ -188,7 +195,6 @@ MAKERS: dict[str, Callable[..., Any]] = {
 # What these are given comes from YAML, and may be anything.
 FROM_FILES = ["axes", "rates", "train"]
 SWEEP_FIELDS = [
-    "name",
     "base",
     "axes",
     "rates",
@@ -236,10 +242,13 @@ def carry_out(call: tuple[Any, ...]) -> None:
     elif call[0] == "shard":
         Shard.from_text(call[1])
     elif call[0] == "load":
-        nl.load(Path(call[1]), example_inputs=value_of(call[2]))
+        nl.load(Path(call[1]), example_inputs=None if call[2] == ("fit",) else value_of(call[2]))
     else:
         name, model, inputs, targets, text = call
-        CALLS[name](MODELS[model](), value_of(inputs), value_of(targets), text)
+        fitting = FITTING.get(model, torch.randn(4, 3, 4, 4))
+        x = fitting.clone() if inputs[0] == "fit" else value_of(inputs)
+        y = torch.tensor([0, 1, 2, 0]) if targets[0] == "fit" else value_of(targets)
+        CALLS[name](MODELS[model](), x, y, text)
 
 
 def calls() -> st.SearchStrategy[tuple[Any, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fuzz_calls import calls
@@ -71,6 +72,7 @@ ODD = [
         "0x10",
     ),
     *("1_000", ".nan", "-.inf", "~", "1,2", "a+b", "+", "+ +", "skipinit + ", "__class__", "lambda: 1", "1/0", "**"),
+    *("{[1]}", "-" * 3000 + "1", "(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]"),
 ]
 MODELS = [
     *(DENSE, DENSE, "normless:dense", "normless:wide_resnet(depth=10, width=1)", "normless:resnet_v2(depth=18)"),
@@ -167,7 +169,7 @@ def _texts() -> st.SearchStrategy[str]:
 def changed(draw: Any, texts: Sequence[str]) -> str:
     """One of some texts: as it is, or with a part replaced, cut out or put in; or free text."""
     text = str(draw(st.sampled_from(texts)))
-    how = draw(st.sampled_from(["same", "same", "same", "number", "part", "cut", "insert", "join", "free"]))
+    how = draw(st.sampled_from(["same"] * 15 + ["number", "number", "part", "cut", "insert", "join", "free"]))
     if how == "same" or not text:
         return text
     if how == "free":
@@ -354,11 +356,15 @@ def _damaged(draw: Any) -> Case:
     return Case("files", tuple(words), damages)
 
 
+def _case(name: str, words: list[str]) -> Case:
+    return Case(name, tuple(words))
+
+
 USER = st.tuples(st.sampled_from(USERS), st.sampled_from(BODIES)).map(
     lambda two: Case("user's file", tuple(two[0]), (("mine.py", "replace", 0.0, two[1]),))
 )
 KINDS: dict[str, st.SearchStrategy[Case]] = {
-    **{name: line.map(lambda words, name=name: Case(name, tuple(words))) for name, line in LINES.items()},
+    **{name: line.map(partial(_case, name)) for name, line in LINES.items()},
     "files": _damaged(),
     "user's file": USER,
     "call": calls().map(lambda call: Case("call", call=call)),

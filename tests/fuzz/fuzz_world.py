@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 
 from normless.cli import main
-from normless.process import checked_size
+from normless.process.yaml_files import checked_size
 
 DENSE = "normless:dense(depth=2, width=8, in_features=12, classes=3)"
 SMALL = "normless:dense(depth=2, width=8)"
