@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from normless.errors import InputsError, NormlessError
+from normless.errors import InputsError, NormlessError, UnresolvedStructureError
 
 CARRIED = "normless_example_inputs"
 """The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
@@ -40,9 +40,11 @@ def forward_arguments(
 
 
 def require_network(model: object) -> None:
-    """Raise a TypeError for what is no network, as a class that has not been called."""
+    """Raise a TypeError for what is no network (a class), an UnresolvedStructureError for one of TorchScript."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected a network, a torch.nn.Module, got {model!r}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnresolvedStructureError("This network is TorchScript; pass the module that it was scripted from.")
 
 
 def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -57,15 +59,10 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise
     except Exception as error:
         name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "loss")
-        given = ", ".join(
-            f"{tuple(one.shape)} of {str(one.dtype).removeprefix('torch.')}"
-            if isinstance(one, Tensor)
-            else type(one).__name__
-            for one in tree_leaves((args, kwargs))
-        )
-        raise InputsError(
-            f"{name} does not run on these arguments ({given}), {type(error).__name__}: {error}"
-        ) from error
+        leaves = tree_leaves((args, kwargs))
+        given = [f"{list(one.shape)}" if isinstance(one, Tensor) else type(one).__name__ for one in leaves]
+        problem = f"{name} does not take arguments {', '.join(given)}"
+        raise InputsError(f"{problem}, {type(error).__name__}: {error}") from error
 
 
 def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -21,9 +21,10 @@ from normless.spec import parse_call
 
 Entry = TypeVar("Entry")
 
-# The files of modules that `module_of_file` executed, by module name, and of those imported for one of their names.
+# The files of modules that `module_of_file` executed, by module name.
 _FILES: dict[str, Path] = {}
-_IMPORTED: set[str] = set()
+FILES_OF_USERS: set[str] = set()
+"""The paths of the files that were executed since a text named them, as FILE.py:NAME or MODULE:NAME."""
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
 
 
@@ -111,7 +112,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             if source.endswith(".py"):
                 raise
             raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
-        _IMPORTED.add(str(getattr(module, "__file__", source)))
+        FILES_OF_USERS.add(str(getattr(module, "__file__", source)))
         if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
         entry: Entry = getattr(module, name)
@@ -162,11 +163,6 @@ def _same_definition(one: Any, other: Any) -> bool:
     return name is not None and name == getattr(other, "__qualname__", None) and homes[0] == homes[1]
 
 
-def files_that_ran() -> set[str]:
-    """The paths of the files that were named as FILE.py:NAME or MODULE:NAME."""
-    return _IMPORTED.union(map(str, _FILES.values()))
-
-
 def module_of_file(path: str | Path) -> ModuleType:
     """The module of a Python file, executed once per version of the file."""
     file = Path(path).resolve()
@@ -182,12 +178,11 @@ def module_of_file(path: str | Path) -> ModuleType:
         # Dataclasses and pickle look their module up by name.
         sys.modules[name] = module
         _FILES[name] = file
+        FILES_OF_USERS.add(str(file))
         try:
             spec.loader.exec_module(module)
-        except BaseException as error:
+        except BaseException:
             del sys.modules[name]
-            if isinstance(error, SyntaxError):
-                error.filename = error.filename or str(file)  # absent where the file holds a null byte
             raise
     return sys.modules[name]
 

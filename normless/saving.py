@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -29,8 +30,6 @@ from normless.spec import absolute
 WEIGHTS_FILE = "model.safetensors"
 RECIPE_FILE = "recipe.json"
 _FORMAT = 1
-# Of the values of mappings in a recipe.
-_KINDS = {"training": bool, "versions": str}
 _TENSOR = {"shape", "dtype"}
 
 
@@ -133,9 +132,7 @@ def load_with_inputs(
             try:
                 inputs = example_of(recipe.inputs, original.parameters())
             except (TypeError, RuntimeError, AttributeError) as error:
-                raise RecipeError(
-                    f"The inputs in {folder / RECIPE_FILE} are not as normless writes them: {error}."
-                ) from error
+                raise RecipeError(f"{folder / RECIPE_FILE} describes no example inputs: {error}.") from error
         positional, keywords = arguments_of(inputs)
         net = convert(original, recipe.scheme, *positional, **keywords)
     _fill(net, folder, recipe)
@@ -214,6 +211,11 @@ def _stored(path: Path) -> dict[str, Tensor]:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
 
 
+def is_saved(folder: str | Path) -> bool:
+    """Whether a folder holds a saved network; a text too long for a path names none."""
+    return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
+
+
 def digest_of(path: Path) -> str:
     """SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
@@ -238,9 +240,6 @@ def read_recipe(folder: Path) -> Recipe:
     digest = values.pop("digest", None)
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
-    wrong = wrong or [
-        name for name, kind in _KINDS.items() if not all(type(one) is kind for one in values[name].values())
-    ]
     if wrong:
         raise RecipeError(f"{path} is no recipe of a network: {', '.join(wrong)} is not as normless writes it.")
     return Recipe(**values, digest=digest)

@@ -6,7 +6,7 @@ import sys
 from traceback import TracebackException, print_exception
 
 from normless.errors import NormlessError
-from normless.registry import files_that_ran
+from normless.registry import FILES_OF_USERS
 
 # Errors of which the message says what is wrong with what the user gave.
 MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
@@ -37,9 +37,10 @@ def report(error: BaseException, *, debug: bool) -> int:
 
 def _from_own_file(error: BaseException) -> TracebackException | None:
     """The error as it came from a file of the user, without the lines that led there; None if it did not."""
-    files, at = files_that_ran(), error.__traceback__
-    while at is not None and at.tb_frame.f_code.co_filename not in files:
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename not in FILES_OF_USERS:
         at = at.tb_next
-    if at is None and not (isinstance(error, SyntaxError) and error.filename in files):
+    # Where a file holds a null byte, the error does not say which.
+    if at is None and not (isinstance(error, SyntaxError) and error.filename in {*FILES_OF_USERS, None}):
         return None
     return TracebackException(type(error), error, at)

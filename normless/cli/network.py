@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +58,9 @@ def model_with_inputs(
     import torch
 
     from normless.models.spec import build_with_inputs
-    from normless.saving import RECIPE_FILE, load_with_inputs
+    from normless.saving import is_saved, load_with_inputs
 
-    if not (Path(spec) / RECIPE_FILE).is_file():
+    if not is_saved(spec):
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)
     if classes is not None:
         raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")

@@ -59,8 +59,7 @@ def fuse_for_inference(
         inputs, kwargs = carried_inputs(model)
     has_norms = any(isinstance(module, (_BatchNorm, FrozenAffine)) for module in model.modules())
     fused = fold(model, *inputs, **kwargs)[0] if has_norms else deepcopy(model)
-    for parameter in fused.eval().parameters():
-        parameter.requires_grad_(False)
+    fused.eval().requires_grad_(False)
     with torch.no_grad():
         replacements: dict[nn.Module, nn.Module] = {
             old: new for old in fused.modules() if (new := _fused(old)) is not None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Container, Mapping
+import os
+from collections.abc import Container
 from importlib import import_module
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -91,7 +91,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 def is_path(call: str) -> bool:
     """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
     call = call.strip()
-    return call.endswith(".json") or "/" in call.partition("(")[0] or Path(call).is_dir()
+    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
 
 
 def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
@@ -129,31 +129,23 @@ def _split(spec: str) -> tuple[str, str]:
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
     """The network, and the inputs that come with it, if any do."""
     source, call = _split(spec)
-    if source == TRANSFORMERS and is_path(call):
-        return _built(spec, {}, lambda: _zoo().text_classifier(call, classes=classes)), None
-    name, arguments = parse_call(call)
+    name, arguments = (call, {}) if source == TRANSFORMERS and is_path(call) else parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
-    if source == TRANSFORMERS:
-        return _built(spec, fitted, lambda: _zoo().text_classifier(call, classes=classes)), None
-    if source in ZOOS:
-        return _built(spec, fitted, lambda: _zoo().image_network(source, name, fitted)), None
-    if source == "normless":
-        check_arguments(f"model normless:{name}", fitted, MODELS[name])
-        return _built(spec, fitted, lambda: MODELS[name](**fitted)), None
-    return _checked(spec, MODELS.make(spec))
-
-
-def _built(spec: str, numbers: Mapping[str, Any], build: Callable[[], nn.Module]) -> nn.Module:
-    """A network of ours or of a library; ValueError for arguments by which none can be built, or none in years."""
-    large = [f"{name}={value}" for name, value in numbers.items() if isinstance(value, int) and value > MOST]
+    if source not in (*ZOOS, "normless"):
+        return _checked(spec, MODELS.make(spec))
+    large = [f"{key}={value}" for key, value in fitted.items() if isinstance(value, int) and value > MOST]
     if large:
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
     try:
-        return build()
+        if source == TRANSFORMERS:
+            return _zoo().text_classifier(call, classes=classes), None
+        if source in ZOOS:
+            return _zoo().image_network(source, name, fitted), None
+        check_arguments(f"model normless:{name}", fitted, MODELS[name])
+        return MODELS[name](**fitted), None
     except (NormlessError, ValueError, ImportError):
         raise
-    # The constructors of libraries raise errors of many kinds.
-    except Exception as error:
+    except Exception as error:  # Of many kinds in other libraries.
         raise ValueError(f"{spec.strip()} cannot be built, {type(error).__name__}: {error}") from error
 
 

@@ -75,7 +75,13 @@ ODD = [
     *("{[1]}", "-" * 3000 + "1", "(" * 300, "[" * 3000, "x" * 300 + ".py:y", "1e400", "9" * 5000, "&a [*a]"),
 ]
 MODELS = [
-    *(DENSE, DENSE, "normless:dense", "normless:wide_resnet(depth=10, width=1)", "normless:resnet_v2(depth=18)"),
+    *(
+        DENSE,
+        DENSE,
+        "normless:dense",
+        "normless:wide_resnet(depth=10, width=1)",
+        "normless:resnet_v2(depth=18, channels=2)",
+    ),
     *(
         "normless:transformer(layers=1, width=8, heads=2, feed_forward=8)",
         "mine.py:net",
@@ -130,6 +136,10 @@ FILES = [
     *("net/model.safetensors", "net/recipe.json", "run/checkpoint.pt", "run/config.yaml", "run/digests.json"),
     *("run/result.json", "run/epochs.parquet", "run/steps.parquet", "lab/runs.sqlite"),
 ]
+_FORWARD = (
+    "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        {}\n"
+    "def net():\n    return N(), torch.ones(2, 3)\n"
+)
 # Bodies of a file of the user: each is wrong in its own way.
 BODIES = [
     *("def net(:\n", "import nowhere\n", "x = 1 / 0\n", "def net():\n    return None\n", "net = 3\n", "\x00", "é = "),
@@ -143,10 +153,11 @@ BODIES = [
     "import torch\ndef net():\n    return torch.nn.Linear(2, 2), torch.randn(4, 3)\n",
     "import torch\ndef net():\n    return torch.nn.Linear(2, 2), (torch.randn(4, 2), torch.randn(4, 2))\n",
     "import torch\ndef net():\n    return torch.nn.Module(), torch.randn(4, 3)\n",
-    "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        return 'text'\ndef net():\n    return N(), torch.ones(2, 3)\n",
-    "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        raise KeyError('a')\ndef net():\n    return N(), torch.ones(2, 3)\n",
-    "import torch\nclass N(torch.nn.Module):\n    def forward(self, x):\n        return x.nowhere\ndef net():\n    return N(), torch.ones(2, 3)\n",
-    "import torch\ndef net():\n    n = torch.nn.Sequential(torch.nn.Linear(12, 3))\n    n[0].weight.data.fill_(float('nan'))\n    return n, torch.randn(4, 12)\n",
+    _FORWARD.format("return 'text'"),
+    _FORWARD.format("raise KeyError('a')"),
+    _FORWARD.format("return x.nowhere"),
+    "import torch\ndef net():\n    n = torch.nn.Sequential(torch.nn.Linear(12, 3))\n"
+    "    n[0].weight.data.fill_(float('nan'))\n    return n, torch.randn(4, 12)\n",
     *(
         "def own():\n    return 3\n",
         "def own(x):\n    return ()\n",

@@ -160,9 +160,14 @@ def _begun() -> Iterator[None]:
         raise Enough
 
     places = ["normless.bench.command._measured", "normless_papers.reproduce.reproduce"]
-    with patch.object(training_run, "train_epoch", train_epoch), patch.object(Laboratory, "run", begin):
-        with patch.object(Laboratory, "submit", begin), patch(places[0], begin), patch(places[1], begin):
-            yield
+    with (
+        patch.object(training_run, "train_epoch", train_epoch),
+        patch.object(Laboratory, "run", begin),
+        patch.object(Laboratory, "submit", begin),
+        patch(places[0], begin),
+        patch(places[1], begin),
+    ):
+        yield
 
 
 def _outcome(case: Case, world: Path, scratch: Path) -> Outcome:

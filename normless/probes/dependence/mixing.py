@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import applied, forward_arguments
+from normless.arguments import applied, forward_arguments, require_network
 from normless.errors import MissingValuesError
 from normless.lifting import unfused
 from normless.probes.dependence import influence
@@ -103,6 +103,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
             example, or two passes on the same inputs differ.
     """
     model = getattr(model, "_orig_mod", model)  # A compiled network hides its modules in fused code.
+    require_network(model)
     arguments = forward_arguments(inputs, kwargs, example_inputs)
     batch = _batch_size(arguments)
     cudnn = torch.backends.cudnn
