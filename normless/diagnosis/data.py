@@ -8,7 +8,7 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
-from normless.errors import MissingValuesError
+from normless.errors import InputsError, MissingValuesError
 
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
@@ -29,7 +29,7 @@ def check_inputs(e: Examination) -> Steps:
             example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0
             yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
             return "not finite"
-    batched = [one for one in read if one.dim()]
+    batched = [one for one in read if one.dim() and one.numel() and not one.is_complex()]
     if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
@@ -59,7 +59,7 @@ def check_targets(e: Examination) -> Steps:
     """Look for targets that the loss refuses."""
     error, targets = e.passed.error, e.targets
     if error is not None and not isinstance(targets, Tensor):
-        raise error
+        raise InputsError(f"The loss does not take targets that are a {type(targets).__name__}: {error}") from error
     if error is not None:
         yield _refused(targets, e.passed.logits, error)
         return "the loss refuses them"

@@ -174,6 +174,8 @@ CALLS: dict[str, Callable[[Any, Any, Any, str], Any]] = {
     "mixes_examples": lambda model, x, y, text: nl.mixes_examples(model, x),
     "recompute_blocks": lambda model, x, y, text: nl.recompute_blocks(model, x),
     "save": _saved,
+    "watch": lambda model, x, y, text: nl.watch(model).close(),
+    "treat": lambda model, x, y, text: nl.treat(model, (x, y), scheme=text),
     "scheme": lambda model, x, y, text: nl.scheme(text),
 }
 FIELDS = [
@@ -251,17 +253,22 @@ def carry_out(call: tuple[Any, ...]) -> None:
         CALLS[name](MODELS[model](), x, y, text)
 
 
-def calls() -> st.SearchStrategy[tuple[Any, ...]]:
-    """Descriptions of calls, for `carry_out`."""
-    model = st.one_of(st.sampled_from(["plain", "dense", "tokens", "eval"]), st.sampled_from(list(MODELS)))
-    names = st.sampled_from([*FIELDS, *SWEEP_FIELDS, *OPTIONS])
-    values = st.dictionaries(names, NESTED, max_size=3)
-    return st.one_of(
-        st.tuples(st.sampled_from(list(CALLS)), model, INPUTS, TARGETS, st.sampled_from(SCHEMES)),
-        st.tuples(st.sampled_from(list(CALLS)), model, INPUTS, TARGETS, st.sampled_from(SCHEMES)),
-        st.tuples(st.sampled_from(list(CALLS)), model, TENSOR, LABELS, st.sampled_from(SCHEMES)),
-        st.tuples(st.just("make"), st.sampled_from([name for name in MAKERS if name not in FROM_FILES]), values),
-        st.tuples(st.just("make"), st.sampled_from(FROM_FILES), NESTED),
+MODEL = st.one_of(st.sampled_from(["plain", "dense", "tokens", "eval"]), st.sampled_from(list(MODELS)))
+FUNCTION = st.sampled_from(list(CALLS))
+WITH_TENSORS = st.one_of(
+    st.tuples(FUNCTION, MODEL, FIT, FIT, st.sampled_from(SCHEMES)),
+    st.tuples(FUNCTION, MODEL, TENSOR, FIT, st.sampled_from(SCHEMES)),
+    st.tuples(FUNCTION, MODEL, FIT, LABELS, st.sampled_from(SCHEMES)),
+    st.tuples(FUNCTION, MODEL, INPUTS, TARGETS, st.sampled_from(SCHEMES)),
+)
+"""Descriptions, for `carry_out`, of calls with a network and tensors."""
+VALUES = st.dictionaries(st.sampled_from([*FIELDS, *SWEEP_FIELDS, *OPTIONS]), NESTED, max_size=3)
+WITH_VALUES = st.one_of(
+    st.tuples(st.just("make"), st.sampled_from([name for name in MAKERS if name not in FROM_FILES]), VALUES),
+    st.tuples(st.just("make"), st.sampled_from(FROM_FILES), NESTED),
+    st.one_of(
         st.tuples(st.just("shard"), st.text(max_size=6)),
         st.tuples(st.just("load"), st.sampled_from(["net", "run", "nowhere", "mine.py"]), INPUTS),
-    )
+    ),
+)
+"""Descriptions of calls with plain values."""

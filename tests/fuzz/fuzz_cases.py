@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from fuzz_calls import calls
+from fuzz_calls import WITH_TENSORS, WITH_VALUES
 from fuzz_world import DENSE, DIGITS
 from hypothesis import strategies as st
 
@@ -89,7 +89,7 @@ MODELS = [
         "net",
     ),
     *("transformers:bert.json", "transformers:bert(num_hidden_layers=1, hidden_size=8, num_attention_heads=2)"),
-    *("torchvision:squeezenet1_0", "timm:test_resnet", "math:sqrt", "mine.py:Net"),
+    *("torchvision:resnet18(depth=3)", "timm:test_resnet", "math:sqrt", "mine.py:Net"),
 ]
 SCHEMES = [
     *(
@@ -378,8 +378,18 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     **{name: line.map(partial(_case, name)) for name, line in LINES.items()},
     "files": _damaged(),
     "user's file": USER,
-    "call": calls().map(lambda call: Case("call", call=call)),
+    "call": WITH_TENSORS.map(lambda call: Case("call", call=call)),
+    "values": WITH_VALUES.map(lambda call: Case("values", call=call)),
 }
 """Cases by kind."""
 # How often a kind is drawn, relative to the others.
-WEIGHTS = {"call": 8, "files": 8, "user's file": 2, "train": 4, "inspect": 3, "convert": 2, "train again": 0.1}
+WEIGHTS = {
+    "call": 8,
+    "values": 3,
+    "files": 8,
+    "user's file": 2,
+    "train": 4,
+    "inspect": 3,
+    "convert": 2,
+    "train again": 0.1,
+}
