@@ -48,11 +48,7 @@ def require_network(model: object) -> None:
 
 
 def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a network or a loss returns.
-
-    Raises:
-        InputsError: it does not take these arguments.
-    """
+    """What a network or a loss returns; an InputsError says that it does not take these arguments."""
     try:
         return function(*args, **kwargs)
     except (NormlessError, torch.OutOfMemoryError):

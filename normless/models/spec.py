@@ -22,8 +22,7 @@ Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
 TRANSFORMERS = "transformers"
-# The largest number of blocks, channels or classes that a text may ask for.
-MOST = 1_000_000
+MOST = 1_000_000  # blocks, channels, classes
 # The libraries whose networks `normless.zoo`, a package of the laboratory, builds when a text names one, each with
 # the arguments that fit a network to a data set.
 ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TRANSFORMERS: ("num_labels",)}
