@@ -91,7 +91,7 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     }
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_index = targets.dtype in (torch.int64, torch.uint8)
-    if len(targets) != len(logits) or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
+    if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         return finding("label_shape", 0.99, (), evidence)
     if not is_index and targets.dim() == logits.dim() - 1:
         return finding("label_type", 0.99, (), evidence)

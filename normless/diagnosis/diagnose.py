@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from normless.arguments import arguments_of
+from normless.arguments import arguments_of, require_network
 from normless.conversion import convert
 from normless.diagnosis import blocks, data, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
@@ -157,6 +157,9 @@ def diagnose(
     inputs, targets = split_batch(batch)
     if targets is None:
         raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
+    require_network(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        trial_steps = 0
     examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
