@@ -128,6 +128,8 @@ def _split(spec: str) -> tuple[str, str]:
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
     """The network, and the inputs that come with it, if any do."""
     source, call = _split(spec)
+    if classes is not None and classes < 1:
+        raise ValueError(f"Expected 1 or more classes of {spec.strip()}, got {classes}.")
     name, arguments = (call, {}) if source == TRANSFORMERS and is_path(call) else parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
     if source not in (*ZOOS, "normless"):
