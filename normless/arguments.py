@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from normless.errors import InputsError, NormlessError, UnresolvedStructureError
 
 CARRIED = "normless_example_inputs"
 """The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
@@ -35,6 +37,28 @@ def forward_arguments(
     if inputs or kwargs:
         raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
     return arguments_of(example_inputs)
+
+
+def require_network(model: object) -> None:
+    """Raise a TypeError for what is no network (a class), an UnresolvedStructureError for one of TorchScript."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"Expected a network, a torch.nn.Module, got {model!r}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UnresolvedStructureError("This network is TorchScript; pass the module that it was scripted from.")
+
+
+def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a network or a loss returns; an InputsError says that it does not take these arguments."""
+    try:
+        return function(*args, **kwargs)
+    except (NormlessError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "loss")
+        leaves = tree_leaves((args, kwargs))
+        given = [f"{list(one.shape)}" if isinstance(one, Tensor) else type(one).__name__ for one in leaves]
+        problem = f"{name} does not take arguments {', '.join(given)}"
+        raise InputsError(f"{problem}, {type(error).__name__}: {error}") from error
 
 
 def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

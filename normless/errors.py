@@ -35,6 +35,10 @@ class MissingExtraError(NormlessError, ModuleNotFoundError):
     """Something needs a library that is not installed; the message names the extra that brings it."""
 
 
+class InputsError(NormlessError, RuntimeError, ValueError):
+    """A network does not run on its inputs, or a loss does not take its targets; the cause is the error itself."""
+
+
 class DataNotFoundError(NormlessError, FileNotFoundError):
     """A data set is not on this machine; the message says where it was looked for and where to put it."""
 

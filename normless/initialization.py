@@ -20,8 +20,15 @@ def _delta(weight: Tensor) -> Tensor:
     centre = nn.init.zeros_(weight)
     for size in sizes:
         centre = centre[:, :, (size - 1) // 2]
-    centre.copy_(nn.init.orthogonal_(torch.empty_like(centre), gain=max(1.0, outputs / inputs) ** 0.5))
+    _orthogonal(centre, max(1.0, outputs / inputs) ** 0.5)
     return weight
+
+
+@torch.no_grad()
+def _orthogonal(weight: Tensor, gain: float = 1.0) -> Tensor:
+    """Orthonormal rows or columns times `gain`, in float32 or better, since torch has no QR in half precision."""
+    drawn = torch.empty_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
+    return weight.copy_(nn.init.orthogonal_(drawn, gain))
 
 
 INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
@@ -29,7 +36,7 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
     "he_fan_in": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="relu"),
     "xavier": nn.init.xavier_normal_,
     "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
-    "orthogonal": nn.init.orthogonal_,
+    "orthogonal": _orthogonal,
     "delta": _delta,
 }
 

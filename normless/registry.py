@@ -23,6 +23,8 @@ Entry = TypeVar("Entry")
 
 # The files of modules that `module_of_file` executed, by module name.
 _FILES: dict[str, Path] = {}
+FILES_OF_USERS: set[str] = set()
+"""The paths of the files that were executed since a text named them, as FILE.py:NAME or MODULE:NAME."""
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
 
 
@@ -110,6 +112,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             if source.endswith(".py"):
                 raise
             raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+        FILES_OF_USERS.add(str(getattr(module, "__file__", source)))
         if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
         entry: Entry = getattr(module, name)
@@ -175,6 +178,7 @@ def module_of_file(path: str | Path) -> ModuleType:
         # Dataclasses and pickle look their module up by name.
         sys.modules[name] = module
         _FILES[name] = file
+        FILES_OF_USERS.add(str(file))
         try:
             spec.loader.exec_module(module)
         except BaseException:
@@ -208,7 +212,7 @@ def check_arguments(
         # Of a class, its fields: each is annotated in the module that defines it.
         types = get_type_hints(function)
         types |= get_type_hints(function.__init__) if inspect.isclass(function) and not is_dataclass(function) else {}
-    except NameError:  # An annotation that is imported for type checkers alone.
+    except (NameError, TypeError):  # An annotation that is imported for type checkers alone; a callable object.
         types = {}
     for name, value in arguments.items():
         if name in types and not _fits(value, types[name]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -128,10 +129,16 @@ def load_with_inputs(
             original, own = build_with_inputs(original) if recipe.inputs is None else (build_model(original), None)
             inputs = own if inputs is None else inputs
         if inputs is None and recipe.inputs is not None:
-            inputs = example_of(recipe.inputs, original.parameters())
+            try:
+                inputs = example_of(recipe.inputs, original.parameters())
+            except (TypeError, RuntimeError, AttributeError) as error:
+                raise RecipeError(f"{folder / RECIPE_FILE} describes no example inputs: {error}.") from error
         positional, keywords = arguments_of(inputs)
         net = convert(original, recipe.scheme, *positional, **keywords)
     _fill(net, folder, recipe)
+    unknown = recipe.training.keys() - dict(net.named_modules(remove_duplicate=False)).keys()
+    if unknown:
+        raise RecipeError(f"{folder / RECIPE_FILE} has modes of modules that the network has not: {min(unknown)}.")
     for name, training in recipe.training.items():
         net.get_submodule(name).train(training)
     return net, inputs
@@ -200,8 +207,13 @@ def _stored(path: Path) -> dict[str, Tensor]:
         with safe_open(str(path), framework="pt") as file:
             stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
-    except (FileNotFoundError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
+
+
+def is_saved(folder: str | Path) -> bool:
+    """Whether a folder holds a saved network; a text too long for a path names none."""
+    return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
 
 
 def digest_of(path: Path) -> str:
@@ -215,9 +227,9 @@ def read_recipe(folder: Path) -> Recipe:
     path = folder / RECIPE_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
     kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):

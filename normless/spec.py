@@ -23,8 +23,9 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     source, call = split_source(text)
     try:
         tree = ast.parse(call, mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"{problem}: {error.msg}.") from error
+    # Of characters that are no text, and of thousands of brackets.
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        raise ValueError(f"{problem}: {getattr(error, 'msg', error)}.") from error
     if isinstance(tree, ast.Name):
         return source + tree.id, {}
     if not (isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name)):
@@ -93,5 +94,5 @@ def split_source(text: str) -> tuple[str, str]:
 def _value(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError):
         return ast.unparse(node).replace(" ", "")

@@ -12,8 +12,7 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
+from normless.process import read_yaml
 from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
@@ -183,7 +182,7 @@ def published_of(name: str) -> Published:
 def _entry_beside(function: Callable[..., Any], id: str) -> Mapping[str, Any]:  # noqa: A002 - as above
     """The entry of an artefact in the YAML file of the same name as its function's."""
     path = Path(inspect.getfile(function)).with_suffix(".yaml")
-    entries = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    entries = read_yaml(path) if path.is_file() else {}
     if id not in entries:
         published_as(id)
     own: Mapping[str, Any] = entries[id]

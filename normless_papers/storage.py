@@ -49,7 +49,7 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
         return Reproduction.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
-    except (ResultError, ValueError) as error:
+    except (ResultError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ResultError(f"{path} cannot be read: {error}; carry it out again with --again.") from error
 
 

@@ -66,3 +66,60 @@ def test_parameter_groups_take_them_by_position_too() -> None:
     ]
     assert names[0] == names[1]
     assert "weights" in names[0]
+
+
+IMAGES, LABELS = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "said", "cause"),
+    [
+        (
+            (torch.randn(4, 2, 5, 5), LABELS),
+            r"Plain does not take arguments \[4, 2, 5, 5\], RuntimeError: .*channels",
+            RuntimeError,
+        ),
+        (("text", LABELS), "Plain does not take arguments str, ", Exception),
+        (
+            (IMAGES, torch.tensor([0, 1, 7, 0])),
+            r"cross_entropy does not take arguments \[4, 2\], \[4\], IndexError",
+            IndexError,
+        ),
+        ((IMAGES, LABELS[:3]), r"cross_entropy does not take arguments \[4, 2\], \[3\], ValueError", ValueError),
+        ((IMAGES, None), "targets are needed", None),
+    ],
+)
+def test_what_a_network_or_a_loss_does_not_take_is_a_sentence(
+    batch: Any, said: str, cause: type[Exception] | None
+) -> None:
+    class Plain(Gained):
+        def forward(self, x: Tensor, gain: Tensor | None = None) -> Tensor:
+            return super().forward(x, torch.ones(4, 1, 1))
+
+    model = Plain()
+    mapped = nl.residual_map(model, IMAGES)
+    with pytest.raises(ValueError, match=said) as caught:
+        nl.probe(model, batch, residual_map=mapped)
+    assert cause is None or isinstance(caught.value.__cause__, cause)
+    assert isinstance(caught.value, nl.errors.InputsError) == (cause is not None)
+
+
+@pytest.mark.parametrize(
+    "taker",
+    [
+        *(nl.residual_map, nl.freeze, nl.fold, nl.fuse_for_inference, nl.mixes_examples, nl.watch),
+        lambda model, *_: nl.diagnose(model, (IMAGES, LABELS)),
+    ],
+)
+def test_what_is_no_network_is_refused(taker: Callable[..., Any]) -> None:
+    inputs = () if taker in (nl.watch, nl.freeze) else (IMAGES,)
+    for given in (Gained, None, torch.relu):
+        with pytest.raises(TypeError, match=r"Expected a network, a torch\.nn\.Module, got"):
+            taker(given, *inputs)
+
+
+def test_labels_without_an_axis_and_networks_without_a_trainable_parameter_are_diagnosed() -> None:
+    diagnosis = nl.diagnose(nn.Sequential(nn.Flatten(), nn.Linear(75, 2)), (IMAGES, torch.tensor(1)))
+    assert [one.kind for one in diagnosis.findings] == ["label_shape"]
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(75, 2)).requires_grad_(False)
+    assert not nl.diagnose(frozen, (IMAGES, LABELS)).healthy

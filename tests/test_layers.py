@@ -22,8 +22,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"lazy", "spec", "errors", "arguments", "decay", "divergence", "initialization"},
-    {"extras"},
+    {"lazy", "spec", "errors", "decay", "divergence", "initialization"},
+    {"extras", "arguments"},
     {"registry"},
     {"nn"},
     {"lifting"},

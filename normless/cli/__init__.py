@@ -18,12 +18,16 @@ __all__ += ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code.
 
-    A mistake of the user is one sentence on standard error and exit code 2; an interruption is exit code 130.
+    A mistake of the user is one sentence on standard error and exit code 2, an error in the user's own file its
+    traceback and exit code 1, as is any other error; with ``--debug`` each is the whole traceback. An interruption is
+    exit code 130.
     """
+    from normless.cli.mistakes import report
     from normless.cli.parser import main_help, parse
-    from normless.errors import NormlessError
 
     words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
     if not words or words[0] in ("-h", "--help"):
         sys.stdout.write(main_help())
         return 0 if words else 2
@@ -34,13 +38,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     try:
         run, namespace = parse(words)
-        return run(namespace)
-    except (NormlessError, ValueError, OSError, ModuleNotFoundError) as error:
-        sys.stderr.write(f"normless: {' '.join(str(error).split())}\n")
-        return 2
-    except KeyboardInterrupt:
-        sys.stderr.write("normless: interrupted.\n")
-        return 130
     except SystemExit as stop:
         # Help was printed: argparse ends the program, a caller of this function goes on.
         return stop.code if isinstance(stop.code, int) else 0
+    except Exception as error:
+        return report(error, debug=debug)
+    try:
+        return run(namespace)
+    except KeyboardInterrupt:
+        sys.stderr.write("normless: interrupted.\n")
+        return 130
+    except (Exception, SystemExit) as error:
+        return report(error, debug=debug)

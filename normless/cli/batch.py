@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli.network import add_network_arguments, heading, image_shape, model_with_inputs, shapes
+from normless.cli.network import MOST_NUMBERS, add_network_arguments, heading, image_shape, model_with_inputs, shapes
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -60,8 +61,11 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
 def subject_of(namespace: Namespace) -> Subject:
     """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
-    if namespace.batch_size < 1:
-        raise ValueError(f"Expected --batch-size to be 1 or more, got {namespace.batch_size}.")
+    if not 1 <= namespace.batch_size * prod(shape or (1,)) <= MOST_NUMBERS:
+        raise ValueError(
+            f"Expected --batch-size to be 1 or more, of images of together at most {MOST_NUMBERS:,} numbers, "
+            f"got {namespace.batch_size}."
+        )
 
     import torch
 
@@ -108,10 +112,11 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
+    from normless.arguments import applied
     from normless.probes import logits_of, preserve_state
 
     with preserve_state(network, training=True), torch.no_grad():
-        logits = logits_of(network(*positional, **named))
+        logits = logits_of(applied(network, *positional, **named))
     if logits is None or logits.dim() < 2:
         raise ValueError(
             f"Expected logits of shape (…, classes) from {type(network).__name__}, got "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,8 @@ OUTCOME_COLOURS = {
     "failed": "magenta",
 }
 WIDTH = 200
+# Of an image, and examples of a batch: 2^28 floats are a gigabyte.
+MOST_NUMBERS = 2**28
 # Blanks between two columns of a table.
 GAP = 2
 
@@ -57,9 +58,9 @@ def model_with_inputs(
     import torch
 
     from normless.models.spec import build_with_inputs
-    from normless.saving import RECIPE_FILE, load_with_inputs
+    from normless.saving import is_saved, load_with_inputs
 
-    if not (Path(spec) / RECIPE_FILE).is_file():
+    if not is_saved(spec):
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)
     if classes is not None:
         raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")
@@ -72,8 +73,11 @@ def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
     if namespace.image is None:
         return None
     channels, height, width = namespace.image
-    if min(channels, height, width) < 1:
-        raise ValueError(f"Expected --image to be three numbers above 0, got {channels} {height} {width}.")
+    if min(channels, height, width) < 1 or channels * height * width > MOST_NUMBERS:
+        raise ValueError(
+            f"Expected --image to be three numbers above 0 of a product of at most {MOST_NUMBERS:,}, "
+            f"got {channels} {height} {width}."
+        )
     return channels, height, width
 
 

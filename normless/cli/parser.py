@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+from yaml import YAMLError
 
 from normless.cli.commands import COMMANDS
 from normless.errors import NormlessError
+
+_LOAD_YAML = get_loader("yaml")
+_ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
@@ -30,6 +36,7 @@ def main_help(group: str = "") -> str:
     lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
     if not group:
         lines.append("  --version   show the version")
+        lines.append("  --debug     show the whole traceback of an error")
     return "\n".join([*lines, "", "example:", f"  {COMMANDS[names[0]].example if group else 'normless demo'}", ""])
 
 
@@ -49,10 +56,18 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         exit_on_error=False,
     )
     implementation.add_arguments(parser)
+    set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
         raise NormlessError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
+
+
+def _without_aliases(text: str) -> Any:
+    """What YAML says; no setting needs aliases, which can stand for more values than fit in memory."""
+    if _ANCHOR_AND_ALIAS.search(text):
+        raise ValueError("Expected YAML without aliases (*NAME), which settings do not need.")
+    return _LOAD_YAML(text)
 
 
 def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from http.client import HTTPException
 from pathlib import Path
 from types import ModuleType
@@ -91,6 +91,7 @@ def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
 @contextmanager
 def _staged(folder: Path, url: str) -> Iterator[Path]:
     """A folder to download into, whose content moves to its place when all of it is complete."""
+    made = [one for one in (folder, *folder.parents) if not one.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -103,4 +104,7 @@ def _staged(folder: Path, url: str) -> Iterator[Path]:
                 if not target.exists():
                     item.rename(target)
     except (OSError, RuntimeError, HTTPException) as error:
+        for one in made:
+            with suppress(OSError):
+                one.rmdir()
         raise DataNotFoundError(f"Downloading {url} into {folder} failed: {error}.") from error

@@ -17,7 +17,7 @@ from normless.data.parallel.parallel_folder import multi30k, parallel_text
 from normless.data.text.labelled_tables import labelled_text, sst2
 from normless.data.text.sentiment import sentiment
 from normless.data.text_sets import LabelledText, ParallelText
-from normless.registry import Registry
+from normless.registry import Registry, check_arguments
 from normless.spec import parse_call
 
 DATA: Registry[Any] = Registry("data set", "data")
@@ -100,14 +100,19 @@ def _load(
         known = [*own, *sizes]
         offer = f"its options are {', '.join(known)}" if known else "it has none"
         raise ValueError(f"The data set {source} has no option {', '.join(unknown)}; {offer}.")
+    for part in sizes:
+        if not isinstance(chosen.get(part), int | None):
+            raise ValueError(f"In the data set {source}, {part} is a whole number, not {chosen[part]!r}.")
+    taken = {option: value for option, value in chosen.items() if option in own}
+    check_arguments(f"data set {source}", taken, load, given=("root", "download"))
     folder = default_root() if root is None else Path(root).expanduser()
     place = {key: value for key, value in (("root", folder), ("download", download)) if key in parameters}
-    data = load(**place, **{option: value for option, value in chosen.items() if option in own})
+    data = load(**place, **taken)
     if not isinstance(data, kind):
         what = getattr(data, "kind", f"a {type(data).__name__}")
         raise ValueError(f"The data set {source} is {what}; expected {kind.kind}.")
-    taken = {part: chosen[part] for part in sizes if chosen.get(part) is not None}
-    smaller: Data = data.subset(**taken) if taken else data
+    parts = {part: chosen[part] for part in sizes if chosen.get(part) is not None}
+    smaller: Data = data.subset(**parts) if parts else data
     return smaller
 
 

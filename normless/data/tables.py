@@ -68,7 +68,10 @@ def read_table(file: Path) -> pd.DataFrame:
     lines = (f"{line}\n" for line in read_lines(file))
     tabs = ".tsv" in file.suffixes
     rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
-    header, *cells = [[cell.strip() for cell in row] for row in rows if "".join(row).strip()] or [[]]
+    try:
+        header, *cells = [[cell.strip() for cell in row] for row in rows if "".join(row).strip()] or [[]]
+    except csv.Error as error:
+        raise DataFormatError(f"{file} is no table: {error}.") from error
     for number, row in enumerate(cells, 1):
         if len(row) != len(header):
             raise DataFormatError(

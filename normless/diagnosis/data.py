@@ -8,6 +8,7 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
+from normless.errors import InputsError, MissingValuesError
 
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
 LARGE = 10.0
@@ -21,12 +22,14 @@ def check_inputs(e: Examination) -> Steps:
     """Look for inputs that are not finite, or the same for all examples."""
     read = tensors(e.inputs)
     for one in read:
+        if one.is_meta:
+            raise MissingValuesError("Expected a batch with values, got a tensor on torch's device meta.")
         bad = ~one.detach().isfinite()
         if bad.any():
             example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0
             yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
             return "not finite"
-    batched = [one for one in read if one.dim()]
+    batched = [one for one in read if one.dim() and one.numel() and not one.is_complex()]
     if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
@@ -56,7 +59,7 @@ def check_targets(e: Examination) -> Steps:
     """Look for targets that the loss refuses."""
     error, targets = e.passed.error, e.targets
     if error is not None and not isinstance(targets, Tensor):
-        raise error
+        raise InputsError(f"The loss does not take targets that are a {type(targets).__name__}: {error}") from error
     if error is not None:
         yield _refused(targets, e.passed.logits, error)
         return "the loss refuses them"
@@ -88,7 +91,7 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     }
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_index = targets.dtype in (torch.int64, torch.uint8)
-    if len(targets) != len(logits) or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
+    if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         return finding("label_shape", 0.99, (), evidence)
     if not is_index and targets.dim() == logits.dim() - 1:
         return finding("label_type", 0.99, (), evidence)

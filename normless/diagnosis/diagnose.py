@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from normless.arguments import arguments_of
+from normless.arguments import arguments_of, require_network
 from normless.conversion import convert
 from normless.diagnosis import blocks, data, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
@@ -151,11 +151,15 @@ def diagnose(
 
     Raises:
         ValueError: the batch is no pair, or has no targets.
-        Exception: the network does not run on the inputs, or the loss fails for another reason than the targets.
+        InputsError: the network does not run on the inputs.
+        Exception: the loss fails for another reason than the targets.
     """
     inputs, targets = split_batch(batch)
     if targets is None:
         raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
+    require_network(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        trial_steps = 0
     examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
@@ -182,9 +186,10 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
     except RuntimeError as error:
         integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
         # An error after the pass is the loss's own.
-        if "passed" in vars(e) or not integers or "type" not in str(error):
+        said = str(error.__cause__ or error)
+        if "passed" in vars(e) or not integers or "type" not in said:
             raise
-        evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": str(error).splitlines()[0]}
+        evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}
         yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
         return
     for check in OF_PASS:

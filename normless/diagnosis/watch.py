@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from normless.arguments import require_network
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
@@ -314,4 +315,5 @@ def watch(model: nn.Module, interval: int = 20) -> Watch:
     Raises:
         ValueError: nothing of the network is trained, its weights are sharded, or the interval is below 1.
     """
+    require_network(model)
     return Watch(model, interval)

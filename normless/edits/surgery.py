@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from torch import Tensor, nn
 
+from normless.arguments import applied
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import running
@@ -113,7 +114,7 @@ class Surgery:
     def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
         """Run the network on its example inputs in evaluation, with hooks as those of `hooked`."""
         with self.hooked(paths, hook), running(self.model, training=False):
-            self.model(*self.inputs, **self.kwargs)
+            applied(self.model, *self.inputs, **self.kwargs)
 
     def need_inputs(self, what: str, scheme: str) -> None:
         """Check that example inputs came."""

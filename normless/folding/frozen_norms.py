@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless.arguments import require_network
 from normless.errors import UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
@@ -37,6 +38,7 @@ def freeze(model: Model) -> Model:
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
     """
+    require_network(model)
     copied = deepcopy(model)
     frozen: dict[nn.Module, nn.Module] = {
         norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
-from normless.arguments import carried_inputs, forward_arguments
+from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import replace_modules
 from normless.folding.network import fold
@@ -53,6 +53,7 @@ def fuse_for_inference(
     Raises:
         UnsupportedEditError: something cannot be folded exactly, by name; or as `fold`.
     """
+    require_network(model)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Container
 from importlib import import_module
 from math import prod
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normless.errors import NormlessError
 from normless.models.layers import MODELS
 from normless.registry import check_arguments
 from normless.spec import format_call, parse_call, split_source
@@ -21,6 +22,7 @@ Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
 TRANSFORMERS = "transformers"
+MOST = 1_000_000  # blocks, channels, classes
 # The libraries whose networks `normless.zoo`, a package of the laboratory, builds when a text names one, each with
 # the arguments that fit a network to a data set.
 ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TRANSFORMERS: ("num_labels",)}
@@ -88,7 +90,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 def is_path(call: str) -> bool:
     """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
     call = call.strip()
-    return call.endswith(".json") or "/" in call.partition("(")[0] or Path(call).is_dir()
+    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
 
 
 def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
@@ -126,16 +128,26 @@ def _split(spec: str) -> tuple[str, str]:
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
     """The network, and the inputs that come with it, if any do."""
     source, call = _split(spec)
-    if source == TRANSFORMERS:
-        return _zoo().text_classifier(call, classes=classes), None
-    name, arguments = parse_call(call)
+    if classes is not None and classes < 1:
+        raise ValueError(f"Expected 1 or more classes of {spec.strip()}, got {classes}.")
+    name, arguments = (call, {}) if source == TRANSFORMERS and is_path(call) else parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
-    if source in ZOOS:
-        return _zoo().image_network(source, name, fitted), None
-    if source == "normless":
+    if source not in (*ZOOS, "normless"):
+        return _checked(spec, MODELS.make(spec))
+    large = [f"{key}={value}" for key, value in fitted.items() if isinstance(value, int) and value > MOST]
+    if large:
+        raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
+    try:
+        if source == TRANSFORMERS:
+            return _zoo().text_classifier(call, classes=classes), None
+        if source in ZOOS:
+            return _zoo().image_network(source, name, fitted), None
         check_arguments(f"model normless:{name}", fitted, MODELS[name])
         return MODELS[name](**fitted), None
-    return _checked(spec, MODELS.find(f"{source}:{name}")(**arguments))
+    except (NormlessError, ValueError, ImportError):
+        raise
+    except Exception as error:  # Of many kinds in other libraries.
+        raise ValueError(f"{spec.strip()} cannot be built, {type(error).__name__}: {error}") from error
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:

@@ -9,4 +9,5 @@ from normless.process.output import add_json_flag as add_json_flag
 from normless.process.output import answer as answer
 from normless.process.output import only_json as only_json
 from normless.process.output import print_json as print_json
+from normless.process.yaml_files import read_yaml as read_yaml
 from normless.spec import jsonable as jsonable

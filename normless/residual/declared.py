@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from normless.arguments import carried_inputs, forward_arguments
+from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnresolvedStructureError
 from normless.nn import ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
@@ -102,6 +102,7 @@ def residual_map(
         UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported; with
             `strict`, something in it cannot be understood.
     """
+    require_network(model)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from math import log2
 from typing import Annotated, Any, Self
 
 from pydantic import Field
 
 from normless.train.settings import check_fields
 
+LARGEST_POWER = 1000
+"""Powers of two up to about this one have a floating-point number."""
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -45,6 +48,11 @@ class RateGrid:
         if not isinstance(lowest, int) or not isinstance(highest, int) or highest < lowest:
             raise ValueError(
                 f"Expected whole exponents from the lowest to the highest, got {lowest!r} to {highest!r}."
+            )
+        if max(abs(lowest), abs(highest)) * log2(base) > LARGEST_POWER:
+            raise ValueError(
+                f"Expected learning rates from 2^-{LARGEST_POWER} to 2^{LARGEST_POWER}, got exponents "
+                f"from {lowest} to {highest} of {base:g}."
             )
         return cls(tuple(base**exponent for exponent in range(lowest, highest + 1)), base, extensions)
 

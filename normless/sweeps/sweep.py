@@ -8,12 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, InstanceOf
 
 from normless.errors import NormlessError
+from normless.process import read_yaml
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import METRICS, kind_of
 from normless.train import Settings
@@ -21,6 +23,7 @@ from normless.train.settings import check_fields
 
 Labels = tuple[str, ...]
 Axis = Mapping[str, Mapping[str, Any]]
+MOST_RUNS = 1_000_000
 # An axis of such a name would hide a column of the table of runs.
 RESERVED = ("rate", "seed", "outcome", "hash", "error", *METRICS)
 
@@ -31,7 +34,7 @@ class SweepError(NormlessError, ValueError):
 
 def label_of(value: Any) -> str:
     """A value of a setting as a label: text unchanged, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
@@ -121,6 +124,12 @@ class Sweep:
                 f"The best {self.best} of {self.replicates} replicates cannot be taken; lower best or raise "
                 "replicates."
             )
+        runs = prod(map(len, self.axes.values())) * len(self.rates.rates) * self.replicates
+        if runs > MOST_RUNS:
+            raise SweepError(
+                f"The axes, rates and replicates of the sweep {self.name} are {runs:,} runs; a sweep has at most "
+                f"{MOST_RUNS:,}."
+            )
         self._check_settings()
         self._check_exclusions()
         self._check_combinations()
@@ -197,14 +206,12 @@ class Sweep:
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
         """The sweep described by a YAML file, see `from_dict`; a SweepError where the file describes none."""
-        import yaml
-
         try:
-            values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+            values = read_yaml(path)
         except OSError as error:
             raise SweepError(f"The sweep {path} cannot be read: {error.strerror}.") from error
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise SweepError(f"{path} is not YAML: {error}") from error
+        except ValueError as error:
+            raise SweepError(str(error)) from error
         if not isinstance(values, dict):
             raise SweepError(f"{path} should hold a mapping with name and rates, and holds {type(values).__name__}.")
         try:

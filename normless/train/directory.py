@@ -6,12 +6,13 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import yaml
 from filelock import FileLock, Timeout
 
 from normless.errors import NormlessError
+from normless.process import read_yaml
 from normless.train.durable_files import Digests, replaced
 from normless.train.result import Report
 from normless.train.settings import Settings
@@ -158,9 +159,8 @@ class RunDirectory(Generic[Config, Result]):
 
     def _stored_config(self) -> Config:
         try:
-            values: Any = yaml.safe_load(self.config.read_text(encoding="utf-8"))
-            return self.config_type.from_dict(dict(values))
-        except (yaml.YAMLError, ValueError, TypeError) as error:
+            return self.config_type.from_dict(dict(read_yaml(self.config)))
+        except (ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:

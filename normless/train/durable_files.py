@@ -75,7 +75,8 @@ class Digests:
         if not self.path.exists():
             return {}
         try:
-            listed: dict[str, list[str]] = json.loads(self.path.read_text(encoding="utf-8"))
-        except ValueError:
+            listed = json.loads(self.path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError):
             return {}
-        return listed
+        entries = listed.items() if isinstance(listed, dict) else ()
+        return {name: digests for name, digests in entries if isinstance(digests, list)}

@@ -17,7 +17,7 @@ from normless.data import BytePairs, stored_byte_pairs
 from normless.lifting import running
 from normless.optim import param_groups
 from normless.residual import ResidualMap
-from normless.saving import RECIPE_FILE, load, read_recipe
+from normless.saving import is_saved, load, read_recipe
 from normless.schemes import parse_scheme
 from normless.train.config import AdamConfig, RunConfig
 from normless.train.directory import VOCABULARY_FILE, RunDirectory
@@ -204,7 +204,7 @@ def build_adam(config: RunConfig, network: nn.Module, structure: ResidualMap) ->
 def saved_folder(model: str) -> Path | None:
     """The folder of a network saved by `normless.save` that the text of a model names, or None."""
     folder = Path(model.strip())
-    return folder if (folder / RECIPE_FILE).is_file() else None
+    return folder if is_saved(folder) else None
 
 
 def applied_scheme(config: RunConfig) -> str:

@@ -109,5 +109,5 @@ def test_gaussian_vectors_have_no_pixels_to_move() -> None:
     ],
 )
 def test_impossible_gaussians_are_refused(options: str) -> None:
-    with pytest.raises(ValueError, match=f"{options.split('=')[0]} of gaussian"):
+    with pytest.raises(ValueError, match=rf"{(name := options.split('=')[0])} of gaussian|gaussian, {name} is a "):
         load_data(f"gaussian({options})")

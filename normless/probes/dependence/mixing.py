@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import forward_arguments
+from normless.arguments import applied, forward_arguments, require_network
+from normless.errors import MissingValuesError
 from normless.lifting import unfused
 from normless.probes.dependence import influence
 from normless.probes.dependence.influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
@@ -102,6 +103,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
             example, or two passes on the same inputs differ.
     """
     model = getattr(model, "_orig_mod", model)  # A compiled network hides its modules in fused code.
+    require_network(model)
     arguments = forward_arguments(inputs, kwargs, example_inputs)
     batch = _batch_size(arguments)
     cudnn = torch.backends.cudnn
@@ -209,11 +211,13 @@ def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) 
     torch.manual_seed(_SEED)
     random.seed(_SEED)
     np.random.seed(_SEED)  # noqa: NPY002
-    return fresh(*positional, **named), fresh
+    return applied(fresh, *positional, **named), fresh
 
 
 def _batch_size(arguments: Arguments) -> int:
     """The number of examples, 2 or more: the length of axis 0 of the first tensor that has one."""
+    if any(tensor.is_meta for tensor in tensors_of(arguments)):
+        raise MissingValuesError("Expected inputs with values to be changed, got a tensor on torch's device meta.")
     length = next((tensor.shape[0] for tensor in tensors_of(arguments) if tensor.dim()), None)
     if length is None or length < 2:
         problem = "there is no tensor with an axis" if length is None else f"that has length {length}"

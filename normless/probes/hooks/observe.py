@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.optim import Optimizer
 
-from normless.arguments import arguments_of
+from normless.arguments import applied, arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.lifting import in_mode
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
@@ -72,7 +72,7 @@ def observe(
         logits = compute_logits(model, inputs)
         if targets is None:
             return float("nan")
-        value = loss(logits, targets)
+        value: Tensor = applied(loss, logits, targets)
         if backward:
             value.backward()  # type: ignore[no-untyped-call]
     return float(value.detach())
@@ -85,7 +85,7 @@ def compute_logits(model: Callable[..., Any], inputs: Any, overrides: Mapping[st
     """
     positional, named = arguments_of(inputs)
     if overrides is None:
-        output = model(*positional, **named)
+        output = applied(model, *positional, **named)
     else:
         message = "compute_logits(overrides=…) is replaced by a function that calls torch.func.functional_call."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
@@ -114,7 +114,7 @@ def descend(
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.enable_grad():
-            value = loss(compute_logits(model, inputs), targets)
+            value: Tensor = applied(loss, compute_logits(model, inputs), targets)
         number = float(value.detach())
         if has_diverged(number, limit):
             yield number

@@ -1,0 +1,46 @@
+"""What a command says of an error, on standard error."""
+
+from __future__ import annotations
+
+import sys
+from traceback import TracebackException, print_exception
+
+from normless.errors import NormlessError
+from normless.registry import FILES_OF_USERS
+
+# Errors of which the message says what is wrong with what the user gave.
+MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
+
+
+def report(error: BaseException, *, debug: bool) -> int:
+    """Say what is wrong, and return the exit code of the command.
+
+    A mistake is one sentence (2). An error in a file of the user's own is its traceback from there on, anything else
+    a sentence that asks for ``--debug`` (1).
+    """
+    own = None if isinstance(error, NormlessError) else _from_own_file(error)
+    sentence = " ".join(str(error).split()) or type(error).__name__
+    if debug:
+        print_exception(error, file=sys.stderr)
+    elif own is not None:
+        sys.stderr.write("".join(own.format(chain=False)))
+    if own is not None:
+        sys.stderr.write(f"normless: an error in a file of your own, {type(error).__name__}: {sentence}\n")
+        return 1
+    if isinstance(error, MISTAKES):
+        sys.stderr.write(f"normless: {sentence}\n")
+        return 2
+    advice = "" if debug else "; normless --debug COMMAND … shows where"
+    sys.stderr.write(f"normless: an unexpected {type(error).__name__}: {sentence.rstrip('.')}{advice}.\n")
+    return 1
+
+
+def _from_own_file(error: BaseException) -> TracebackException | None:
+    """The error as it came from a file of the user, without the lines that led there; None if it did not."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_code.co_filename not in FILES_OF_USERS:
+        at = at.tb_next
+    # Where a file holds a null byte, the error does not say which.
+    if at is None and not (isinstance(error, SyntaxError) and error.filename in {*FILES_OF_USERS, None}):
+        return None
+    return TracebackException(type(error), error, at)
