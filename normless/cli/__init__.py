@@ -18,7 +18,8 @@ __all__ += ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code.
 
-    A mistake of the user is one sentence on standard error and exit code 2; an interruption is exit code 130.
+    A mistake of the user is one sentence on standard error and exit code 2; an interruption is exit code 130, a run
+    that was saved and stopped at its time limit 75, and by SIGTERM 143.
     """
     from normless.cli.parser import main_help, parse
     from normless.errors import NormlessError
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(namespace)
     except (NormlessError, ValueError, OSError, ModuleNotFoundError) as error:
         sys.stderr.write(f"normless: {' '.join(str(error).split())}\n")
-        return 2
+        return int(getattr(error, "exit_code", 2))
     except KeyboardInterrupt:
         sys.stderr.write("normless: interrupted.\n")
         return 130
