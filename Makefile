@@ -5,13 +5,14 @@ INSTALLED := $(VENV)/.installed
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow fuzz zoo docs-zoo census lint format bench clean
+.PHONY: help demo test test-slow fuzz faults zoo docs-zoo census lint format bench clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
 	@echo "make test       the tests"
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
+	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
@@ -37,6 +38,11 @@ test-slow: $(INSTALLED)
 # `make fuzz FUZZ="--cases 2000 --seed 7 --kinds files call"` takes others.
 fuzz: $(INSTALLED)
 	$(BIN)/python tests/fuzz/fuzz.py $(FUZZ)
+
+# The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
+faults: $(INSTALLED)
+	PYTHONPATH=tests/sweeps $(BIN)/python tests/train/faults.py
+	$(BIN)/python -m pytest -m slow tests/sweeps/test_disturbed_sweep.py
 
 zoo: $(INSTALLED)
 	$(BIN)/python -m pytest tests/zoo

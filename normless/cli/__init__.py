@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     A mistake of the user is one sentence on standard error and exit code 2, an error in the user's own file its
     traceback and exit code 1, as is any other error; with ``--debug`` each is the whole traceback. An interruption is
-    exit code 130.
+    exit code 130, a run that was saved and stopped at its time limit 75, and by SIGTERM 143.
     """
     from normless.cli.mistakes import report
     from normless.cli.parser import main_help, parse

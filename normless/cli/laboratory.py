@@ -54,6 +54,9 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         metavar="I/N",
         help="carry out one of N parts, as 2/8; for machines that share nothing but the database",
     )
+    parser.add_argument(
+        "--wait", action="store_true", help="with --shard: wait for the other parts, and take part in added rates"
+    )
 
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
@@ -70,5 +73,6 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
         workers=namespace.get("workers"),
         executor=executor,
         shard=None if shard is None else Shard.from_text(shard),
+        wait=bool(namespace.get("wait")),
         listener=listener,
     )

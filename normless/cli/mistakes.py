@@ -15,7 +15,7 @@ MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
 def report(error: BaseException, *, debug: bool) -> int:
     """Say what is wrong, and return the exit code of the command.
 
-    A mistake is one sentence (2). An error in a file of the user's own is its traceback from there on, anything else
+    A mistake is one sentence (2, or the error's own `exit_code`). An error in a file of the user's own is its traceback from there on, anything else
     a sentence that asks for ``--debug`` (1).
     """
     own = None if isinstance(error, NormlessError) else _from_own_file(error)
@@ -29,7 +29,7 @@ def report(error: BaseException, *, debug: bool) -> int:
         return 1
     if isinstance(error, MISTAKES):
         sys.stderr.write(f"normless: {sentence}\n")
-        return 2
+        return int(getattr(error, "exit_code", 2))
     advice = "" if debug else "; normless --debug COMMAND … shows where"
     sys.stderr.write(f"normless: an unexpected {type(error).__name__}: {sentence.rstrip('.')}{advice}.\n")
     return 1

@@ -76,7 +76,8 @@ def result_text(facts: dict[str, Any], axes: list[str], file: object) -> str:
     if facts["errors"]:
         lines.append(f"to carry these out again: normless sweep retry {file}")
     if facts["missing"]:
-        lines.append(f"{facts['missing']} runs are missing, of other shards; start those, and this one again.")
+        shards = f"{facts['missing']} runs are missing, of other shards; "
+        lines.append(shards + "start those, and this one again, or each with --wait.")
     return "\n".join(lines)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from normless.sweeps.executors.executor import Executor, WorkerDiedError
 from normless.sweeps.progress import LaboratoryListener
@@ -42,11 +43,12 @@ def dispatch(
     listener: LaboratoryListener,
     *,
     keep: Path | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> None:
     """Carry out runs, given by hash, and store their rows; returns when every run has a row.
 
     Each has a folder in `work` while in flight. Once its row is stored, the folder is moved to `keep` or removed;
-    that of a failed run stays.
+    that of a failed run stays. `options` are as in `carry_out_run`.
     """
     waiting = deque(Attempt(name, config) for name, config in runs)
     running: dict[Future[RunRow], Attempt] = {}
@@ -58,7 +60,7 @@ def dispatch(
             group = repr([value for name, value in values.items() if name not in REPLICATE])
             # The process may have another working directory.
             directory = str((work / attempt.hash).absolute())
-            future = executor.submit(carry_out_run, config.COMMAND, values, directory, group=group)
+            future = executor.submit(carry_out_run, config.COMMAND, values, directory, options, group=group)
             running[future] = attempt
             future.add_done_callback(ended.put)
         rows = []
@@ -91,13 +93,18 @@ def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
 def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
     """The row of a run; None if its process died and the run may be submitted again."""
     try:
-        return future.result()
+        row = future.result()
     except WorkerDiedError as error:
         attempt.deaths += 1
         if attempt.deaths <= RESUBMISSIONS:
             return None
         text = f"{type(error).__name__}: {error} This happened {attempt.deaths} times."
         return failed_row(attempt.config, text, time.monotonic() - attempt.started)
+    if row.hash == attempt.hash:
+        return row
+    files = ", ".join(attempt.config.contents) or "its settings"
+    text = f"SweepError: the content of {files} changed while the sweep ran; start the sweep again."
+    return failed_row(attempt.config, text, row.seconds)
 
 
 def _put_away(folder: Path, keep: Path | None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,16 +16,21 @@ from typing import Any, Self, TypeVar
 
 from normless.errors import NormlessError
 from normless.sweeps.dispatch import dispatch
-from normless.sweeps.executors.executor import Executor, ExecutorFactory
+from normless.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
 from normless.sweeps.executors.local import LocalExecutor
 from normless.sweeps.progress import LaboratoryListener
 from normless.sweeps.result_tables import SweepResult, needed_runs
 from normless.sweeps.runs import RunRow
 from normless.sweeps.store import RunState, sqlite_url
-from normless.sweeps.sweep import Sweep
-from normless.train import Settings
+from normless.sweeps.sweep import Sweep, SweepError
+from normless.sweeps.worker import check_run
+from normless.train import RunConfig, Settings
+from normless.train.pauses import TerminatedError, on_sigterm
 
 Result = TypeVar("Result")
+
+# While a shard waits for the others.
+SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class WeightsError(NormlessError):
@@ -72,6 +79,7 @@ class Laboratory:
         workers: number of local processes, which share the cores; one per core if None.
         executor: creates the executor; local processes if None.
         shard: part of the runs that is carried out here; the others are only read.
+        wait: `run` returns when the runs of the other shards are finished too.
         listener: notified of finished runs.
 
     Attributes:
@@ -89,12 +97,15 @@ class Laboratory:
         workers: int | None = None,
         executor: ExecutorFactory | None = None,
         shard: Shard | None = None,
+        wait: bool = False,
         listener: LaboratoryListener | None = None,
     ) -> None:
         self.folder = folder
         self.work = folder / "work"
         self.kept = folder / "weights"
         self.shard = shard
+        self.wait = wait
+        self._checked: set[str] = set()
         self.listener = listener or LaboratoryListener()
         self.asked: set[str] = set()
         self._factory: ExecutorFactory = executor or partial(LocalExecutor, workers)
@@ -120,16 +131,26 @@ class Laboratory:
         """Carry out a sweep, extending its learning rates while an optimum lies at an end of them.
 
         Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard carries out
-        its part, so the last shards have to be started again until `missing` is 0.
+        its part; with `wait` it then waits for the others, and takes part in the extensions that their runs require.
+        Without it shards have to be started again until `missing` is 0.
         The metrics are columns of the table of runs; each has an optimum of its own.
+
+        Raises:
+            SweepError: the data, network or scheme of some combinations cannot be had; no run was begun.
         """
+        options = {} if sweep.time_limit is None else {"time_limit": sweep.time_limit}
         while True:
             needed = needed_runs(sweep, metrics, self.state.read)
             self.asked.update(name for name, _ in needed.points)
             missing = {name: point.config for name, point in needed.missing.items() if self._takes(name)}
-            if not missing:
+            if missing:
+                self._tell_of_former_rows(missing)
+                self._check(missing)
+                self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights, options=options)
+            elif self.wait and needed.missing:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            else:
                 return needed.result()
-            self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights)
 
     def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """The tables of the finished runs of a sweep; nothing is run."""
@@ -193,18 +214,70 @@ class Laboratory:
             self._executor = self._open.enter_context(self._factory())
         return self._executor
 
-    def _carry_out(self, runs: Mapping[str, Settings], *, finished: int, keep: bool = False) -> None:
-        """Carry out runs, by hash; `keep` keeps their folders."""
+    def _tell_of_former_rows(self, runs: Mapping[str, Settings]) -> None:
+        """Warn of rows that are not used since it is not known of which content of the user's files they are."""
+        named = [config for config in runs.values() if config.contents]
+        former = self.state.finished({config.hash_without_contents for config in named})
+        if former:
+            files = ", ".join(sorted({name for config in named for name in config.contents}))
+            warnings.warn(
+                f"{len(former)} rows of these settings are of a version that kept no digest of {files}; they are not "
+                "used, and their runs are carried out again.",
+                stacklevel=3,
+            )
+
+    def _check(self, runs: Mapping[str, Settings]) -> None:
+        """Check one run of each data, network and scheme that was not checked before, in the worker processes."""
+        distinct: dict[str, RunConfig] = {}
+        for config in runs.values():
+            if isinstance(config, RunConfig):
+                key = repr((config.COMMAND, config.model, config.scheme, config.data, dict(config.contents)))
+                distinct.setdefault(key, config)
+        executor = self._entered()
+        futures = {
+            key: executor.submit(check_run, one.COMMAND, one.to_dict(), str(self.work / "check"), group=key)
+            for key, one in distinct.items()
+            if key not in self._checked
+        }
+        errors: dict[str, list[str]] = {}
+        for key, future in futures.items():
+            # A process that dies, as for lack of memory, tells nothing of the settings.
+            with suppress(WorkerDiedError):
+                error = future.result()
+                if error is not None:
+                    one = distinct[key]
+                    errors.setdefault(error, []).append(f"{one.model} with {one.scheme} on {one.data}")
+        if errors:
+            raise SweepError(
+                "No run was begun, since some cannot start: "
+                + "; ".join(f"{', '.join(names)}: {error}" for error, names in errors.items())
+            )
+        self._checked |= distinct.keys()
+
+    def _carry_out(
+        self,
+        runs: Mapping[str, Settings],
+        *,
+        finished: int,
+        keep: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Carry out runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
         if not runs:
             return
         self.listener.on_begin(len(runs), finished)
         executor = self._entered()
         try:
             folder = self.kept if keep else None
-            dispatch(runs.items(), executor, self.state, self.work, self.listener, keep=folder)
+            with on_sigterm(_terminate):
+                dispatch(runs.items(), executor, self.state, self.work, self.listener, keep=folder, options=options)
         except BaseException as error:
             # End what still runs now; it resumes from its checkpoints when requested again.
             self._executor = None
             executor.__exit__(type(error), error, error.__traceback__)
             raise
         self.listener.on_end()
+
+
+def _terminate() -> None:
+    raise TerminatedError("The sweep was told to end (SIGTERM); its runs are saved, and the same command goes on.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import signature
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -19,6 +20,7 @@ from normless.process import read_yaml
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import METRICS, kind_of
 from normless.train import Settings
+from normless.train.pauses import seconds_of
 from normless.train.settings import check_fields
 
 Labels = tuple[str, ...]
@@ -101,6 +103,8 @@ class Sweep:
         run: the kind of run; see `normless.sweeps.kind_of`.
         exclude: labels by axis; combinations that have all labels of one entry are left out.
         keep_weights: keep the folders of the runs, with their weights; see `Laboratory.weights`.
+        time_limit: duration, as 90s, 10m or 1.5h, after which a run is saved and is a failed row; to retry it is to
+            go on with it. None for no limit.
 
     Raises:
         SweepError: a setting does not exist or a value is out of range, or no combination is left.
@@ -116,6 +120,7 @@ class Sweep:
     run: str = "train"
     exclude: Annotated[tuple[Mapping[str, str], ...], BeforeValidator(_exclusions)] = ()
     keep_weights: bool = False
+    time_limit: str | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, SweepError)
@@ -130,6 +135,8 @@ class Sweep:
                 f"The axes, rates and replicates of the sweep {self.name} are {runs:,} runs; a sweep has at most "
                 f"{MOST_RUNS:,}."
             )
+        if self.time_limit is not None:
+            self._check_time_limit(self.time_limit)
         self._check_settings()
         self._check_exclusions()
         self._check_combinations()
@@ -218,6 +225,15 @@ class Sweep:
             return cls.from_dict(values)
         except SweepError as error:
             raise SweepError(f"{path}: {error}") from error
+
+    def _check_time_limit(self, limit: str) -> None:
+        """It is a duration, and runs of this kind take one."""
+        try:
+            seconds_of(limit)
+        except ValueError as error:
+            raise SweepError(f"time_limit: {error}") from error
+        if "time_limit" not in signature(kind_of(self.run).function()).parameters:
+            raise SweepError(f"Runs of the kind {self.run} take no time_limit: their function has no such argument.")
 
     def _check_settings(self) -> None:
         """Every setting exists for the kind of run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import time
 from collections.abc import Mapping
@@ -14,17 +15,22 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from normless.process import available_cores
+from normless.sweeps.executors.executor import WorkerDiedError
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
 from normless.train import Settings, versions_of
+from normless.train.pauses import TerminatedError
 
 LOCK = "lock"
 EPOCHS = "epochs.parquet"
 
 
-def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRow:
+def carry_out_run(
+    kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
+) -> RunRow:
     """Carry out one run, or resume it from its folder, and return its row, of outcome `failed` if it raised.
 
-    The folder is locked, so that a second process waits and then reads the finished result.
+    The folder is locked, so that a second process waits and then reads the finished result. A worker process that is
+    told to end (SIGTERM) does so once the run is saved; the `options` are arguments of the kind's function.
     """
     config = kind_of(kind).settings_class().from_dict(values)
     folder = Path(directory)
@@ -33,7 +39,11 @@ def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRo
     # The system releases the lock when the process that holds it dies.
     with FileLock(folder / LOCK):
         try:
-            report = kind_of(kind).function()(config, folder)
+            report = kind_of(kind).function()(config, folder, **(options or {}))
+        except TerminatedError as error:
+            if parent_process() is not None:
+                os._exit(error.exit_code)
+            raise WorkerDiedError(f"its process ended: {error}") from error
         except (Exception, SystemExit) as error:
             return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
         except KeyboardInterrupt:
@@ -42,6 +52,18 @@ def carry_out_run(kind: str, values: Mapping[str, Any], directory: str) -> RunRo
                 raise
             return failed_row(config, "KeyboardInterrupt, raised by the run itself", time.perf_counter() - started)
     return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
+
+
+def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | None:
+    """What keeps a run from starting, as far as its data, network and scheme tell; None if nothing does."""
+    from normless.train.training_run import check_start
+
+    config = kind_of(kind).settings_class().from_dict(values)
+    try:
+        check_start(config, directory)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def failed_row(config: Settings, error: str, seconds: float) -> RunRow:

@@ -52,13 +52,33 @@ class TrainCommand:
         parser.add_argument(
             "--probe-every", type=int, default=100, help="at the first step and every so many after it"
         )
-        parser.add_argument("--restart", action="store_true", help="remove the run that the directory holds first")
+        parser.add_argument(
+            "--time-limit",
+            type=str | None,
+            default=None,
+            help="save and stop after this time, as 90s, 10m or 1.5h, with exit code 75; the same command goes on",
+        )
+        parser.add_argument(
+            "--checkpoint-every",
+            type=str | None,
+            default=None,
+            help="steps or time, as 500 or 10m, between two checkpoints within an epoch; null: at ends of epochs",
+        )
+        parser.add_argument(
+            "--lengthen",
+            action="store_true",
+            help="go on with a run of fewer epochs though its schedule depends on their number",
+        )
+        parser.add_argument(
+            "--restart", action="store_true", help="move the run that the directory holds to former/ and start anew"
+        )
         add_json_flag(parser)
 
     def run(self, namespace: Namespace) -> int:
         """Carry out the run that the arguments describe; prints its result. Every outcome is a success.
 
         Only the first of several processes prints: a progress bar on standard error, the result on standard output.
+        A run that is stopped before its end is a `StoppedError`.
         """
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
@@ -66,7 +86,8 @@ class TrainCommand:
         from normless.train.training_run import train
 
         carry_out: Any = train
-        how: dict[str, Any] = {"resume": not namespace.restart}
+        how: dict[str, Any] = {name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen")}
+        how["resume"] = not namespace.restart
         if namespace.probes is not None:
             from normless.probes import RideAlong, every
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
+from normless.train.contents import contents_of
 from normless.train.settings import (
     DecayPolicy,
     Device,
@@ -24,6 +26,8 @@ from normless.train.settings import (
 
 Schedule = Literal["hold_then_halve", "step", "cosine", "linear", "constant"]
 TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", "cosine", "linear", "constant"]
+# Schedules whose course does not depend on how long the training is.
+OPEN_ENDED = ("constant", "inverse_square_root")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +76,26 @@ class RunConfig(Settings):
     devices: PositiveInt = 1
     recompute: Recompute = "never"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        contents = contents_of(self.model, self.scheme, self.data, self.data_root)
+        object.__setattr__(self, "_contents", MappingProxyType(contents))
+
+    @property
+    def contents(self) -> Mapping[str, str]:
+        """See `Settings.contents`."""
+        contents: Mapping[str, str] = self.__dict__["_contents"]
+        return contents
+
     @property
     def scheme_text(self) -> str:
         """The scheme that is applied."""
         return self.scheme
+
+    @property
+    def is_open_ended(self) -> bool:
+        """See `Settings.is_open_ended`."""
+        return getattr(self, "schedule", None) in OPEN_ENDED and not getattr(self, "warmup", 0.0)
 
     @property
     def batch_limit(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -30,12 +31,13 @@ class RunDirectoryError(NormlessError, ValueError):
 class RunDirectory(Generic[Config, Result]):
     """Where a run of any kind keeps its files.
 
-    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last finished epoch and
-    `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves, `tensorboard/` the
-    same for TensorBoard, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for ``tokenizers``,
-    `translations.txt` the test set as translated by beam search, line by line; `digests.json` the SHA-256 of files
-    that are read again. A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that
-    trains locks `run.lock`; `former/` is the run that was replaced by one that started over.
+    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
+    it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
+    `tensorboard/` the same for TensorBoard, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
+    ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
+    SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
+    A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that trains locks `run.lock`;
+    `former/` is the run that was replaced by one that started over.
     The types are those of what `config.yaml` and `result.json` hold.
     """
 
@@ -55,7 +57,9 @@ class RunDirectory(Generic[Config, Result]):
         self.translations = path / "translations.txt"
         self.former = path / "former"
         self.digests = Digests(path)
+        self.contents = path / "contents.json"
         self.starts_over = False
+        self.lengthens = False
         self._lock_file = path / "run.lock"
         self._lock = FileLock(self._lock_file)
         self._begin_run: Callable[[], None] = self._take_lock
@@ -72,8 +76,9 @@ class RunDirectory(Generic[Config, Result]):
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
-            # A process that was killed as it began may have left a part of the configuration, and its lock.
-            left = [file.name for file in self._files() if file.exists() and file.suffix not in (".part", ".lock")]
+            # A process that was killed as it began may have left these, and parts of files.
+            early = [self.contents, self.digests.path, self._lock_file, *self.path.glob("*.part")]
+            left = [file.name for file in self._files() if file.exists() and file not in early]
             if left:
                 raise RunDirectoryError(
                     f"{self.path} holds {', '.join(left)} but no config.yaml that says of which run; "
@@ -82,26 +87,67 @@ class RunDirectory(Generic[Config, Result]):
             return
         if self.starts_over:
             return
-        stored, wanted = self._stored_config().identity(), config.identity()
+        former = self._stored_config()
+        stored, wanted = former.fields_of_identity(), config.fields_of_identity()
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
-        if differing:
-            there, here = self._stored_config().to_dict(), config.to_dict()
+        self._check_contents(config.contents)
+        doubled = getattr(config, "epochs_until_plateau", False)
+        if differing == ["epochs"] and config.epochs > former.epochs and not doubled:
+            if not (config.is_open_ended or self.lengthens):
+                raise RunDirectoryError(
+                    f"{self.path} holds the same run of {former.epochs} epochs, and its schedule depends on their "
+                    f"number: a run of {config.epochs} has other rates from its first step on. Name another "
+                    "directory, or go on at the rates of the longer one with lengthen=True (--lengthen)."
+                )
+        elif differing:
+            there, here = former.to_dict(), config.to_dict()
             changes = ", ".join(f"{name} is {there[name]!r} there and {here[name]!r} here" for name in differing)
             raise RunDirectoryError(
                 f"{self.path} holds another run: {changes}. Name another directory, or start over there with "
                 "resume=False (--restart)."
             )
 
-    def begin(self, config: Config) -> None:
-        """Make the directory, and that of the run around it, and write the configuration.
+    def _check_contents(self, contents: Mapping[str, str]) -> None:
+        """Raise a RunDirectoryError if the run began with another content of the user's files, or other data."""
+        if not self.contents.exists():
+            if contents:
+                warnings.warn(
+                    f"The run in {self.path} is of a version that kept no digest of {', '.join(contents)}; whether "
+                    "its content is still the same is not known.",
+                    stacklevel=2,
+                )
+            return
+        self.check_intact(self.contents)
+        stored = json.loads(self.contents.read_text(encoding="utf-8"))
+        changed = [name for name, digest in contents.items() if stored.get(name, digest) != digest]
+        if changed:
+            raise RunDirectoryError(
+                f"{self.path} holds a run of another content of {', '.join(changed)}, which has changed since then. "
+                f"Restore it, name another directory, or start over there with resume=False (--restart). It is in "
+                f"{self.contents.name}: delete that file if the change does not matter."
+            )
 
-        A run that starts over moves the files of the one before to `former/`, in place of what is there.
+    def begin(self, config: Config, data: str | None = None) -> None:
+        """Make the directory, and that of the run around it, and write the configuration and digests of its files.
+
+        A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
+        resumed on data of another provenance than `data` is a RunDirectoryError.
         """
         self._begin_run()
         self.path.mkdir(parents=True, exist_ok=True)
         if self.starts_over and self.config.exists():
             self._set_aside()
         self.starts_over = False
+        recorded = dict(config.contents) | ({} if data is None else {"the data, by its provenance": data})
+        if not self.config.exists():
+            with self.digests.replaced(self.contents) as part:
+                part.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        else:
+            if self.contents.exists():
+                self._check_contents(recorded)
+            if self._stored_config().epochs != config.epochs:
+                # The result of a run that is lengthened is not that of the longer one.
+                self.result.unlink(missing_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
@@ -139,9 +185,14 @@ class RunDirectory(Generic[Config, Result]):
                     "resume=False (--restart)."
                 )
 
-    def stored_result(self) -> Result | None:
-        """The result, or None of an unfinished run or one that starts over; a damaged one is a RunDirectoryError."""
+    def stored_result(self, config: Config | None = None) -> Result | None:
+        """The result, or None of an unfinished run or one that starts over; a damaged one is a RunDirectoryError.
+
+        With `config`, None where the run there has fewer epochs.
+        """
         if self.starts_over or not self.result.exists():
+            return None
+        if config is not None and self.config.exists() and self._stored_config().epochs < config.epochs:
             return None
         self.check_intact(self.result)
         return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
@@ -150,6 +201,8 @@ class RunDirectory(Generic[Config, Result]):
         """Write the result."""
         with self.digests.replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        # Nothing goes on from the checkpoints of a finished run but a longer one, from the last.
+        self.previous_checkpoint.unlink(missing_ok=True)
 
     def stored_config(self) -> Config:
         """The configuration; a RunDirectoryError if there is no readable config.yaml."""
@@ -165,5 +218,12 @@ class RunDirectory(Generic[Config, Result]):
 
     def _files(self) -> list[Path]:
         fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        fixed += [self.previous_checkpoint, self.vocabulary, self.translations, self.digests.path, self._lock_file]
+        fixed += [
+            self.contents,
+            self.previous_checkpoint,
+            self.vocabulary,
+            self.translations,
+            self.digests.path,
+            self._lock_file,
+        ]
         return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

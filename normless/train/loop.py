@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -21,7 +23,8 @@ from normless.residual import ResidualMap, residual_map
 from normless.train.config import RunConfig
 from normless.train.memory import recompute_where_needed
 from normless.train.objective import accumulate_gradients, in_memory_order, l2_term, mean_of_processes
-from normless.train.run_files import write_table
+from normless.train.pauses import GO_ON, STOPS, Pauses, stop_of
+from normless.train.run_files import save_checkpoint, write_table
 from normless.train.run_listener import RunListener
 from normless.train.schedules import set_rate
 from normless.train.task import EpochTraining, Task
@@ -122,11 +125,22 @@ def check_measurable(config: RunConfig) -> None:
         raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")
 
 
-def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[Any, Any]] = ()) -> EpochTraining:
-    """Train for one epoch, counted from 0; ends early at the first loss that diverged.
+def train_epoch(
+    training: Training,
+    epoch: int,
+    listeners: Sequence[RunListener[Any, Any]] = (),
+    *,
+    pauses: Pauses | None = None,
+    begun: Mapping[str, Any] | None = None,
+) -> EpochTraining:
+    """Train for one epoch, counted from 0, or for the rest of one that has `begun`, as its checkpoint tells.
 
-    On the CPU a loss is read before its step; on an accelerator, and between processes, after up to
-    `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then left out.
+    It ends early at the first loss that diverged. On the CPU a loss is read before its step; on an accelerator, and
+    between processes, after up to `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then
+    left out.
+
+    Raises:
+        StoppedError: `pauses` stops the run, which is saved.
     """
     task, fabric = training.task, training.fabric
     # Torch's generators, which dropout draws from, depend on the epoch and the process alone.
@@ -135,8 +149,13 @@ def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[
     training.network.train()
     at_once = fabric.device.type == "cpu" and fabric.world_size == 1
     record = _Record(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
+    batches = enumerate(task.train_batches(epoch, **task.place(fabric)))
     start = time.perf_counter()
-    for index, batch in enumerate(task.train_batches(epoch, **task.place(fabric))):
+    if begun is not None:
+        deque(islice(batches, record.restore(begun)), maxlen=0)
+        _set_generators(fabric, begun["generators"])
+        start -= begun["seconds"]
+    for index, batch in batches:
         done = epoch * task.steps_per_epoch + index
         record.result.lr = task.lr(done)
         set_rate(training.optimizer, record.result.lr)
@@ -146,6 +165,18 @@ def train_epoch(training: Training, epoch: int, listeners: Sequence[RunListener[
             break
         task.clip(training.clipped)
         training.optimizer.step()
+        # Probes' measurements are kept by the epoch: runs with them are saved at its end alone.
+        if pauses is None or training.ride_along is not None or index + 1 == task.steps_per_epoch:
+            continue
+        code = pauses.due(fabric, done + 1)
+        if code == GO_ON:
+            continue
+        if record.read():
+            break
+        within = record.state() | {"seconds": time.perf_counter() - start, "generators": _generators(fabric)}
+        save_checkpoint(fabric, task.directory, training.network, training.optimizer, epoch, within)
+        if code in STOPS:
+            raise stop_of(code, f" after step {index + 1} of {task.steps_per_epoch} of epoch {epoch + 1}")
     if record.result.diverged is None and not record.read():
         record.average()
     record.result.seconds = time.perf_counter() - start
@@ -165,6 +196,20 @@ class _Record:
     def add(self, loss: Tensor, accuracy: Tensor, l2: Tensor) -> None:
         """A step of this process, without synchronization."""
         self._steps.append((loss, accuracy, l2))
+
+    def state(self) -> dict[str, Any]:
+        """The steps so far, as `restore` takes them: the losses read, and of each process what was added."""
+        added = [torch.stack(values).to(self._fabric.device) for values in zip(*self._steps, strict=True)]
+        return {"losses": list(self.result.losses), "added": [gathered(self._fabric, values) for values in added]}
+
+    def restore(self, state: Mapping[str, Any]) -> int:
+        """Take over the steps of `state`, and return their number; with another number of processes, their means."""
+        fabric, added = self._fabric, state["added"]
+        same = len(added[0]) == fabric.world_size
+        own = [values[fabric.global_rank] if same else values.double().mean(0).to(values.dtype) for values in added]
+        self._steps = list(zip(*(values.to(fabric.device).unbind() for values in own), strict=True))
+        self.result.losses.extend(state["losses"])
+        return len(self._steps)
 
     def read(self) -> bool:
         """Read the new losses, as means over all processes; whether one of them has diverged."""
@@ -189,3 +234,26 @@ class _Record:
         series = torch.stack([losses.double(), (losses + l2.to(losses.device)).double(), accuracies.double()])
         means = mean_of_processes(self._fabric, series.sum(1)) / len(losses)
         self.result.loss, self.result.loss_with_l2, self.result.accuracy = means.tolist()
+
+
+def gathered(fabric: Fabric, values: Tensor) -> Tensor:
+    """The values [processes, …] of all processes, on the CPU."""
+    every: Tensor = fabric.all_gather(values)  # type: ignore[assignment]
+    return every.reshape(fabric.world_size, *values.shape).cpu()
+
+
+def _generators(fabric: Fabric) -> list[Tensor]:
+    """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
+    states = [torch.get_rng_state()]
+    states += [torch.cuda.get_rng_state(fabric.device)] if fabric.device.type == "cuda" else []
+    return [gathered(fabric, state.to(fabric.device)) for state in states]
+
+
+def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
+    """Restore `_generators`; those of another number of processes, or kind of device, are left out."""
+    if len(states[0]) != fabric.world_size:
+        return
+    own = [state[fabric.global_rank] for state in states]
+    torch.set_rng_state(own[0])
+    if fabric.device.type == "cuda" and len(own) > 1:
+        torch.cuda.set_rng_state(own[1], fabric.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -21,14 +21,19 @@ from normless.train.durable_files import Digests, replaced
 
 
 def save_checkpoint(
-    fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer, epoch: int
+    fabric: Fabric,
+    directory: RunDirectory[Any, Any],
+    network: nn.Module,
+    optimizer: Optimizer,
+    epoch: int,
+    within: Mapping[str, Any] | None = None,
 ) -> None:
     """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
 
-    The checkpoint of the epoch before is kept. No generator's state is saved: each epoch seeds its generators from
-    (seed, epoch).
+    The checkpoint before it is kept. `within` is what `train_epoch` needs of an unfinished epoch, generators' states
+    included; each epoch seeds its generators from (seed, epoch).
     """
-    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch}
+    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch, "within": within}
     path = directory.checkpoint
     with (
         directory.digests.replaced(path, keep=directory.previous_checkpoint)
@@ -40,15 +45,18 @@ def save_checkpoint(
 
 def load_checkpoint(
     fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer
-) -> int:
-    """Restore what `save_checkpoint` wrote and return the number of finished epochs: 0 where there is no file."""
+) -> tuple[int, Mapping[str, Any] | None]:
+    """Restore what `save_checkpoint` wrote and return the number of finished epochs, and what it was given `within`.
+
+    These are 0 and None where there is no file.
+    """
     path = intact_checkpoint(directory)
     if path is None:
-        return 0
+        return 0, None
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
     with _readable(path):
-        fabric.load(path, state, weights_only=True)
-    return int(state["epoch"])
+        rest = fabric.load(path, state, weights_only=True)
+    return int(state["epoch"]), rest.get("within")
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -72,7 +80,7 @@ def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
                 there[0].unlink(missing_ok=True)
                 warnings.warn(
                     f"{there[0]} was damaged, not as the run wrote it, and is removed; the run goes on from "
-                    f"{path.name}, an epoch earlier.",
+                    f"{path.name}, a checkpoint earlier.",
                     stacklevel=2,
                 )
             return path

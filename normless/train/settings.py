@@ -95,7 +95,12 @@ class Settings:
             raise ValueError(f"A training run has no setting {', '.join(unknown)}; it has {', '.join(known)}.")
         return cls(**values)
 
-    def identity(self) -> dict[str, Any]:
+    @property
+    def contents(self) -> Mapping[str, str]:
+        """Digests of the user's files that the fields name, as they were when this was made."""
+        return {}
+
+    def fields_of_identity(self) -> dict[str, Any]:
         """The fields that define the run: all but the location of its data, the kind of processor and its memory."""
         return {
             name: value
@@ -103,11 +108,29 @@ class Settings:
             if name not in _PLACE and (name not in self.ADDED or value != self.ADDED[name])
         }
 
+    def identity(self) -> dict[str, Any]:
+        """`fields_of_identity`, and under `contents` the digests of files that they name, if any."""
+        return self.fields_of_identity() | ({"contents": dict(self.contents)} if self.contents else {})
+
+    @property
+    def is_open_ended(self) -> bool:
+        """Whether the rate of a step does not depend on `epochs`, so that a longer run begins as a shorter one."""
+        return False
+
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
-        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash_of(self.identity())
+
+    @property
+    def hash_without_contents(self) -> str:
+        """The hash that it had before `contents` were part of it."""
+        return _hash_of(self.fields_of_identity())
+
+
+def _hash_of(identity: Mapping[str, Any]) -> str:
+    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,9 +19,11 @@ from normless.train.config import RunConfig, TextConfig, TrainConfig, Translatio
 from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
 from normless.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
+from normless.train.pauses import Pauses
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
 from normless.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
+from normless.train.settings import Settings
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
 from normless.train.translation_task import TranslationTask
@@ -41,6 +43,9 @@ class _Options(TypedDict, total=False):
     on_epoch: Callable[[Any], None] | None
     listeners: Sequence[RunListener[Any, Any]]
     ride_along: RideAlong | None
+    time_limit: str | None
+    checkpoint_every: str | None
+    lengthen: bool
 
 
 @overload
@@ -57,10 +62,13 @@ def train(
     on_epoch: Callable[[Any], None] | None = None,
     listeners: Sequence[RunListener[Any, Any]] = (),
     ride_along: RideAlong | None = None,
+    time_limit: str | None = None,
+    checkpoint_every: str | None = None,
+    lengthen: bool = False,
 ) -> TrainingResult[Any]:
     """Carry out a run in a directory and return its result.
 
-    An interrupted run resumes after its last finished epoch; on the CPU it ends with the same weights, bit for bit,
+    An interrupted run resumes from its last checkpoint; on the CPU it ends with the same weights, bit for bit,
     as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
     result and not an error. The caller's random state stays as it is.
 
@@ -72,9 +80,14 @@ def train(
         on_epoch: called with the row of every finished epoch.
         listeners: informed of starts, steps, epochs and ends, by the first process alone.
         ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
-            in the directory, a file per epoch. The run's weights and results are the same as without.
+            in the directory, a file per epoch. The run's weights and results are the same as without. It has
+            checkpoints at the ends of epochs alone.
+        time_limit: duration, as 90s, 10m or 1.5h, after which it is saved and stopped.
+        checkpoint_every: steps or a duration, as 500 or 10m, between two checkpoints within an epoch.
+        lengthen: go on with a run of fewer epochs, though the schedule's course depends on their number.
 
     Raises:
+        StoppedError: it reached its time limit, or was told to end by SIGTERM, and is saved.
         RunDirectoryError: the directory holds another run or damaged files, or another process trains in it.
         ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
         DataNotFoundError: the data is not available.
@@ -87,8 +100,10 @@ def train(
     every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
     if not fabric.is_global_zero:
         every, ride_along = [], None
-    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along)
-    with _own_state(config, fabric, place, resume=resume):
+    pauses = Pauses(time_limit, checkpoint_every)
+    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses)
+    place.lengthens = lengthen
+    with _own_state(config, fabric, place, resume=resume), pauses.listening():
         if isinstance(config, TrainConfig) and config.epochs_until_plateau:
             result: TrainingResult[Any] = _train_until_plateau(config, place, once)
             if fabric.is_global_zero:
@@ -160,17 +175,18 @@ def _train_once(
     fabric: Fabric,
     listeners: Sequence[RunListener[Any, Any]],
     ride_along: RideAlong | None,
+    pauses: Pauses,
 ) -> Any:
     """Carry out one training, or what is left of it; the result of a finished one is read."""
-    result = place.stored_result()
+    result = place.stored_result(config)
     if result is None:
         training = assemble(_task_type(type(config))(config, place), fabric, ride_along)
         if fabric.is_global_zero:
-            place.begin(config)
+            place.begin(config, training.task.data.provenance)
             training.task.save_vocabulary()
         # Until then others would read the checkpoint of a run that is replaced.
         fabric.barrier()
-        result = _trained(training, listeners)
+        result = _trained(training, listeners, pauses)
         if fabric.is_global_zero:
             place.store_result(result)
         fabric.barrier()
@@ -179,17 +195,18 @@ def _train_once(
     return result
 
 
-def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> TrainingResult[Any]:
+def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses) -> TrainingResult[Any]:
     """Go through the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
-    finished = load_checkpoint(fabric, place, training.network, training.optimizer)
+    finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
     steps = task.steps_per_epoch
     curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
     for listener in listeners:
         listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
     try:
         for epoch in range(finished, task.config.epochs):
-            trained = train_epoch(training, epoch, listeners)
+            trained = train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
+            begun = None
             row = None if trained.diverged is not None else _row(training, epoch + 1, trained)
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
@@ -198,6 +215,8 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]]) -> 
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
                 listener.on_epoch(row)
+            if epoch + 1 < task.config.epochs:
+                pauses.check(fabric)
         return _result(training, curves, None)
     finally:
         curves.close()
@@ -236,10 +255,20 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
     )
 
 
-def trained_network(directory: Path | str) -> nn.Module:
-    """The network of an image run after its last finished epoch, on the CPU, in evaluation mode.
+def check_start(config: Settings, directory: Path | str) -> None:
+    """Load the data of a run, build its network and convert it, as its start does; nothing is written.
 
-    A directory with no run, or with one that finished no epoch, is a RunDirectoryError.
+    Errors are those of `train`. A configuration of another type is not checked.
+    """
+    if isinstance(config, RunConfig):
+        with torch.random.fork_rng(devices=[]):
+            _task_type(type(config))(config, _place(directory, type(config))).build_network()
+
+
+def trained_network(directory: Path | str) -> nn.Module:
+    """The network of an image run as of its last checkpoint, on the CPU, in evaluation mode.
+
+    A directory with no run, or with one that has no checkpoint, is a RunDirectoryError.
     """
     return _network_and_data(directory, TrainConfig)[0]
 

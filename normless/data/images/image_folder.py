@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -159,6 +160,7 @@ class FileImages(ImageData):
             num_workers=min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from the global one
+            worker_init_fn=_ignore_sigterm,
         )
         for images, labels in loader:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
@@ -170,6 +172,11 @@ class FileImages(ImageData):
             for file, label in zip(map(Path, files.paths), files.labels.tolist(), strict=True):
                 digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size} {label}\n".encode())
         return f"sha256 of file names, lengths and labels {digest.hexdigest()[:12]}"
+
+
+def _ignore_sigterm(_: int) -> None:
+    """Leave SIGTERM, which a cluster sends to every process of a job, to the process that trains: it saves first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 class _Decoder(Dataset[tuple[Tensor, int]]):

@@ -1,0 +1,84 @@
+"""Digests of the user's files that a configuration names: with another content it is another run."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from normless.spec import split_source, split_terms
+
+# Data sets that are the user's own folder.
+FOLDERS = ("image_folder", "labelled_text", "parallel_text")
+# The files of a larger folder count by their names and lengths alone.
+MOST_BYTES = 2**28
+_SAVED = ("recipe.json", "model.safetensors", "vocabulary.json")
+
+
+def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> dict[str, str]:
+    """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
+
+    What such a file imports, and what lies in the folders of downloaded data sets, has none.
+    """
+    named = {str(path): path for text in (model, scheme, data) for path in _paths(text)}
+    if split_source(data)[1].partition("(")[0].strip() in FOLDERS and not split_source(data)[0]:
+        from normless.data import default_root
+
+        named[data] = default_root() if data_root is None else Path(data_root).expanduser()
+    # A sweep makes thousands of configurations: a folder of data is looked through once a second at most.
+    second = int(time.monotonic())
+    return {
+        text: _digest(path, _stamp(path, second if text == data else None))
+        for text, path in named.items()
+        if path.exists()
+    }
+
+
+def _paths(text: str) -> Iterator[Path]:
+    """The files or folders in the text of a model, a scheme or data; a scheme's terms may name several."""
+    for term in split_terms(text):
+        source = split_source(term)[0]
+        if source.endswith(".py:"):
+            yield Path(source[:-1])
+    whole = text.strip()
+    if whole.startswith("transformers:"):
+        whole = whole.removeprefix("transformers:").strip()
+        if "/" in whole or whole.endswith(".json"):
+            yield Path(whole)
+    elif (Path(whole) / _SAVED[0]).is_file():
+        yield Path(whole)
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself; of a folder every file, of a saved network's its own."""
+    if path.is_file():
+        return [path]
+    if (path / _SAVED[0]).is_file():
+        return [path / name for name in _SAVED if (path / name).is_file()]
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _stamp(path: Path, second: int | None) -> tuple[tuple[str, int, int], ...]:
+    """Names, lengths and times of the files, by which a known digest is that of today; once in a `second`, if any."""
+    return _stamp_once(path, second) if second is not None else _stamp_once.__wrapped__(path, None)
+
+
+@lru_cache(maxsize=8)
+def _stamp_once(path: Path, _: int | None) -> tuple[tuple[str, int, int], ...]:
+    times = ((file, file.stat()) for file in _files(path))
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    """SHA-256 over the names, lengths and contents of the files, wherever the folder lies."""
+    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or (path / _SAVED[0]).is_file()
+    for name, size, _ in stamp:
+        own = "" if path.is_file() else Path(name).relative_to(path).as_posix()
+        whole.update(f"{own} {size}\n".encode())
+        if small or path.is_file():
+            with Path(name).open("rb") as file:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()
