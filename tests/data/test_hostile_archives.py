@@ -46,7 +46,7 @@ def test_a_member_cannot_leave_the_folder(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(utils, "download_url", download)
     folder = tmp_path / "root" / "data"
     # Of an absolute name, what follows the slash is a name inside.
-    refused = pytest.raises(DataNotFoundError, match="Downloading http://a/b.tar.gz into .* failed")
+    refused = pytest.raises(DataNotFoundError, match=r"Downloading http://a/b\.tar\.gz into .* failed")
     with nullcontext() if way == "absolute" else refused:
         fetch_images(folder, lambda _: [("http://a/b.tar.gz", "b.tar.gz", "0" * 32)])
     assert [path.name for path in outside.iterdir()] == ["own"]
