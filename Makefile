@@ -2,10 +2,16 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+LOWEST ?= .venv-lowest
+# A test file or more for each dependency of the extras.
+LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package.py tests/residual tests/folding tests/probes/test_measure.py \
+  tests/diagnosis/test_diagnosis.py tests/cli tests/data tests/plots tests/train/test_train_command.py tests/train/test_resume.py \
+  tests/train/decoding tests/train/test_text_run.py tests/sweeps tests/integrations tests/models/test_text_classifier.py \
+  tests/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow fuzz faults zoo docs-zoo census lint format bench clean
+.PHONY: help demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -13,6 +19,7 @@ help:
 	@echo "make test-slow  the tests that take minutes"
 	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
+	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
@@ -43,6 +50,15 @@ fuzz: $(INSTALLED)
 faults: $(INSTALLED)
 	PYTHONPATH=tests/sweeps $(BIN)/python tests/train/faults.py
 	$(BIN)/python -m pytest -m slow tests/sweeps/test_disturbed_sweep.py
+
+# Older libraries warn of what they use of one another.
+lowest:
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip compile --quiet --upgrade --resolution lowest-direct --extra all --python $(LOWEST)/bin/python \
+	  --output-file $(LOWEST)/lowest.txt pyproject.toml
+	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/lowest.txt --editable . pytest hypothesis psutil scikit-learn mpmath
+	$(LOWEST)/bin/python -m pytest -m "not slow and not zoo" -W ignore $(LOWEST_TESTS)
 
 zoo: $(INSTALLED)
 	$(BIN)/python -m pytest tests/zoo

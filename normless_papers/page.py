@@ -109,7 +109,10 @@ def _figure(one: Reproduction, out: Path) -> str:
         return ""
     name = f"{one.id.replace('/', '-')}-{one.budget}"
     said = f"{one.published.title}. {one.figure}" if one.figure else one.published.title
-    return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)
+    try:
+        return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)
+    except ValueError as error:
+        raise ResultError(f"{path} cannot be read: {error} Remove it, or carry {one.id} out again.") from error
 
 
 def _finding(results: Sequence[Reproduction]) -> str:

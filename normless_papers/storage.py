@@ -46,7 +46,10 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
     """The result of an artefact at a budget, or None if there is none; ResultError if it cannot be read."""
     path = folder_of(out, id, budget) / RESULT
     try:
-        return Reproduction.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        result = Reproduction.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        if (result.id, result.budget) != (id, budget):
+            raise ResultError(f"expected the result of {id} at {budget}, got {result.id} at {result.budget}")
+        return result
     except FileNotFoundError:
         return None
     except (ResultError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:

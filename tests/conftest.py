@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 # The same examples in every run; `--hypothesis-profile=default` draws new ones.
 settings.register_profile("repeatable", derandomize=True)
@@ -20,3 +28,21 @@ if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium: that of the system, or else the one that playwright has installed."""
+    system = next(filter(None, map(shutil.which, BROWSERS)), None)
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is missing")
+    # Chromium refuses to build its sandbox for root.
+    arguments = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
+    with sync_api.sync_playwright() as driver:
+        try:
+            started = driver.chromium.launch(executable_path=system, args=arguments)
+        except sync_api.Error as error:
+            if "chromium" in os.environ.get("NORMLESS_TESTS_REQUIRE", "").split():
+                raise
+            pytest.skip(f"no Chromium to look at the page with: {str(error).splitlines()[0]}")
+        yield started
+        started.close()

@@ -15,8 +15,8 @@ MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
 def report(error: BaseException, *, debug: bool) -> int:
     """Say what is wrong, and return the exit code of the command.
 
-    A mistake is one sentence (2, or the error's own `exit_code`). An error in a file of the user's own is its traceback from there on, anything else
-    a sentence that asks for ``--debug`` (1).
+    A mistake is one sentence (2, or the error's own `exit_code`). An error in a file of the user's own is its
+    traceback from there on, anything else a sentence that asks for ``--debug`` (1).
     """
     own = None if isinstance(error, NormlessError) else _from_own_file(error)
     sentence = " ".join(str(error).split()) or type(error).__name__

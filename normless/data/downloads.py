@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -69,14 +70,16 @@ def find_or_fetch(
 def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]) -> None:
     """Download the `files` that ``torchvision.datasets`` lists into a folder, and unpack archives there."""
     datasets = import_extra("zoo", "Downloading", "torchvision.datasets")
-    from torchvision.datasets.utils import download_and_extract_archive, download_url
+    from torchvision.datasets.utils import download_url
 
     for url, name, digest in files(datasets):
         with _staged(folder, url) as staging:
+            download_url(url, str(staging), name, digest)
             if name.endswith(".tar.gz"):
-                download_and_extract_archive(url, str(staging), filename=name, md5=digest, remove_finished=True)
-            else:
-                download_url(url, str(staging), name, digest)
+                with tarfile.open(staging / name) as archive:
+                    # Refuses what would lie outside the folder.
+                    archive.extractall(staging, filter="data")
+                (staging / name).unlink()
 
 
 def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
@@ -103,7 +106,7 @@ def _staged(folder: Path, url: str) -> Iterator[Path]:
                 target = folder / item.name
                 if not target.exists():
                     item.rename(target)
-    except (OSError, RuntimeError, HTTPException) as error:
+    except (OSError, RuntimeError, HTTPException, tarfile.TarError) as error:
         for one in made:
             with suppress(OSError):
                 one.rmdir()

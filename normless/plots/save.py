@@ -14,9 +14,8 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from normless.plots.palette import css_variables
+from normless.plots.safe_svg import safe_svg
 
-SVG = "{http://www.w3.org/2000/svg}"
-LINK = "{http://www.w3.org/1999/xlink}href"
 # Lengths are in points, of which a hundredth cannot be seen.
 DECIMALS = 2
 # A figure takes the width that a page gives it, up to so many times its own.
@@ -50,21 +49,14 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
 
     Colours of `normless.plots.palette` become style-sheet variables, the light colour as fallback, for dark pages;
     ids carry ``name``, so that two figures of one page do not collide; the ``description`` is for screen readers.
-    Scripts are removed, lengths are rounded to hundredths of a point, and the figure is as wide as the page has room,
-    up to `MAGNIFIED` times its own width.
+    Only what draws is left (see `safe_svg`), lengths are rounded to hundredths of a point, and the figure is as wide
+    as the page has room, up to `MAGNIFIED` times its own width. A ValueError if the text is no SVG file.
     """
-    root = ElementTree.fromstring(svg)
-    _remove_invisible(root)
+    root = safe_svg(svg)
     for element in root.iter():
-        element.tag = element.tag.removeprefix(SVG)
-        if LINK in element.attrib:
-            element.set("href", element.attrib.pop(LINK))
-        for attribute, value in list(element.attrib.items()):
-            if attribute.lower().startswith("on") or value.strip().lower().startswith("javascript:"):
-                del element.attrib[attribute]
-            else:
-                text = _own_ids(attribute, _rounded(attribute, value), name)
-                element.set(attribute, _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), text))
+        for attribute, value in element.attrib.items():
+            text = _own_ids(attribute, _rounded(attribute, value), name)
+            element.set(attribute, _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), text))
         # Line feeds and indentation between elements.
         if element.tag not in ("text", "tspan", "style") and not (element.text or "").strip():
             element.text = None
@@ -77,14 +69,6 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
     root.set("role", "img")
     root.set("aria-label", description)
     return ElementTree.tostring(root, encoding="unicode")
-
-
-def _remove_invisible(root: ElementTree.Element) -> None:
-    for parent in list(root.iter()):
-        for child in list(parent):
-            kind = child.tag.rpartition("}")[2] if isinstance(child.tag, str) else "comment"
-            if kind in ("metadata", "script", "foreignObject", "comment"):
-                parent.remove(child)
 
 
 def _rounded(attribute: str, value: str) -> str:

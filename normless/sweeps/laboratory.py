@@ -74,7 +74,7 @@ class Laboratory:
     after an interruption. The worker processes start on first use and are reused until the context is left.
 
     Args:
-        folder: of the runs in flight, the kept weights and the SQLite table; created if missing.
+        folder: of the runs in flight, the kept weights and the SQLite table; created when a run is carried out.
         url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
         workers: number of local processes, which share the cores; one per core if None.
         executor: creates the executor; local processes if None.
@@ -111,7 +111,8 @@ class Laboratory:
         self._factory: ExecutorFactory = executor or partial(LocalExecutor, workers)
         self._open = ExitStack()
         self._executor: Executor | None = None
-        self.state = self._open.enter_context(RunState(url or sqlite_url(folder / "runs.sqlite")))
+        place = sqlite_url(folder / "runs.sqlite") if url is None else url
+        self.state = self._open.enter_context(RunState(place, on_wait=self.listener.on_wait))
         # Ends the processes of a laboratory that was not closed.
         self._finalizer = weakref.finalize(self, self._open.close)
 
@@ -265,6 +266,8 @@ class Laboratory:
         """Carry out runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
         if not runs:
             return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state.create()
         self.listener.on_begin(len(runs), finished)
         executor = self._entered()
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ class LaboratoryListener:
 
     def on_resubmit(self, config_hash: str, error: str) -> None:
         """The process of a run died, and the run resumes in another."""
+
+    def on_wait(self, sentence: str) -> None:
+        """The database does not answer and is waited for."""
+        sys.stderr.write(f"{sentence}\n")
 
     def on_end(self) -> None:
         """All runs of the set that are carried out here are finished."""

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import orjson
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
 from normless.errors import NormlessError
@@ -35,12 +35,22 @@ RUNS = sa.Table(
     sa.Column("versions", sa.JSON, nullable=False),
 )
 
+# A file, and nothing that SQLite keeps in memory or reads as a URI of its own.
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///(?!:memory:|file:)[^?]+")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
+# Strict: a password with a character that belongs into none is not taken for a host.
+_SERVER = re.compile(
+    rf"(?P<scheme>{_SCHEME.pattern})((?P<user>[^:/?#@]*)(?P<password>:[^/?#@]*)?@)?"
+    r"(?P<place>[\w.-]*(:\d+)?(/[\w.-]*)?)(\?[^@]*)?"
+)
 # Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
 BATCH = 1000
 BUSY_SECONDS = 60.0
-PAUSE_SECONDS = 0.5
+# Between two attempts: the first, and the longest, to which they double.
+PAUSE_SECONDS, LONGEST_PAUSE = 0.25, 8.0
 # For so long a database that is being opened may refuse connections.
-RESTART_SECONDS = 15.0
+RESTART_SECONDS = 60.0
+OPENING = "cannot be opened"
 
 
 class StateError(NormlessError):
@@ -48,33 +58,32 @@ class StateError(NormlessError):
 
 
 class RunState:
-    """The table of finished runs; a context manager.
+    """The table of finished runs; a context manager. It is created before the first row, not by reading.
 
     Args:
-        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE; the table is created if missing.
+        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
         patience: seconds for which a request is repeated while the server does not answer.
+        opening: the same for the first request.
+        on_wait: told in a sentence, once per request, that the database is waited for.
 
     Raises:
-        StateError: there is no such database, or its driver is not installed.
+        StateError: there is no such database, its driver is not installed, or its rows would not last.
     """
 
-    def __init__(self, url: str, *, patience: float = 300.0) -> None:
-        self.url = url
-        self._patience = RESTART_SECONDS
-        try:
-            self._shown = sa.make_url(url).render_as_string(hide_password=True)
-            self._engine = _engine(url)
-            self._do(_create_table, "cannot be opened", _is_restarting)
-        except ModuleNotFoundError as error:
-            raise StateError(
-                f"{error.name}, the driver of {self._shown}, is not installed: pip install 'normless[postgres]'."
-            ) from error
-        except (ArgumentError, NoSuchModuleError) as error:
-            without_password = re.sub(r"(?<=:)[^:@/]*(?=@)", "***", url)
-            raise StateError(
-                "Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, "
-                f"got {without_password!r}: {error}."
-            ) from error
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float = 300.0,
+        opening: float = RESTART_SECONDS,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._shown = shown_url(url)
+        self._patience, self._on_wait = opening, on_wait
+        self._exists = False
+        self._engine, self._file = _engine(url, self._shown)
+        self._opened_file = _identity(self._file)
+        self._has_table()
         self._patience = patience
 
     def __enter__(self) -> Self:
@@ -87,10 +96,17 @@ class RunState:
         """Close all connections."""
         self._engine.dispose()
 
+    def create(self) -> None:
+        """Create the table if it is missing."""
+        if not self._exists:
+            self._do(_create_table, OPENING)
+            self._exists = True
+
     def add(self, rows: Sequence[RunRow]) -> None:
         """Insert rows, all or none; a row whose hash is in the table already is ignored."""
         if not rows:
             return
+        self.create()
         dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         statement = dialect.insert(RUNS).on_conflict_do_nothing(index_elements=[RUNS.c.hash])
         # Not asdict, which would copy every number of every epoch.
@@ -107,54 +123,112 @@ class RunState:
 
     def hashes(self) -> set[str]:
         """Every run that has a row."""
+        if not self._has_table():
+            return set()
         return set(self._do(lambda connection: connection.execute(sa.select(RUNS.c.hash)).scalars().all()))
 
     def remove(self, hashes: Collection[str]) -> None:
         """Delete the rows of these runs."""
-        for batch in _batches(hashes):
+        for batch in _batches(hashes if self._has_table() else ()):
             self._do(partial(sa.Connection.execute, statement=sa.delete(RUNS).where(RUNS.c.hash.in_(batch))))
 
     def _select(self, hashes: Collection[str], what: Any) -> Iterator[dict[str, Any]]:
-        for batch in _batches(hashes):
+        for batch in _batches(hashes if self._has_table() else ()):
             statement = sa.select(what).where(RUNS.c.hash.in_(batch))
             yield from map(dict, self._do(partial(_mappings, statement)))
 
-    def _do(
-        self,
-        work: Callable[[sa.Connection], Answer],
-        failure: str = "failed",
-        is_temporary: Callable[[DBAPIError], bool] | None = None,
-    ) -> Answer:
+    def _has_table(self) -> bool:
+        """Whether there is a table, also of another process by now; a missing file is not created."""
+        if not self._exists and (self._file is None or self._file.exists()):
+            self._exists = self._do(lambda connection: sa.inspect(connection).has_table(RUNS.name), OPENING)
+        return self._exists
+
+    def _do(self, work: Callable[[sa.Connection], Answer], failure: str = "failed") -> Answer:
         """Carry out a transaction, and repeat it while the database is away; it must be idempotent."""
-        deadline = time.monotonic() + self._patience
+        deadline, pause = time.monotonic() + self._patience, PAUSE_SECONDS
         while True:
             try:
                 with self._engine.begin() as connection:
-                    return work(connection)
+                    answer = work(connection)
+                    self._check_file()
+                    return answer
             except DBAPIError as error:
-                if not (is_temporary or _is_temporary)(error) or time.monotonic() > deadline:
-                    raise StateError(f"The runs' database {self._shown} {failure}: {error.orig}.") from error
-            time.sleep(PAUSE_SECONDS)
+                said = f"The runs' database {self._shown} {failure}: {' '.join(str(error.orig).split())}"
+                temporary = _is_restarting if failure == OPENING else _is_temporary
+                if not temporary(error) or time.monotonic() + pause > deadline:
+                    raise StateError(f"{said}.") from error
+            if pause == PAUSE_SECONDS:
+                self._on_wait(f"{said}; waiting up to {self._patience:g} s for it.")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _check_file(self) -> None:
+        """SQLite goes on with a file that was deleted, and its rows are lost."""
+        now = _identity(self._file)
+        if self._opened_file not in (None, now):
+            raise StateError(
+                f"The runs' database {self._shown} was deleted or replaced while it was in use; "
+                "put it back, or start again, with a new one."
+            )
+        self._opened_file = now
 
 
 def sqlite_url(path: Path) -> str:
-    """The URL of a SQLite file; its folder is created."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """The URL of a SQLite file."""
     return f"sqlite:///{path}"
 
 
-def _engine(url: str) -> sa.Engine:
-    """Connections to a database, ready for several processes at once."""
-    place = sa.make_url(url.replace("postgres://", "postgresql://", 1) if url.startswith("postgres://") else url)
-    if place.drivername == "postgresql":
-        place = place.set(drivername="postgresql+psycopg")
-    if place.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ArgumentError(f"{place.get_backend_name()} is neither SQLite nor PostgreSQL")
-    if place.get_backend_name() == "postgresql":
-        return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads)
-    engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
-    sa.event.listen(engine, "connect", _prepare_sqlite)
-    return engine
+def shown_url(url: str) -> str:
+    """A database's URL as messages may show it: without its password, and without all that might be part of one."""
+    if _SQLITE.fullmatch(url):
+        return url
+    parts = _SERVER.fullmatch(url)
+    if parts is None:
+        return f"{scheme[0]}***" if (scheme := _SCHEME.match(url)) else "***" if url else "''"
+    password = ":***" if parts["password"] else ""
+    return f"{parts['scheme']}{parts['user'] or ''}{password}{'@' if parts['user'] else ''}{parts['place']}"
+
+
+def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
+    """Connections to a database, ready for several processes at once, and the file of SQLite."""
+    problem = None
+    try:
+        place = sa.make_url(re.sub("^postgres:", "postgresql:", url))
+        if place.drivername == "postgresql":
+            place = place.set(drivername="postgresql+psycopg")
+        kind = place.get_backend_name()
+        # Else a part of the password is taken for a host, which messages name.
+        if "@" in (place.host or "") or ("@" in url and re.search("://[^@]*[/?#]", url)):
+            problem = "in a password, @ / ? # are written as %40 %2F %3F %23"
+        elif kind == "postgresql":
+            return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads), None
+        elif kind != "sqlite":
+            problem = f"{kind} is neither SQLite nor PostgreSQL"
+        elif _SQLITE.fullmatch(url) is None:
+            problem = "a database in memory, and the runs in it, would be gone with this process"
+        else:
+            engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
+            sa.event.listen(engine, "connect", _prepare_sqlite)
+            return engine, Path(str(place.database))
+    except ModuleNotFoundError as error:
+        raise StateError(
+            f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[postgres]'."
+        ) from error
+    except (SQLAlchemyError, ValueError):
+        problem = "it is no URL of that form"
+    # Not chained: the errors of SQLAlchemy quote the URL.
+    raise StateError(
+        f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {shown}: {problem}."
+    )
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    """Which file a path leads to; None if to none."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,9 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
     library = import_extra("zoo", f"{source}:{name}", module)
     if not (library.is_model(name) if source == "timm" else name in library.list_models()):
         raise ValueError(f"{source} has no model {name!r}; {listing}.")
+    if source == "torchvision" and "weights_backbone" in signature(library.get_model_builder(name)).parameters:
+        # Left out, these weights are downloaded.
+        arguments = {"weights_backbone": None} | arguments
     try:
         model: nn.Module = getattr(library, create)(name, **arguments)
     except TypeError as error:

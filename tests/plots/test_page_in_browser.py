@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,34 +11,14 @@ from artefact_pages import KINDS, PAPERS, PER_PAPER, card_id, made_up_page
 from normless.plots.artefacts import write_artefacts
 from normless.plots.palette import PAPER, TEXT
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright, which drives the browser, is not installed")
-
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CARDS = len(PAPERS) * PER_PAPER
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Of what a selector finds, as far as it is to be seen: left, top, right, bottom.
 BOXES = """selector => [...document.querySelectorAll(selector)].filter(one => one.checkVisibility())
     .map(one => one.getBoundingClientRect()).map(box => [box.left, box.top, box.right, box.bottom])"""
 WIDE = {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Chromium: that of the system, or else the one that playwright has installed."""
-    system = next(filter(None, map(shutil.which, BROWSERS)), None)
-    # Chromium refuses to build its sandbox for root.
-    arguments = ["--no-sandbox"] if getattr(os, "geteuid", lambda: 1)() == 0 else []
-    with sync_api.sync_playwright() as driver:
-        try:
-            started = driver.chromium.launch(executable_path=system, args=arguments)
-        except sync_api.Error as error:
-            if "chromium" in os.environ.get("NORMLESS_TESTS_REQUIRE", "").split():
-                raise
-            pytest.skip(f"no Chromium to look at the page with: {str(error).splitlines()[0]}")
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -36,6 +37,7 @@ def row(name: str, **changes: Any) -> RunRow:
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
+        (tmp_path / "new").mkdir()
         return sqlite_url(tmp_path / "new" / "runs.sqlite")
     found: str = request.getfixturevalue("postgres_url")
     return found
@@ -127,18 +129,87 @@ def test_a_server_that_stays_away_is_an_error(postgres_server: ThrowawayPostgres
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("nothing", "Expected a database as sqlite:///FILE or postgresql://"),
-        ("mysql://host/base", "mysql is neither SQLite nor PostgreSQL"),
-        ("mysql://me:secret@host/base", r"got 'mysql://me:\*\*\*@host/base'"),
+        ("nothing", r"Expected a database as sqlite:///FILE or postgresql://.*, got \*\*\*: it is no URL"),
+        ("", "got '': it is no URL"),
+        ("mysql://host/base", "got mysql://host/base: mysql is neither SQLite nor PostgreSQL"),
+        ("mysql://me:SECRET@host/base", r"got mysql://me:\*\*\*@host/base"),
+        ("postgresq://me:SECRET@host/base", r"postgresq is neither"),
         ("oracle+nothing://host/base", "oracle is neither SQLite nor PostgreSQL"),
         ("sqlite:////nowhere/at/all/runs.sqlite", "cannot be opened: unable to open database file"),
-        ("postgresql://someone:secret@127.0.0.1:1/base", "postgresql://someone:\\*\\*\\*@127.0.0.1:1/base cannot be"),
+        ("postgresql://someone:SECRET@127.0.0.1:1/base", r"postgresql://someone:\*\*\*@127.0.0.1:1/base cannot be"),
+        ("postgresql://127.0.0.1:1/base?password=SECRET", r"postgresql://127.0.0.1:1/base cannot be"),
+        ("postgresql://127.0.0.1:1/base?user=me&password=a@SECRET", r"postgresql://\*\*\*: in a password, @ / "),
+        ("postgresql://127.0.0.1:1/base?nonsense=SECRET", r"postgresql://127.0.0.1:1/base cannot be"),
+        ("host=h password=SECRET dbname=d", r"got \*\*\*: it is no URL"),
+        ("postgresql:/me:SECRET@host/base", r"got \*\*\*: it is no URL"),
+        ("postgresql://me:a@SECRET@host/base", r"got postgresql://\*\*\*: in a password, @ / "),
+        ("postgresql://me:1/SECRET@127.0.0.1:1/base", r"postgresql://\*\*\*: in a password, @ / "),
+        ("postgresql://me:1?SECRET@127.0.0.1:1/base", r"postgresql://\*\*\*: in a password, @ / "),
+        ("postgresql://host:SECRET/base", "it is no URL"),
+        ("sqlite://", "a database in memory, and the runs in it, would be gone with this process"),
+        ("sqlite://:memory:", "Expected a database"),
+        ("sqlite:///:memory:", "a database in memory"),
+        ("sqlite:///file:runs?mode=memory&uri=true", "a database in memory"),
     ],
 )
-def test_a_database_that_is_none_is_refused_at_once(url: str, said: str) -> None:
+def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
+    url: str, said: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[str] = []
     with pytest.raises(StateError, match=said) as caught:
-        RunState(url)
-    assert "secret" not in str(caught.value)
+        RunState(url, opening=0.1, on_wait=told.append).create()
+    traceback_of_all = "".join(traceback.format_exception(caught.value))
+    printed = capfd.readouterr()
+    for text in (str(caught.value), traceback_of_all, caplog.text, printed.out, printed.err, *told):
+        assert "SECRET" not in text
+
+
+def test_reading_creates_nothing(url: str, tmp_path: Path) -> None:
+    with RunState(url) as state, RunState(url) as other:
+        assert state.hashes() == state.finished(["a"]) == set()
+        assert state.read(["a"]) == {}
+        state.remove(["a"])
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+        # The table of another process is seen once it is there.
+        other.add([row("a")])
+        assert state.hashes() == {"a"}
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_deleted_while_it_is_open_takes_no_rows(tmp_path: Path, replaced: bool) -> None:
+    file = tmp_path / "runs.sqlite"
+    with RunState(sqlite_url(file)) as state:
+        state.add([row("a")])
+        for part in tmp_path.iterdir():
+            part.unlink()
+        if replaced:
+            with RunState(sqlite_url(file)) as other:
+                other.add([row("b")])
+        for use in (lambda: state.add([row("c")]), state.hashes, lambda: state.remove(["a"])):
+            with pytest.raises(
+                StateError, match="was deleted or replaced while it was in use; put it back, or start"
+            ):
+                use()
+    assert file.exists() == replaced
+
+
+def test_a_server_that_is_down_at_first_is_waited_for_with_a_sentence(
+    postgres_server: ThrowawayPostgres, postgres_url: str
+) -> None:
+    told: list[str] = []
+    postgres_server.stop()
+    back = threading.Timer(1.0, postgres_server.start)
+    back.start()
+    try:
+        with RunState(postgres_url, on_wait=told.append) as state:
+            state.add([row("a")])
+            assert state.hashes() == {"a"}
+    finally:
+        back.join()
+    (sentence,) = told
+    assert "cannot be opened: " in sentence
+    assert "refused" in sentence
+    assert sentence.endswith("waiting up to 60 s for it.")
 
 
 def test_what_is_no_database_is_named(tmp_path: Path) -> None:

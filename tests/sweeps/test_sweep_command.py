@@ -101,6 +101,39 @@ def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: An
     assert len([line for line in printed.splitlines() if line.startswith(("none", "fixup"))]) == 4
 
 
+@pytest.mark.parametrize("command", ["status", "export", "prune"])
+def test_what_only_reads_creates_nothing(file: Path, tmp_path: Path, said: Any, command: str) -> None:
+    before = set(tmp_path.rglob("*"))
+    facts, code, _ = said(command, str(file), *([str(tmp_path / "runs.csv")] if command == "export" else []))
+    assert code == 0
+    assert (facts["missing"] == 24) if command == "export" else True
+    assert set(tmp_path.rglob("*")) - before <= {tmp_path / "runs.csv"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresq://lab:SECRET@h/d",
+        "mysql://h/d?password=SECRET",
+        "h password=SECRET",
+    ],
+)
+def test_a_database_that_would_lose_runs_or_is_none_is_refused(
+    file: Path, tmp_path: Path, capsys: Capture, url: str
+) -> None:
+    for command in ("status", "run"):
+        assert main(["sweep", command, str(file), "--out", str(tmp_path / "out"), "--json", "--db", url]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("normless: Expected a database as sqlite:///FILE or postgresql://")
+        assert printed.err.count("\n") == 1
+        assert "SECRET" not in printed.err
+    assert not (tmp_path / "out").exists()
+
+
 def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> None:
     wide = tiny_sweep(base={"good": 1.0})
     narrow = tiny_sweep(base={"good": 1.0}, axes={"scheme": axis_of("scheme", ["none"])})
