@@ -61,11 +61,10 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
 def subject_of(namespace: Namespace) -> Subject:
     """Build the network, convert it by `--scheme`, and make the batch."""
     shape = image_shape(namespace)
-    if not 1 <= namespace.batch_size * prod(shape or (1,)) <= MOST_NUMBERS:
-        raise ValueError(
-            f"Expected --batch-size to be 1 or more, of images of together at most {MOST_NUMBERS:,} numbers, "
-            f"got {namespace.batch_size}."
-        )
+    if namespace.batch_size < 1:
+        raise ValueError(f"Expected --batch-size to be 1 or more, got {namespace.batch_size}.")
+    if namespace.batch_size * prod(shape or (1,)) > MOST_NUMBERS:
+        raise ValueError(f"Expected a --batch-size of at most {MOST_NUMBERS:,} numbers, got {namespace.batch_size}.")
 
     import torch
 
