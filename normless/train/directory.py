@@ -92,6 +92,9 @@ class RunDirectory(Generic[Config, Result]):
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         self._check_contents(config.contents)
         doubled = getattr(config, "epochs_until_plateau", False)
+        if "devices" in differing and not self.result.exists():
+            # Another number of processes goes on with the same batches.
+            differing.remove("devices")
         if differing == ["epochs"] and config.epochs > former.epochs and not doubled:
             if not (config.is_open_ended or self.lengthens):
                 raise RunDirectoryError(

@@ -258,11 +258,13 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
 def check_start(config: Settings, directory: Path | str) -> None:
     """Load the data of a run, build its network and convert it, as its start does; nothing is written.
 
-    Errors are those of `train`. A configuration of another type is not checked.
+    Errors are those of `train`. A subclass is checked as the kind of run that it derives from; a configuration of
+    another type is not checked.
     """
-    if isinstance(config, RunConfig):
+    kind = next((one for one in type(config).__mro__ if one in TASKS), None)
+    if kind is not None:
         with torch.random.fork_rng(devices=[]):
-            _task_type(type(config))(config, _place(directory, type(config))).build_network()
+            _task_type(kind)(config, _place(directory, kind)).build_network()
 
 
 def trained_network(directory: Path | str) -> nn.Module:

@@ -100,7 +100,10 @@ def test_any_other_error_is_a_sentence_that_asks_for_debug(
         (["inspect", "normless:dense", "--image", "3", "1000000", "1000000"], "at most 268,435,456"),
         (["inspect", f"normless:dense(depth={'(' * 400})"], "Expected NAME or NAME(key=value, …)"),
         (["inspect", "normless:dense", "--classes", "-1"], "Expected 1 or more classes of normless:dense, got -1."),
-        (["probe", "normless:dense", "--batch-size", "1000000000"], "--batch-size to be 1 or more"),
+        (
+            ["probe", "normless:dense", "--batch-size", "1000000000"],
+            "Expected a --batch-size of at most 268,435,456 numbers, got 1000000000",
+        ),
         (["probe", "normless:dense", "--data", "digits(train='all')"], "train is a whole number"),
         (["train", "--config", "bomb.yaml"], "Expected YAML without aliases"),
         (["sweep", "status", "bomb.yaml"], "at most 100,000 values"),

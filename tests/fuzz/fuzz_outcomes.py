@@ -151,10 +151,10 @@ def _begun() -> Iterator[None]:
 
     original = training_run.train_epoch
 
-    def train_epoch(training: Any, epoch: int, *rest: Any) -> Any:
+    def train_epoch(training: Any, epoch: int, *rest: Any, **options: Any) -> Any:
         if epoch > 0:
             raise Enough
-        return original(training, epoch, *rest)
+        return original(training, epoch, *rest, **options)
 
     def begin(*_: Any, **__: Any) -> None:
         raise Enough

@@ -44,22 +44,48 @@ NORM_FREE = (
 )
 PER_BATCH = ("batch_norm", "ghost_batch_norm(size=12)")
 PROGRAM = """
-import sys
-from normless.train import TrainConfig, train
+import os, signal, sys
+from pathlib import Path
+from normless.train import TrainConfig, train, training_run
+
+original = training_run.train_epoch
+
+def train_epoch(training, epoch, *rest, **options):
+    lost = Path(sys.argv[1]) / "lost"
+    if lost.exists() and epoch == 1 and training.fabric.global_rank == 1:
+        lost.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(training, epoch, *rest, **options)
+
+training_run.train_epoch = train_epoch
 config = TrainConfig.from_dict({config!r})
 for number, scheme in enumerate({schemes!r}):
     train(TrainConfig.from_dict({{**config.to_dict(), "scheme": scheme}}), f"{{sys.argv[1]}}/{{number}}")
 """
 
 
-def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
-    """By scheme, the largest difference of a weight after training by two processes and by one."""
+def two_ranks(folder: Path, schemes: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    """Train by two processes, in `folder/two/NUMBER`; one is lost where `folder/two/lost` exists."""
     program = folder / "program.py"
     program.write_text(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes))
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, folder / "two"]
+    command = [
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *options,
+        program,
+        folder / "two",
+    ]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    return subprocess.run(
+        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
+    """By scheme, the largest difference between a weight after training by two processes and by one."""
     largest = {}
     for number, scheme in enumerate(schemes):
         train(replace(CONFIG, scheme=scheme), folder / "one" / str(number))
@@ -78,10 +104,37 @@ def test_two_ranks_are_one_without_norms_that_mix_examples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], norm_free: tuple[str, ...]
 ) -> None:
     per_batch = PER_BATCH[: len(norm_free)]
-    largest = differences(tmp_path, (*norm_free, *per_batch))
+    schemes = (*norm_free, *per_batch)
+    # The first begins in one process.
+    train_first_epoch(replace(CONFIG, scheme=schemes[0]), tmp_path / "two" / "0")
+    done = two_ranks(tmp_path, schemes)
+    assert done.returncode == 0, done.stderr
+    largest = differences(tmp_path, schemes)
     if os.environ.get("NORMLESS_TABLES"):
         with capsys.disabled():
             print("", *(f"{scheme:28} {value:.1e}" for scheme, value in largest.items()), sep="\n")  # noqa: T201
     assert all(largest[scheme] <= 1e-10 for scheme in norm_free), largest
     # Each process has the statistics of its own half.
     assert all(1e-5 < largest[scheme] < 1 for scheme in per_batch), largest
+
+
+def train_first_epoch(config: TrainConfig, folder: Path) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, folder, on_epoch=interrupt)
+
+
+@pytest.mark.slow
+def test_a_lost_rank_ends_the_job_and_the_next_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "lost").touch()
+    done = two_ranks(tmp_path, ("fixup",))
+    assert not (tmp_path / "two" / "lost").exists()
+    assert done.returncode != 0
+    assert "Signal 9 (SIGKILL)" in done.stderr
+    assert not (tmp_path / "two" / "0" / "result.json").exists()
+    done = two_ranks(tmp_path, ("fixup",))
+    assert done.returncode == 0, done.stderr
+    assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
