@@ -74,7 +74,6 @@ def two_ranks(folder: Path, schemes: tuple[str, ...]) -> subprocess.CompletedPro
         "--standalone",
         "--nproc-per-node",
         "2",
-        *options,
         program,
         folder / "two",
     ]
