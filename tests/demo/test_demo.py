@@ -140,7 +140,7 @@ class Known:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def submit(self, function: Any, kind: str, values: dict[str, Any], directory: str, group: Any) -> Future[Any]:
+    def submit(self, function: Any, kind: str, values: dict[str, Any], *_: Any, group: Any) -> Future[Any]:
         future: Future[Any] = Future()
         if function is check_run:
             future.set_result(None)
