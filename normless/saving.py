@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -25,10 +24,9 @@ from normless.conversion import convert, scheme_of
 from normless.errors import RecipeError
 from normless.models.spec import TRANSFORMERS, ZOOS, Inputs, build_model, build_with_inputs, is_path
 from normless.schemes import parse_scheme
-from normless.spec import absolute
+from normless.spec import RECIPE_FILE, absolute
 
 WEIGHTS_FILE = "model.safetensors"
-RECIPE_FILE = "recipe.json"
 _FORMAT = 1
 _TENSOR = {"shape", "dtype"}
 
@@ -209,11 +207,6 @@ def _stored(path: Path) -> dict[str, Tensor]:
             return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
     except (OSError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
-
-
-def is_saved(folder: str | Path) -> bool:
-    """Whether a folder holds a saved network; a text too long for a path names none."""
-    return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
 
 
 def digest_of(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -10,6 +11,8 @@ from math import isfinite, isnan
 from pathlib import Path
 from typing import Any
 
+RECIPE_FILE = "recipe.json"
+"""The file that makes a folder a saved network; see `normless.save`."""
 _OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 
 
@@ -89,6 +92,11 @@ def split_source(text: str) -> tuple[str, str]:
     head, opening, rest = text.strip().partition("(")
     source, colon, name = head.partition(":") if ":" in head else ("", "", head)
     return source + colon, f"{name.strip()}{opening}{rest}"
+
+
+def is_saved(folder: str | Path) -> bool:
+    """Whether a folder holds a saved network; a text too long for a path names none."""
+    return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
 
 
 def _value(node: ast.expr) -> Any:

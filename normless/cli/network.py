@@ -58,7 +58,8 @@ def model_with_inputs(
     import torch
 
     from normless.models.spec import build_with_inputs
-    from normless.saving import is_saved, load_with_inputs
+    from normless.saving import load_with_inputs
+    from normless.spec import is_saved
 
     if not is_saved(spec):
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)

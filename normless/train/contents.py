@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from normless.spec import split_source, split_terms
+from normless.spec import RECIPE_FILE, is_saved, split_source, split_terms
 
 # Data sets that are the user's own folder.
 FOLDERS = ("image_folder", "labelled_text", "parallel_text")
 # The files of a larger folder count by their names and lengths alone.
 MOST_BYTES = 2**28
-_SAVED = ("recipe.json", "model.safetensors", "vocabulary.json")
+_SAVED = (RECIPE_FILE, "model.safetensors", "vocabulary.json")
 
 
 def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> dict[str, str]:
@@ -30,9 +31,9 @@ def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> di
     # A sweep makes thousands of configurations: a folder of data is looked through once a second at most.
     second = int(time.monotonic())
     return {
-        text: _digest(path, _stamp(path, second if text == data else None))
+        text: _digest(path, _stamp_within(second, path) if text == data else _stamp(path))
         for text, path in named.items()
-        if path.exists()
+        if os.path.exists(path)  # noqa: PTH110 - a text too long for a path is none
     }
 
 
@@ -47,7 +48,7 @@ def _paths(text: str) -> Iterator[Path]:
         whole = whole.removeprefix("transformers:").strip()
         if "/" in whole or whole.endswith(".json"):
             yield Path(whole)
-    elif (Path(whole) / _SAVED[0]).is_file():
+    elif is_saved(whole):
         yield Path(whole)
 
 
@@ -55,18 +56,19 @@ def _files(path: Path) -> list[Path]:
     """A file itself; of a folder every file, of a saved network's its own."""
     if path.is_file():
         return [path]
-    if (path / _SAVED[0]).is_file():
+    if is_saved(path):
         return [path / name for name in _SAVED if (path / name).is_file()]
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 
-def _stamp(path: Path, second: int | None) -> tuple[tuple[str, int, int], ...]:
-    """Names, lengths and times of the files, by which a known digest is that of today; once in a `second`, if any."""
-    return _stamp_once(path, second) if second is not None else _stamp_once.__wrapped__(path, None)
-
-
 @lru_cache(maxsize=8)
-def _stamp_once(path: Path, _: int | None) -> tuple[tuple[str, int, int], ...]:
+def _stamp_within(_second: int, path: Path) -> tuple[tuple[str, int, int], ...]:
+    """`_stamp`, once in a second."""
+    return _stamp(path)
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, lengths and times of the files, by which a known digest is that of today."""
     times = ((file, file.stat()) for file in _files(path))
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
 
@@ -74,7 +76,7 @@ def _stamp_once(path: Path, _: int | None) -> tuple[tuple[str, int, int], ...]:
 @lru_cache(maxsize=64)
 def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
     """SHA-256 over the names, lengths and contents of the files, wherever the folder lies."""
-    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or (path / _SAVED[0]).is_file()
+    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
     for name, size, _ in stamp:
         own = "" if path.is_file() else Path(name).relative_to(path).as_posix()
         whole.update(f"{own} {size}\n".encode())

@@ -17,8 +17,9 @@ from normless.data import BytePairs, stored_byte_pairs
 from normless.lifting import running
 from normless.optim import param_groups
 from normless.residual import ResidualMap
-from normless.saving import is_saved, load, read_recipe
+from normless.saving import load, read_recipe
 from normless.schemes import parse_scheme
+from normless.spec import is_saved
 from normless.train.config import AdamConfig, RunConfig
 from normless.train.directory import VOCABULARY_FILE, RunDirectory
 from normless.train.result import TrainingResult

@@ -125,3 +125,8 @@ def test_data_of_another_provenance_is_not_resumed(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(image_task, "load_config_data", lambda config: replace(load(config), source="elsewhere"))
     with pytest.raises(RunDirectoryError, match="another content of the data, by its provenance"):
         train(config, tmp_path)
+
+
+@pytest.mark.parametrize("text", ["normless:" + "x" * 300, "x" * 300 + ".py:net", "transformers:./" + "x" * 300])
+def test_a_text_too_long_for_a_path_names_no_file(text: str) -> None:
+    assert TrainConfig(model=text).contents == {}
