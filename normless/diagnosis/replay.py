@@ -67,15 +67,16 @@ def update_ratio(before: Tensor, parameter: Tensor) -> Tensor:
     return norm_of(before.sub_(parameter)) / size
 
 
-def rounded_away(step: Tensor, parameter: Tensor) -> tuple[Tensor, int]:
+def rounded_away(step: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
     """Of a parameter's update: how many elements with a gradient it left as they were, and how many have one.
 
-    (0, 0) for weights of 32 bits or more, whose steps rarely are that small.
+    None without a gradient, and for weights of 32 bits or more, whose steps rarely are that small. Nothing is read
+    from the device.
     """
     if parameter.grad is None or parameter.element_size() >= 4:
-        return torch.zeros((), device=step.device), 0
+        return None
     has = parameter.grad.to_dense() != 0
-    return ((step == 0) & has).sum(), int(has.sum())
+    return ((step == 0) & has).sum(), has.sum()
 
 
 def _dense(gradient: Tensor) -> Tensor:

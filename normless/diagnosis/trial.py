@@ -185,5 +185,6 @@ def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, flo
     """The norm of an update, and of low-precision elements with a gradient the share that it left as they were."""
     steps = [(one, one.detach() - before[name]) for name, one in model.named_parameters() if one.grad is not None]
     moved = sum(float(step.double().square().sum()) for _, step in steps) ** 0.5
-    lost = [rounded_away(step, one) for one, step in steps]
-    return moved, sum(int(count) for count, _ in lost) / max(sum(concerned for _, concerned in lost), 1)
+    counted = [counts for one, step in steps if (counts := rounded_away(step, one)) is not None]
+    lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
+    return moved, lost / max(concerned, 1)

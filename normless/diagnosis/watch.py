@@ -196,9 +196,9 @@ class Watch:
         for name in [name for name in own if name in now.before]:
             before = now.before.pop(name)
             now.updates[name] = update_ratio(before, own[name])
-            lost, concerned = rounded_away(before, own[name])
-            if concerned:
-                now.lost[name] = lost / concerned
+            counts = rounded_away(before, own[name])
+            if counts is not None:
+                now.lost[name] = counts[0] / counts[1]
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
@@ -232,8 +232,8 @@ class Watch:
         off = {} if now.outputs is None else self._units_off(now.outputs.off)
         sizes = {} if now.outputs is None else now.outputs.sizes
         output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
-        # A weight of zeros has no update relative to it.
-        update = {name: ratio for name, ratio in update.items() if isfinite(ratio)}
+        # A weight of zeros has no update relative to it, and one with a gradient of zeros none to lose.
+        update, lost = ({name: one for name, one in of.items() if isfinite(one)} for of in (update, lost))
         total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
         layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
