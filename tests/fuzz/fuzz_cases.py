@@ -309,29 +309,20 @@ READS = {
     "mine.py": ["inspect", "mine.py:net", "--schemes", "skipinit"],
     "sweep.yaml": ["sweep", "status", "sweep.yaml", "--once", "--out", "out"],
     "config.yaml": ["train", "--config", "config.yaml", "--out", "out"],
-    "texts/": [
-        "train-text",
-        "--epochs",
-        "1",
-        "--model",
-        SMALL_BERT,
-        "--data",
-        "labelled_text",
-        "--data-root",
-        "texts",
-    ],
-    "tables/": [
-        "train-text",
-        "--epochs",
-        "1",
-        "--model",
-        SMALL_BERT,
-        "--data",
-        "labelled_text",
-        "--data-root",
-        "tables",
-    ],
-    "hub/": ["train-text", "--epochs", "1", "--model", SMALL_BERT, "--data", "labelled_text", "--data-root", "hub"],
+    **{
+        f"{root}/": [
+            "train-text",
+            "--epochs",
+            "1",
+            "--model",
+            SMALL_BERT,
+            "--data",
+            "labelled_text",
+            "--data-root",
+            root,
+        ]
+        for root in ("texts", "tables", "hub")
+    },
     "pairs/": [
         *(
             "train-translation",

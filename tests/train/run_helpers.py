@@ -1,7 +1,10 @@
-"""An interruption of a run, and the comparison of two directories of one."""
+"""An interruption of a run, a run by two processes, and the comparison of two directories of one."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,20 @@ class Interrupt(RunListener[Any, Any]):
     def on_step(self, step: int, loss: float) -> None:
         if step == self.at:
             raise KeyboardInterrupt
+
+
+def two_processes(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program, whose argument is `folder/two`, by two processes of torchrun."""
+    (folder / "program.py").write_text(program)
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", folder / "program.py"]
+    return subprocess.run(
+        [sys.executable, *command, folder / "two"],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
 
 
 def without_seconds(result: Any) -> Any:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from run_helpers import two_processes
 from text_helpers import BERT
 
 from normless.train import RunConfig, TextConfig, TrainConfig, TranslationConfig, train, trained_network
@@ -64,15 +62,12 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("config", [CONFIG, SENTENCES, PAIRS], ids=["images", "text", "translation"])
 def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
     kind = type(config).__name__
-    program = tmp_path / "program.py"
-    program.write_text(
+    done = two_processes(
         "import sys\n"
         f"from normless.train import {kind}, train\n"
-        f"train({kind}.from_dict({replace(config, devices=2).to_dict()!r}), sys.argv[1])\n"
+        f"train({kind}.from_dict({replace(config, devices=2).to_dict()!r}), sys.argv[1])\n",
+        tmp_path,
     )
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", program, tmp_path / "two"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, *command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     one: Any = train(config, tmp_path / "one")  # type: ignore[call-overload]
     two = json.loads((tmp_path / "two" / "result.json").read_text())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from run_helpers import two_processes
 from torch import Tensor
 
 from normless.train import TrainConfig, train
@@ -65,21 +65,7 @@ for number, scheme in enumerate({schemes!r}):
 
 def two_ranks(folder: Path, schemes: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     """Train by two processes, in `folder/two/NUMBER`; one is lost where `folder/two/lost` exists."""
-    program = folder / "program.py"
-    program.write_text(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes))
-    command = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        program,
-        folder / "two",
-    ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *command], env=environment, capture_output=True, text=True, check=False, timeout=600
-    )
+    return two_processes(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes), folder)
 
 
 def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
