@@ -13,6 +13,7 @@ from normless_papers.claims import Check, larger
 from normless_papers.effort import Effort
 from normless_papers.fixup.cifar import RATE
 from normless_papers.runs import Runs, carry_out
+from normless_papers.trained import LEAST
 
 METHODS: Mapping[str, str] = {"sqrt(1/2)": "sqrt2", "LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
 RULES: Mapping[str, str] = {
@@ -26,8 +27,6 @@ RULES: Mapping[str, str] = {
 # Test accuracies that differ by less than this, in points, match after the first epochs.
 _MATCH = 5.0
 LIMIT = 100
-# Share of the possible gain that a control needs: after the paper's single epoch batch norm has less than half.
-_LEAST = 0.25
 _BATCH_NORM = {"method": "BatchNorm"}
 
 
@@ -64,7 +63,7 @@ def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: st
     checks = []
     for layers in depths_of(runs, above):
         labels = {"method": method, "depth": layers}
-        checks.append(decided(claim.format(layers), against=labels | _BATCH_NORM, least=_LEAST, **labels))
+        checks.append(decided(claim.format(layers), against=labels | _BATCH_NORM, least=LEAST, **labels))
     return checks
 
 
@@ -109,7 +108,7 @@ def _figure_3(runs: Runs) -> list[Check]:
     return [
         *trains_as_batch_norm(runs, "Fixup", "With Fixup"),
         *(
-            runs.trains(trained.format(layers), against=control, least=_LEAST, method="BatchNorm", depth=layers)
+            runs.trains(trained.format(layers), against=control, least=LEAST, method="BatchNorm", depth=layers)
             for layers in deeper
         ),
         *_above(runs, near, "Fixup", "BatchNorm", by=-_MATCH),

@@ -23,7 +23,7 @@ from normless_papers.evidence import QUANTITY
 from normless_papers.plots import DIFFERENCES
 from normless_papers.published import published_as
 from normless_papers.runs import Runs, carry_out, chosen, estimate
-from normless_papers.trained import best_accuracy, chance_of, trains
+from normless_papers.trained import LEAST, best_accuracy, chance_of, trains
 
 L2 = "l2"
 BASELINE = "W"
@@ -75,7 +75,8 @@ class DecayComparison:
         if "bleu" in runs and runs["bleu"].notna().any():
             return float(runs.groupby("rate")["bleu"].mean().max()) >= LEAST_BLEU
         control = best_accuracy(self.runs.chosen(l2=BASELINE, **labels))
-        return trains("It trained.", best_accuracy(runs), control, chance_of(self.runs.table)).verdict == "holds"
+        chance = chance_of(self.runs.table)
+        return trains("It trained.", best_accuracy(runs), control, chance, least=LEAST).verdict == "holds"
 
     def draw(
         self, inks: Mapping[str, Ink], title: str, across: str = POINTS, ax: Axes | None = None, **groups: str
