@@ -90,7 +90,9 @@ class Artefact:
 
     @property
     def _entry(self) -> Mapping[str, Any]:
-        return budget_table()[self.published.id] if self.budgets is None else self.budgets
+        entry = budget_table()[self.published.id] if self.budgets is None else self.budgets
+        # What decides no headline is not enlarged for a card.
+        return {"gpu": entry["small"], **entry} if "small" in entry else entry
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
         """The checks of the claim; failed ones say what is smaller than the paper's set-up. ValueError for none."""

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import yaml
 
-Budget = Literal["smoke", "small", "paper"]
+Budget = Literal["smoke", "small", "gpu", "paper"]
 BUDGETS: tuple[Budget, ...] = get_args(Budget)
 
 

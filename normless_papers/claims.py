@@ -97,14 +97,16 @@ def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) ->
     error. The error of a single run is unknown: give it as `Estimate(mean, math.nan)`, which is inconclusive.
 
     The numbers of the check are both means, by the names of the estimates if they have different ones, else as
-    `first` and `second`; `needed_difference` (`by`), `standard_error` (e) and `pairs` (0 if there are none).
+    `first` and `second`; `needed_difference` (`by`), `standard_error` (e), `half_width` of the interval (q·e) and
+    `pairs` (0 if there are none).
     """
     one, other = estimate_of(first), estimate_of(second)
     gap = difference(one, other)
     paired = len(gap.by_seed) > 1
     squared, counts = squared_errors(gap) if paired else squared_errors(one, other)
     names = (one.name, other.name) if len({one.name, other.name, ""}) == 3 else ("first", "second")
-    numbers = {"needed_difference": by, "standard_error": math.sqrt(sum(squared)), "pairs": gap.n if paired else 0}
+    errors = {"standard_error": math.sqrt(sum(squared)), "half_width": half_width(squared, counts)}
+    numbers = {"needed_difference": by, **errors, "pairs": gap.n if paired else 0}
     holds = above_zero(one.mean - other.mean - by, squared, counts)
     return check(claim, holds, **dict(zip(names, (one.mean, other.mean), strict=True)), **numbers)
 
@@ -124,6 +126,7 @@ def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
     estimate = estimate_of(quantity)
     error = estimate.deviation / math.sqrt(estimate.n)
     numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": error}
+    numbers["half_width"] = half_width([error**2], [estimate.n])
     inside = min(estimate.mean - low, high - estimate.mean)
     # A bound itself is within the range, where nothing is uncertain.
     holds = True if inside == error == 0 else above_zero(inside, [error**2], [estimate.n])
@@ -177,11 +180,16 @@ def verdict_of(checks: Sequence[Check]) -> Verdict:
 
 def above_zero(gap: float, squared: Sequence[float], counts: Sequence[int]) -> bool | None:
     """Whether a mean or difference of means is above 0 at 95 %, by `squared_errors`; None if undecided or NaN."""
+    needed = half_width(squared, counts)
+    return None if math.isnan(gap) or math.isnan(needed) or abs(gap) <= needed else gap > 0
+
+
+def half_width(squared: Sequence[float], counts: Sequence[int]) -> float:
+    """Half the 95 % interval of a mean or difference of means, q·e as in `larger`, by `squared_errors`."""
     terms = sum(error**2 / (n - 1) for error, n in zip(squared, counts, strict=True) if error > 0 and n > 1)
     # Without replicates, or where the errors are too small to be squared, as with infinitely many.
     freedom = sum(squared) ** 2 / terms if terms else math.inf
-    needed = float(student.ppf(0.975, freedom)) * math.sqrt(sum(squared))
-    return None if math.isnan(gap) or math.isnan(needed) or abs(gap) <= needed else gap > 0
+    return float(student.ppf(0.975, freedom)) * math.sqrt(sum(squared))
 
 
 def over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Estimate:

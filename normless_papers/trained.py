@@ -10,7 +10,6 @@ import pandas as pd
 from normless.sweeps import SHARE, trained_threshold
 from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
 
-
 # Share of the possible gain that is enough to compare with where it is the photographs, or so short a training as the
 # paper's own, that keep a control from half of it.
 LEAST = 0.25
@@ -36,15 +35,17 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
     With a, c and p the accuracy, the control's and that of chance in percent, it trains where a - p > ½ (c - p),
     decided as in `larger`. A control with c - p < ½ (100 - p), half of the possible gain, decides nothing: then the
     check holds if the network has that much, and is inconclusive otherwise. `least` takes the place of that ½ where
-    the paper's own training is too short.
+    the paper's own training is too short. `half_width` is that of a less what is needed.
     """
     needed = control.scaled(SHARE, (1 - SHARE) * chance)
+    compared = larger(claim, accuracy, needed)
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": needed.mean}
+    numbers["half_width"] = compared.numbers["half_width"]
     if larger(claim, accuracy, Estimate(trained_threshold(100, chance))).verdict == "holds":
         return check(claim, True, **numbers)
     if not is_control(control, chance, least=least):
         return check(claim, None, **numbers)
-    return Check(claim, larger(claim, accuracy, needed).verdict, numbers)
+    return Check(claim, compared.verdict, numbers)
 
 
 def opposite(one: Check) -> Check:

@@ -28,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own",
     )
     parser.add_argument("--all", action="store_true", help="every artefact")
+    parser.add_argument("--headlines", action="store_true", help="every artefact that a headline claim rests on")
     parser.add_argument(
         "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"
     )
@@ -36,7 +37,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--budget",
         type=Budget,
         default="smoke",
-        help="smoke: seconds, on digits or generated inputs; small: minutes; paper: the published setup",
+        help="smoke: seconds, on digits or generated inputs; small: minutes; gpu: headline claims on one card; "
+        "paper: the published setup",
     )
     parser.add_argument("--data", type=str, default=None, help="data set in place of the budget's, as cifar10")
     parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
@@ -56,14 +58,16 @@ def run(namespace: Namespace) -> int:
     entries = [entry for entry in published().values() if namespace.paper in (None, entry.paper)]
     if namespace.list:
         return _list(entries, namespace)
-    if bool(namespace.ids) == namespace.all:
+    if [bool(namespace.ids), namespace.all, namespace.headlines].count(True) != 1:
         raise NormlessError(
-            "Expected ids of artefacts, such as fixup/table-1, or --all; normless reproduce --list lists them."
+            "Expected ids of artefacts, such as fixup/table-1, or --all or --headlines; normless reproduce --list "
+            "lists them."
         )
-    if namespace.ids:
+    if not namespace.all:
         from normless_papers.artefact import published_of
+        from normless_papers.headline import headline_artefacts
 
-        entries = [published_of(name) for name in dict.fromkeys(namespace.ids)]
+        entries = [published_of(name) for name in dict.fromkeys(namespace.ids or headline_artefacts())]
     from normless_papers.cli.progress import ReproductionProgress
     from normless_papers.cli.text import in_full, summary
     from normless_papers.reproduce import laboratory_in, reproduce

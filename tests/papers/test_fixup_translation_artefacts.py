@@ -61,18 +61,18 @@ def test_table_3_trains_two_texts_with_and_without_norms(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("fixup", "outcome", "verdicts"),
     [
-        (34.0, "trained", ["holds", "holds", "holds", "inconclusive"]),
-        (0.0, "diverged", ["fails", "fails", "fails", "inconclusive"]),
+        (34.0, "trained", ["holds"] * 4),
+        (0.0, "diverged", ["fails"] * 4),
         (0.0, "failed", ["inconclusive"] * 4),
     ],
 )
-def test_smaller_texts_are_asked_for_no_bleu(
+def test_smaller_texts_are_asked_the_same(
     fixup: float, outcome: RunOutcome, verdicts: list[str], tmp_path: Path
 ) -> None:
     bleu = {"layer_norm": 34.2, "fixup": fixup, "skipinit": 30.0}
     evidence, sweeps = scored(bleu, tmp_path, {"fixup": outcome}, "small")
     assert [one.verdict for one in evidence.checks] == verdicts
-    assert len(sweeps[0].points()) == 9
+    assert len(sweeps[0].points()) == 16
     assert any("Not the paper's setup" in remark for remark in evidence.remarks)
 
 

@@ -1,0 +1,133 @@
+"""The headline claims: each names checks that exist, and is decided by these alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from made_up_runs import Ending, made_up
+from synthetic_results import made_up as result_of
+
+from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import Check, Verdict, larger, replicates
+from normless_papers.headline import (
+    DECIDING,
+    Decided,
+    Headline,
+    decide,
+    effect_of,
+    headline_artefacts,
+    headlines,
+)
+from normless_papers.published import published
+from normless_papers.reproduce import laboratory_in
+
+# Measured on networks, not decided by runs that can be made up: the committed file has their checks.
+MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
+CLAIM = Headline("It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]})
+
+
+def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:
+    return Check(claim, verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
+
+
+def decided(*verdicts: Verdict, missing: Sequence[str] = ()) -> Decided:
+    return Decided(CLAIM, [result_of("fixup/table-1", "small")], list(map(check, verdicts)), missing)
+
+
+def test_there_are_fifteen_of_all_five_papers() -> None:
+    assert len(headlines()) == 15
+    assert {one.paper for one in headlines()} == {one.paper for one in published().values()}
+    assert set(headline_artefacts()) <= set(published())
+
+
+@pytest.mark.parametrize("name", [name for name in headline_artefacts() if name not in MEASURED])
+@pytest.mark.parametrize("budget", ["small", "gpu"])
+def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> None:
+    found = artefact_of(name)
+    context = made_up(lambda *_: Ending(0.9, bleu=30.0), tmp_path, budget)  # type: ignore[arg-type]
+    checks = found.checks_of(found.function(context, **found.settings[context.budget]))
+    for one in headlines():
+        for start in one.checks.get(name, ()):
+            named = [check for check in checks if fnmatchcase(check.claim, f"{start}*")]
+            assert named, start
+            # One that is only asked of the paper's set-up could never be decided.
+            assert not any("Not asked of a smaller set-up" in check.claim for check in named), start
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "missing", "outcome"),
+    [
+        (("holds", "holds"), (), "holds"),
+        (("holds", "fails", "inconclusive"), ("fixup/figure-3",), "refuted"),
+        (("holds", "inconclusive"), (), "open"),
+        (("holds",), ("fixup/figure-3",), "open"),
+        ((), ("fixup/table-1",), "open"),
+    ],
+)
+def test_a_claim_is_refuted_by_one_check_and_holds_by_all(
+    verdicts: tuple[Verdict, ...], missing: tuple[str, ...], outcome: str
+) -> None:
+    assert decided(*verdicts, missing=missing).outcome == outcome
+
+
+def test_only_the_named_checks_count_at_the_largest_budget() -> None:
+    other = Check("It is fast. Not asked of a smaller set-up: digits.", "inconclusive", {})
+    small = result_of(
+        "fixup/figure-5", "small", checks=(check("fails", "Fixup's test error ends above that of BatchNorm."),)
+    )
+    gpu = result_of(
+        "fixup/figure-5",
+        "gpu",
+        checks=(other, check("holds", "Fixup's test error ends above that of BatchNorm.")),
+    )
+    there = {("fixup/figure-5", "small"): small, ("fixup/figure-5", "gpu"): gpu}
+    (one,) = [one for one in decide(lambda *key: there.get(key)) if one.results]
+    assert [check.verdict for check in one.checks] == ["holds"]
+    assert one.results == [gpu]
+    assert one.missing == ["zeroinit/table-5"]
+    assert one.outcome == "open"
+    assert one.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
+
+
+def test_smoke_decides_nothing_and_errors_count_as_not_carried_out() -> None:
+    assert "smoke" not in DECIDING
+    failed = result_of("fixup/table-1", "small", error="No memory was left.")
+    assert all(not one.results for one in decide(lambda name, budget: failed))
+
+
+def test_what_is_refuted_comes_first() -> None:
+    fails = check("fails", "Batch norm has a lower test error than Fixup.")
+    results = {"fixup/table-1": result_of("fixup/table-1", "small", checks=(fails,))}
+    first, *others = decide(lambda name, budget: results.get(name) if budget == "small" else None)
+    assert first.outcome == "refuted"
+    assert "Fails: Batch norm has a lower test error than Fixup." in first.why
+    assert {one.outcome for one in others} == {"open"}
+
+
+def test_the_gpu_budget_trains_where_it_is_cut_down(tmp_path: Path) -> None:
+    found = artefact_of("fixup/table-1")
+    gpu = found.settings["gpu"]["effort"]
+    effort = replace(gpu, data="digits(train=32, test=20)", epochs=1, batch_size=16, replicates=1)
+    with laboratory_in(tmp_path, 1) as laboratory:
+        context = Context("gpu", laboratory, tmp_path)
+        evidence = found.function(context, effort=effort, xavier_rates=(0.01,))
+    assert list(evidence.measured["method"]) == ["batch_norm", "fixup", "xavier_init"]
+    assert evidence.measured["failed"].sum() == 0
+    assert "resnet_cifar(depth=110)" in evidence.setup["model"]
+
+
+def test_an_effect_has_its_interval() -> None:
+    spread = replicates(pd.Series({0: 1.0, 1: 2.0, 2: 3.0}))
+    pairs = larger("It is larger.", spread.scaled(2), spread)
+    # Differences 1, 2, 3: mean 2, standard error 1/√3, and t's 97.5 % quantile with 2 degrees of freedom is 4.3027.
+    assert pairs.numbers["half_width"] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
+    assert effect_of(pairs) == "4, 2: +2 ± 2.5"
+    shares = Check("In every draw.", "holds", {"share_of_draws": 0.75, "draws": 4.0})
+    assert effect_of(shares) == "share of draws 0.75, draws 4"
+    earlier = Check("It is within.", "holds", {"measured": 0.3, "low": 0.0, "high": 1.0, "standard_error": 0.1})
+    assert effect_of(earlier) == "0.3, standard error 0.1 (within 0 to 1)"
