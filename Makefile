@@ -11,7 +11,7 @@ LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench clean
+.PHONY: help demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -24,6 +24,7 @@ help:
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
 	@echo "make lint       ruff and mypy"
+	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
 
 # Every extra is installed; constraints.txt pins what CI uses.
@@ -83,6 +84,14 @@ format: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/normless bench all
+
+# Resumes where it ended: finished runs stay in the folder `evidence`. `make evidence EVIDENCE=gpu WORKERS=4` trains four
+# runs at once on the card.
+EVIDENCE ?= small
+evidence: $(INSTALLED)
+	-$(BIN)/normless reproduce --headlines --budget $(EVIDENCE) --out evidence $(if $(WORKERS),--workers $(WORKERS))
+	$(BIN)/normless report evidence --runs docs/reproduction/runs.parquet
+	$(BIN)/normless report --from docs/reproduction/runs.parquet --page docs/reproduction/claims.html --claims docs/reproduction/claims.md
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from normless import __version__
@@ -18,6 +19,7 @@ from normless.plots import (
     write_artefacts,
 )
 from normless_papers.formatting import fact_texts, spoken, table_of, text_of
+from normless_papers.front_page import headline_rows
 from normless_papers.published import PAPERS, published
 from normless_papers.reproduction import Reproduction, ResultError
 from normless_papers.storage import FIGURE, folder_of, stored
@@ -42,7 +44,8 @@ def write_page_of(out: Path, path: Path | None = None) -> Path:
     results = list(stored(out))
     if not results:
         raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
-    return write_artefacts(page_of(results, out), path or out / "index.html")
+    page = replace(page_of(results, out), headlines=headline_rows(out))
+    return write_artefacts(page, path or out / "index.html")
 
 
 def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:

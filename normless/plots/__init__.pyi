@@ -1,6 +1,7 @@
 from .artefacts import ArtefactsPage as ArtefactsPage
 from .artefacts import Card as Card
 from .artefacts import CheckedClaim as CheckedClaim
+from .artefacts import HeadlineRow as HeadlineRow
 from .artefacts import PaperGroup as PaperGroup
 from .artefacts import Result as Result
 from .artefacts import write_artefacts as write_artefacts

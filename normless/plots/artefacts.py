@@ -97,6 +97,19 @@ class PaperGroup:
 
 
 @dataclass(frozen=True)
+class HeadlineRow:
+    """A headline claim: the paper's number and ours, the verdict and its word, why, and the ids that it rests on."""
+
+    claim: str
+    printed: str
+    ours: str
+    verdict: str
+    word: str
+    why: str
+    ids: Sequence[str]
+
+
+@dataclass(frozen=True)
 class ArtefactsPage:
     """What the page says, in this order; the other fields are those of `normless.plots.Page`."""
 
@@ -105,6 +118,7 @@ class ArtefactsPage:
     caution: str
     papers: Sequence[PaperGroup]
     facts: Sequence[tuple[str, str]] = ()
+    headlines: Sequence[HeadlineRow] = ()
 
     @property
     def cards(self) -> list[Card]:

@@ -1,27 +1,63 @@
-"""``normless report DIR``: one page of all results that ``normless reproduce`` left in a folder."""
+"""``normless report``: a page of the results in a folder, or of what a file of runs decides without training."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.errors import NormlessError
 from normless.process import add_json_flag, answer
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the folder and where the page goes."""
+    """Add what the page is of, and what is written."""
     parser.add_argument(
-        "directory", type=Path, metavar="DIR", help="folder of results, the --out of normless reproduce"
+        "directory",
+        type=Path,
+        nargs="?",
+        default=None,
+        metavar="DIR",
+        help="folder of results, the --out of normless reproduce",
+    )
+    parser.add_argument(
+        "--from",
+        type=Path | None,
+        default=None,
+        dest="source",
+        metavar="FILE",
+        help="in place of DIR, a file of --runs, whose checks and figures are made anew, without training",
     )
     parser.add_argument("--page", type=Path | None, default=None, help="the page; DIR/index.html if left out")
+    parser.add_argument(
+        "--claims", type=Path | None, default=None, help="the headline claims as a Markdown table too"
+    )
+    parser.add_argument(
+        "--runs", type=Path | None, default=None, help="what they rest on as a Parquet file too, for --from"
+    )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Write the page and say where it is."""
+    """Write the page and what else is asked for, and say where it is."""
+    from normless_papers.front_page import front_page_of
     from normless_papers.page import write_page_of
+    from normless_papers.run_file import rebuilt, write_runs
 
-    path = write_page_of(namespace.directory, namespace.page)
-    size = path.stat().st_size
-    return answer(namespace, {"page": str(path), "bytes": size}, f"wrote {path} ({size / 1e6:.1f} MB)")
+    directory, source, claims = namespace.directory, namespace.source, namespace.claims
+    if (directory is None) == (source is None):
+        raise NormlessError("Expected a folder of results, or --from with a file of runs: one of the two.")
+    page = namespace.page or (None if source is None else source.with_suffix(".html"))
+    written = []
+    with nullcontext(directory) if source is None else rebuilt(source) as folder:
+        written.append(write_page_of(folder, page))
+        if claims is not None:
+            claims.write_text(front_page_of(folder), encoding="utf-8")
+            written.append(claims)
+        if namespace.runs is not None:
+            write_runs(folder, namespace.runs)
+            written.append(namespace.runs)
+    sizes = {str(path): path.stat().st_size for path in written}
+    text = "\n".join(f"wrote {path} ({size / 1e6:.1f} MB)" for path, size in sizes.items())
+    return answer(namespace, {"page": str(written[0]), "bytes": sizes[str(written[0])], "files": sizes}, text)

@@ -1,0 +1,64 @@
+"""The headline claims in one table: as Markdown, and as rows of the page of results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from normless.plots import HeadlineRow
+from normless.sweeps import RunState
+from normless_papers.formatting import NOTHING
+from normless_papers.headline import SHOWN_AS, Decided, decide, effect_of
+from normless_papers.published import PAPERS
+from normless_papers.reproduce import laboratory_in
+from normless_papers.storage import load
+
+_SECONDS_AN_HOUR = 3600
+_INTRODUCTION = """# The headline claims
+
+<!-- Written by normless report; do not edit. -->
+Fifteen claims of five papers, each decided by the checks that its design names ([`decisive.md`](decisive.md)):
+*refuted* where one fails, *holds* where all hold, *open* else. What is refuted comes first. Ours is the effect that
+decides, with its 95 % interval, at a set-up that is named, smaller than the paper's: a verdict is one of that set-up.
+Core-hours are of the training runs; their rows are [`runs.parquet`](runs.parquet), of which `normless report --from
+docs/reproduction/runs.parquet` makes this table and [the page with the figures](claims.html) without training.
+`make evidence` repeats everything; it resumes.
+"""
+
+
+def front_page_of(out: Path) -> str:
+    """The table of the headline claims of a folder of results, as Markdown."""
+    decided = decide(lambda name, budget: load(out, name, budget))
+    with laboratory_in(out) as laboratory:
+        rows = [_markdown(place, one, laboratory.state) for place, one in enumerate(decided, 1)]
+    counts = ", ".join(f"{sum(one.outcome == name for one in decided)} {name}" for name in SHOWN_AS)
+    heading = "| | claim | paper | ours | verdict | runs | core-hours | why | repeat |"
+    rule = "| ---: | --- | --- | --- | --- | ---: | ---: | --- | --- |"
+    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", heading, rule, *rows, ""])
+
+
+def headline_rows(out: Path) -> list[HeadlineRow]:
+    """The same for the page of results, with the artefacts that each rests on."""
+    rows = []
+    for one in decide(lambda name, budget: load(out, name, budget)):
+        facts = [one.headline.printed, _ours(one)]
+        ids = [result.id for result in one.results]
+        rows.append(HeadlineRow(one.headline.claim, *facts, SHOWN_AS[one.outcome], one.outcome, one.why, ids))
+    return rows
+
+
+def _markdown(place: int, one: Decided, state: RunState) -> str:
+    hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
+    cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
+    authors = PAPERS[one.headline.paper].partition(",")[0]
+    cells = [f"{one.headline.claim} ({authors})", one.headline.printed, _ours(one), f"**{one.outcome}**", *cost]
+    return _row([str(place), *cells, one.why, f"`{one.command}`"])
+
+
+def _ours(one: Decided) -> str:
+    return effect_of(one.deciding) if one.deciding else NOTHING
+
+
+def _row(cells: Sequence[str]) -> str:
+    """A row of a table in Markdown, in which a bar would end a cell."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,0 +1,67 @@
+"""The committed rows of runs make the committed front page and the page of results, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from normless_papers.front_page import front_page_of
+from normless_papers.headline import headlines
+from normless_papers.page import write_page_of
+from normless_papers.reproduction import ResultError
+from normless_papers.run_file import MissingRunsError, rebuilt, write_runs
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    with rebuilt(COMMITTED) as out:
+        yield out
+
+
+def test_the_committed_front_page_is_that_of_the_committed_runs(folder: Path) -> None:
+    assert front_page_of(folder) == COMMITTED.with_name("claims.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_claims_and_figures(folder: Path, tmp_path: Path) -> None:
+    text = write_page_of(folder, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert text.count("<svg") > 0
+    for one in headlines():
+        assert one.claim in text.replace("&#39;", "'")
+
+
+def test_the_file_written_anew_has_the_same_rows(folder: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.parquet"
+    runs = write_runs(folder, again)
+    columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]
+    one, other = (pd.read_parquet(path)[columns] for path in (COMMITTED, again))
+    trained = one["kind"] != "artefact"
+    assert trained.sum() == runs > 0
+    pd.testing.assert_frame_equal(one[trained], other[other["kind"] != "artefact"])
+    assert list(one["hash"]) == list(other["hash"])
+
+
+def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
+    table = pd.read_parquet(COMMITTED)
+    table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")
+    with (
+        pytest.raises(MissingRunsError, match="training runs are not in the file"),
+        rebuilt(tmp_path / "none.parquet"),
+    ):
+        pass
+
+
+def test_another_file_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "runs.parquet"
+    with pytest.raises(ResultError, match="normless report DIR --runs"), rebuilt(path):
+        pass
+    path.write_text("no rows")
+    with pytest.raises(ResultError, match="is no file of runs"), rebuilt(path):
+        pass
+    pd.DataFrame({"hash": ["a"]}).to_parquet(path)
+    with pytest.raises(ResultError, match="is no file of runs"), rebuilt(path):
+        pass
