@@ -51,7 +51,9 @@ def _markdown(place: int, one: Decided, state: RunState) -> str:
     hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
     cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
     authors = PAPERS[one.headline.paper].partition(",")[0]
-    cells = [f"{one.headline.claim} ({authors})", one.headline.printed, _ours(one), f"**{one.outcome}**", *cost]
+    figure = f" ([figure](claims.html#{one.results[0].id}))" if one.results else ""
+    ours = f"{_ours(one)}{figure}"
+    cells = [f"{one.headline.claim} ({authors})", one.headline.printed, ours, f"**{one.outcome}**", *cost]
     return _row([str(place), *cells, one.why, f"`{one.command}`"])
 
 
