@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pandas as pd
 
 from normless.errors import NormlessError
-from normless.sweeps import LaboratoryListener, RunRow
+from normless.sweeps import Laboratory, RunRow
 from normless_papers.headline import DECIDING, headline_artefacts
 from normless_papers.reproduce import laboratory_in, reproduce
 from normless_papers.reproduction import Reproduction, ResultError
@@ -26,16 +26,12 @@ _JSON = ("config", "result", "versions")
 
 
 class MissingRunsError(NormlessError):
-    """A file of runs has not all that an artefact rests on; the message says how many are missing."""
+    """A file of runs has not all that an artefact rests on; the message says which."""
 
 
-class _NoTraining(LaboratoryListener):
-    """Lets no run begin."""
-
-    def on_begin(self, missing: int, finished: int) -> None:
-        """MissingRunsError where a run is missing."""
-        if missing:
-            raise MissingRunsError(f"{missing} training runs are not in the file.")
+def _no_workers() -> NoReturn:
+    """In place of the processes that would train."""
+    raise MissingRunsError("some of its training runs are not in the file.")
 
 
 def write_runs(out: Path, path: Path) -> int:
@@ -74,7 +70,7 @@ def rebuilt(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
         out = Path(folder)
         (out / "laboratory").mkdir()
-        with laboratory_in(out, 1, _NoTraining()) as laboratory:
+        with Laboratory(out / "laboratory", executor=_no_workers) as laboratory:
             laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
             for row in rows:
                 if row["kind"] == _ARTEFACT and row["result"] is not None:

@@ -49,7 +49,7 @@ def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
     table = pd.read_parquet(COMMITTED)
     table[table["kind"] == "artefact"].to_parquet(tmp_path / "none.parquet")
     with (
-        pytest.raises(MissingRunsError, match="training runs are not in the file"),
+        pytest.raises(MissingRunsError, match="some of its training runs are not in the file"),
         rebuilt(tmp_path / "none.parquet"),
     ):
         pass
