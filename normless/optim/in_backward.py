@@ -7,13 +7,16 @@ from contextlib import ExitStack
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
+# Of the memory of all parameters, what gradients take before a step: each step looks at every parameter.
+SHARE = 1 / 16
 
-def step_in_backward(optimizer: Optimizer, share: float = 1 / 16) -> ExitStack:
+
+def step_in_backward(optimizer: Optimizer) -> ExitStack:
     """Let an optimizer update parameters, and free their gradients, while the backward pass goes on.
 
-    Gradients then take about `share` of the memory of all parameters (Lv et al. 2023, LOMO). The loop stays as it is,
-    with `zero_grad` before the backward pass and `step` after it, which updates the rest; weights and the optimizer's
-    state become the same to the last bit.
+    Gradients then take a sixteenth of the memory of the parameters, or that of the largest of them (Lv et al. 2023,
+    LOMO). The loop stays as it is, with `zero_grad` before the backward pass and `step` after it, which updates the
+    rest; weights and the optimizer's state become the same to the last bit.
 
     Not for what reads or adds up gradients before the step: clipping, loss scaling, several backward passes or
     processes to a step, or checkpoints with `use_reentrant=True` that share a parameter.
@@ -21,14 +24,12 @@ def step_in_backward(optimizer: Optimizer, share: float = 1 / 16) -> ExitStack:
     Returns what ends this by `close()`, or as a context manager.
 
     Raises:
-        ValueError: a share outside (0, 1], or an optimizer whose step needs all gradients.
+        ValueError: the optimizer's step needs all gradients.
     """
-    if not 0 < share <= 1:
-        raise ValueError(f"Expected a share above 0 and of 1 at most, got {share}.")
     if isinstance(optimizer, LBFGS):
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-    limit, pending = share * sum(one.nbytes for one in parameters), 0
+    limit, pending = SHARE * sum(one.nbytes for one in parameters), 0
 
     def update(parameter: Tensor) -> None:
         nonlocal pending
