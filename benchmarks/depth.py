@@ -2,13 +2,15 @@
 
     python benchmarks/depth.py --depth 10000 --scheme fixup
 
-A Wide-ResNet of width 1 on random 8×8 images; its blocks are recomputed, and weights updated during the backward pass
-unless --plain says otherwise. Memory is this process's: resident, of it what is no file (libraries are), and the peak.
+A Wide-ResNet of width 1 on random 8×8 images; its blocks are recomputed, and weights updated during the backward
+pass unless --plain says otherwise. Memory is this process's: resident, of it what is no file, as libraries are, and
+the peak.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
@@ -31,11 +33,17 @@ def memory() -> str:
     return f"{sizes['VmRSS']:6.0f} resident {sizes['RssAnon']:6.0f} anonymous {sizes['VmHWM']:6.0f} peak, MiB"
 
 
+def told(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def timed(name: str, stage: Callable[[], Result]) -> Result:
     """Run a stage and print its seconds and the memory after it."""
     start = perf_counter()
     result = stage()
-    print(f"{name:10s} {perf_counter() - start:7.2f} s {memory()}", flush=True)
+    told(f"{name:10s} {perf_counter() - start:7.2f} s {memory()}")
     return result
 
 
@@ -60,7 +68,7 @@ def main() -> None:
     images, labels = torch.randn(given.batch, 1, 8, 8), torch.randint(10, (given.batch,))
     # What torch loads and allocates at the first step of a process is no part of the network's.
     train(10, given, images, labels, lambda _, stage: stage())
-    print(f"torch itself         {memory()}")
+    told(f"torch itself         {memory()}")
     train(given.depth, given, images, labels, timed)
 
 
