@@ -21,6 +21,7 @@ from .folding import freeze as freeze
 from .folding import fuse_for_inference as fuse_for_inference
 from .optim import adaptive_gradient_clipping as adaptive_gradient_clipping
 from .optim import param_groups as param_groups
+from .optim import step_in_backward as step_in_backward
 from .probes import Measurements as Measurements
 from .probes import RideAlong as RideAlong
 from .probes import mixes_examples as mixes_examples

@@ -14,6 +14,7 @@ from normless.arguments import carry_inputs, forward_arguments
 from normless.edits import Change, Surgery
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError
+from normless.garbage import uncollected
 from normless.lifting.calls import never_fuse
 from normless.models.pretrained import keep_when_saved
 from normless.residual import ResidualMap
@@ -132,8 +133,9 @@ def _prepared(
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Carry out the scheme's edits."""
     never_fuse(surgery.model)
-    for edit in scheme.edits:
-        surgery.run(edit)
+    with uncollected():
+        for edit in scheme.edits:
+            surgery.run(edit)
     return surgery
 
 

@@ -44,7 +44,7 @@ class DeepNorm(StackEdit):
                 _draw(surgery, uses[block], beta)
                 weights = surgery.left(block.branch_layers, "weight")
                 for name in chain(*(layer.shifts for layer in weights)):
-                    nn.init.zeros_(surgery.model.get_parameter(name))
+                    nn.init.zeros_(surgery.parameter(name))
 
 
 @edit
@@ -96,7 +96,7 @@ class TFixup(StackEdit):
         tables = embedding_weights(surgery.model)
         for layer in surgery.weight_layers():
             for name in layer.parameters:
-                parameter = surgery.model.get_parameter(name)
+                parameter = surgery.parameter(name)
                 if name in on_branches or id(parameter) in tables:
                     continue
                 if parameter.dim() > 1:

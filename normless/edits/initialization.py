@@ -38,7 +38,7 @@ class Reinitialize(Edit):
             for weight in () if tied else _weights(surgery, layer):
                 INITIALIZATIONS[self.kind](weight)
             for name in layer.shifts:
-                nn.init.zeros_(surgery.model.get_parameter(name))
+                nn.init.zeros_(surgery.parameter(name))
             surgery.record(layer.path, _TIED if tied else f"weight from {self.kind}")
 
 
@@ -216,7 +216,7 @@ class KeepScale(Edit):
             return
         for gain in gains(surgery.model, steps):
             for name in gain.parameters:
-                parameter = surgery.model.get_parameter(name).detach()
+                parameter = surgery.parameter(name).detach()
                 (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)
             what = "weight" if gain.rows is None else f"rows {gain.rows[0]} to {sum(gain.rows) - 1}"
             surgery.record(gain.path, f"{what} × {gain.factor:.4g}: {gain.why}")

@@ -155,7 +155,7 @@ class PointwiseNorms(Edit):
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
         old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
         affine = (layer.gamma, next((name for name in layer.parameters if name != layer.gamma), None))
-        new.weight, new.bias = (None if name is None else surgery.model.get_parameter(name) for name in affine)
+        new.weight, new.bias = (None if name is None else surgery.parameter(name) for name in affine)
         if new.weight is not None and layer.offset:
             new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
         new.channels_first = has_channels_first(old)
@@ -272,7 +272,7 @@ def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
         owner, _, attribute = parameter.rpartition(".")
         if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):
             neutral = 1 - layer.offset if parameter == layer.gamma else 0.0
-            value = torch.full_like(surgery.model.get_parameter(parameter).detach(), neutral)
+            value = torch.full_like(surgery.parameter(parameter).detach(), neutral)
             identity.register_buffer(attribute, value, persistent=False)
     return identity
 

@@ -71,8 +71,8 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
 
     All but the queries and keys of a weight that holds them and the values.
     """
-    name = max(layer.parameters, key=lambda one: surgery.model.get_parameter(one).numel())
-    weight = surgery.model.get_parameter(name).detach()
+    name = max(layer.parameters, key=lambda one: surgery.parameter(one).numel())
+    weight = surgery.parameter(name).detach()
     uses, axis = _uses(surgery, layer, name)
     if len(uses) == 1 or weight.dim() != 2 or weight.shape[axis] % len(uses):
         return weight
@@ -81,7 +81,7 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
 
 def makes_queries(surgery: Surgery, layer: Layer) -> bool:
     """Whether a layer makes the queries of an attention, alone or among others, by the names of its weights."""
-    names = [one for one in layer.parameters if layer.kind == "weight" and surgery.model.get_parameter(one).dim() > 1]
+    names = [one for one in layer.parameters if layer.kind == "weight" and surgery.parameter(one).dim() > 1]
     uses = {use for name in names for use in _uses(surgery, layer, name)[0]}
     return "query" in uses or (uses == {"other"} and any(_name(name) in _PACKED_OTHERWISE for name in names))
 
@@ -117,7 +117,7 @@ class StackEdit(Edit):
 def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
     """The matrices that one weight layer holds; refused where it is no matrix, or packed in an unknown way."""
     for parameter in layer.parameters:
-        shape = surgery.model.get_parameter(parameter).shape
+        shape = surgery.parameter(parameter).shape
         if len(shape) < 2:
             continue
         if len(shape) > 2:
@@ -126,7 +126,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
         uses, axis = _uses(surgery, layer, parameter)
         if (_name(parameter) in _PACKED_OTHERWISE and len(uses) == 1) or shape[axis] % len(uses):
             raise surgery.unsupported(layer.path, f"how queries, keys and values lie in {parameter} is not known")
-        weight = surgery.model.get_parameter(parameter).detach()
+        weight = surgery.parameter(parameter).detach()
         for use, rows in zip(uses, weight.chunk(len(uses), axis), strict=True):
             yield Matrix(layer.path, parameter, use, rows)
 
@@ -134,7 +134,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
 def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ...], int]:
     """What a weight holds in equal parts, by its name, and the axis along which they lie, that of the outputs."""
     if ":" not in layer.path and is_transposed(surgery.get(layer.path)):
-        inputs, outputs = surgery.model.get_parameter(parameter).shape
+        inputs, outputs = surgery.parameter(parameter).shape
         packed = _C_ATTN.get(outputs // inputs, ("other",)) if _name(parameter) == "c_attn" else ("other",)
         return ("query",) if _name(parameter) == "q_attn" else packed, 1
     return _PACKED.get(_name(parameter), ("other",)), 0

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
+from normless.garbage import uncollected
 from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure
@@ -115,6 +116,7 @@ def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:
     return x
 
 
+@uncollected()
 def stages(
     block: Callable[[int, int, int], nn.Module],
     counts: Iterable[int],

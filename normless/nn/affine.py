@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache, reduce
+from itertools import chain
 from operator import mul
 from typing import Any, ClassVar, TypeVar, cast
 
@@ -50,7 +51,9 @@ class TakesParts(nn.Module):
             raise UnsupportedEditError(f"a {type(self).__name__} takes an {taken}, no {called}")
         if getattr(self, name) is not None:
             raise UnsupportedEditError(f"the layer already has its {called}")
-        like = next(self.parameters(), value)
+        # Its own come first there too, and are at hand without a walk over its children.
+        own = (one for one in self._parameters.values() if one is not None)
+        like = next(chain(own, self.parameters()), value)
         self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 

@@ -294,8 +294,12 @@ class ResidualMap:
 
     def layers(self) -> Iterator[Layer]:
         """Every layer once, in execution order but for the trunk's, which come after the blocks."""
+        return iter(self._layers)
+
+    @cached_property
+    def _layers(self) -> tuple[Layer, ...]:
         blocks = (layer for block in self.blocks for layer in block.layers)
-        yield from dict.fromkeys(chain(self.stem_layers, blocks, self.trunk_layers, self.head_layers))
+        return tuple(dict.fromkeys(chain(self.stem_layers, blocks, self.trunk_layers, self.head_layers)))
 
     def to_dict(self) -> dict[str, Any]:
         """The map as plain data, ready for JSON; blocks inside a branch are the `inner` of the block around them."""

@@ -46,7 +46,7 @@ def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
     kind = kind_of(module)
     if kind is None:
         return None
-    names = tuple(f"{path}.{name}" for name, _ in module.named_parameters(recurse=False))
+    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
     vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
     present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
     gamma = present[0] if len(present) == 1 else None

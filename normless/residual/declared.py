@@ -12,6 +12,7 @@ from torch import nn
 
 from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnresolvedStructureError
+from normless.garbage import uncollected
 from normless.nn import ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import layer_of, window_size
@@ -138,6 +139,7 @@ class StructureReader:
         map: the map of the layers.
     """
 
+    @uncollected()
     def __init__(self, model: nn.Module, structure: Structure) -> None:
         self.model, self.steps = model, Steps()
         self.layers: dict[int, Layer] = {}

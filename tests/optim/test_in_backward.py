@@ -1,0 +1,119 @@
+"""Steps taken during the backward pass against those after it: weights, state, and the memory of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import LBFGS, SGD, Adam, AdamW, Optimizer
+
+import normless as nl
+from normless.models import wide_resnet
+
+IMAGES = torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(4)
+
+
+def network(scheme: str = "fixup") -> nn.Module:
+    """With Fixup, a bias that skip path and branch share, and thousands of weights in 9 blocks."""
+    torch.manual_seed(0)
+    made = nl.convert(wide_resnet(28, 1, in_channels=1), scheme)
+    with torch.no_grad():
+        for one in made.parameters():
+            one.add_(0.02 * torch.randn_like(one))
+    return made
+
+
+def trained(model: nn.Module, optimizer: Optimizer, steps: int = 3) -> nn.Module:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(model(IMAGES), LABELS).backward()
+        optimizer.step()
+    return model
+
+
+def same(first: Any, second: Any) -> None:
+    """Equal to the last bit, in nested tables of tensors and numbers."""
+    if isinstance(first, dict):
+        assert first.keys() == second.keys()
+        for key in first:
+            same(first[key], second[key])
+    elif isinstance(first, torch.Tensor):
+        assert torch.equal(first, second)
+    else:
+        assert first == second
+
+
+@pytest.mark.parametrize("recomputed", [False, True])
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda parameters: SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-3),
+        lambda parameters: AdamW(parameters, lr=1e-3),
+        lambda parameters: Adam(parameters, lr=1e-3, foreach=True),
+    ],
+)
+def test_weights_and_state_are_those_of_steps_after_the_pass(
+    build: Callable[[Iterable[nn.Parameter]], Optimizer], recomputed: bool
+) -> None:
+    plain = network()
+    other = deepcopy(plain)
+    if recomputed:
+        nl.recompute_blocks(other)
+    optimizer, in_backward = build(plain.parameters()), build(other.parameters())
+    nl.step_in_backward(in_backward)
+    trained(plain, optimizer)
+    trained(other, in_backward)
+    same(plain.state_dict(), other.state_dict())
+    same(optimizer.state_dict()["state"], in_backward.state_dict()["state"])
+
+
+def test_parameters_that_are_used_twice_or_frozen() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.frozen, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+            self.frozen.requires_grad_(False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            h = torch.tanh(self.first(x.flatten(1)))
+            return self.last(self.first(torch.tanh(self.frozen(h))))
+
+    plain = Twice()
+    other = deepcopy(plain)
+    in_backward = SGD(other.parameters(), lr=0.1, momentum=0.9)
+    nl.step_in_backward(in_backward)
+    trained(plain, SGD(plain.parameters(), lr=0.1, momentum=0.9))
+    trained(other, in_backward)
+    same(plain.state_dict(), other.state_dict())
+
+
+def test_gradients_take_a_share_of_the_memory_until_it_is_closed() -> None:
+    model = network("skipinit")
+    parameters = list(model.parameters())
+    optimizer = SGD(parameters, lr=0.01)
+    hooks = nl.step_in_backward(optimizer)
+    most = 0
+
+    def count(_: torch.Tensor) -> None:
+        nonlocal most
+        most = max(most, sum(one.grad.nbytes for one in parameters if one.grad is not None))
+
+    for one in parameters:
+        one.register_post_accumulate_grad_hook(count)
+    trained(model, optimizer, steps=1)
+    total = sum(one.nbytes for one in parameters)
+    assert 0 < most <= total / 16 + max(one.nbytes for one in parameters)
+    hooks.close()
+    trained(model, optimizer, steps=1)
+    assert most == total
+
+
+def test_an_optimizer_that_needs_all_gradients_is_refused() -> None:
+    with pytest.raises(ValueError, match="LBFGS needs all gradients"):
+        nl.step_in_backward(LBFGS(nn.Linear(2, 2).parameters()))
