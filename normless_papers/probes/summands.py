@@ -105,7 +105,8 @@ class Summands:
         zeros, mask = [0] * len(self.kernel), [False, True, False]
         sides = gradient, x, weight, None, self.stride, zeros, self.dilation, False, zeros
         # Products in full float32, as those of matrices are.
-        with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        cudnn = torch.backends.cudnn
+        with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):
             _, sums, _ = torch.ops.aten.convolution_backward(*sides, copies * self.groups, mask)
         return cast(Tensor, sums).reshape(copies, *self.shape)
 
