@@ -48,7 +48,7 @@ def in_pieces(x: Tensor) -> tuple[Tensor, ...]:
     """Parts of x along its first axis, small enough for the processor's caches; on other devices x itself."""
     size = _PIECE * torch.get_num_threads()
     is_one = x.device.type != "cpu" or x.numel() <= size
-    return (x,) if is_one else x.split(max(1, size * len(x) // x.numel()))
+    return (x,) if is_one else torch.split(x, max(1, size * len(x) // x.numel()))
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -157,7 +157,7 @@ def _averages(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     for piece in in_pieces(x):
         # A variance of 2^200 overflows float32, activations of that variance do not.
         wide = piece.double()
-        sums.append(wide.sum(axes))
+        sums.append(wide.sum(tuple(axes)))
         squares.append(torch.dot(wide.flatten(), wide.flatten()))
     total = torch.stack(sums).sum(0)
     return total * (total.numel() / x.numel()), torch.stack(squares).sum() / x.numel()

@@ -84,7 +84,7 @@ class Summands:
         size = (self.groups, self.shape[0] // self.groups, prod(self.shape[1:]))
         of_examples, total = self.x.new_zeros(self.shape), self.x.new_zeros(self.shape)
         step = max(1, _PRODUCTS // prod(self.shape))
-        for x, gradient in zip(self.x.split(step), self.gradient.split(step), strict=True):
+        for x, gradient in zip(torch.split(self.x, step), torch.split(self.gradient, step), strict=True):
             # A convolution of the examples as its groups has one gradient for each.
             products = self._contracted(x.flatten(0, 1)[None], gradient.flatten(0, 1)[None], len(x))
             total += products.sum(0)
@@ -113,9 +113,7 @@ class Summands:
     @cached_property
     def _windows(self) -> Tensor:
         """What the kernel reads at each position, a view: (B, groups, C/groups, *S, *K)."""
-        # In memory the positions are first and the channels last, so that windows are copied by whole channels.
-        x = self.x.movedim((0, 1), (-2, -1)).contiguous().movedim((-2, -1), (0, 1))
-        windows = x.unflatten(1, (self.groups, -1))
+        windows = _positions_first(self.x).reshape(self.examples, self.groups, -1, *self.x.shape[2:])
         for axis, (kernel, stride, dilation) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             windows = windows.unfold(axis + 3, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
         return windows
@@ -124,13 +122,23 @@ class Summands:
         """Gradients (s, groups, O/groups, B) and windows (s, groups, B, K·C/groups), some positions at a time."""
         axes = len(self.kernel)
         windows = self._windows.permute([*range(3, 3 + axes), 1, 0, *range(3 + axes, 3 + 2 * axes), 2])
-        gradient = self.gradient.unflatten(1, (self.groups, -1)).permute([*range(3, 3 + axes), 1, 2, 0])
-        others = self.positions // len(windows) * max(self.examples * self.groups * prod(self.shape[1:]), prod(self.shape))
+        gradient = _positions_first(self.gradient)
+        gradient = gradient.reshape(self.examples, self.groups, -1, *gradient.shape[2:])
+        gradient = gradient.permute([*range(3, 3 + axes), 1, 2, 0])
+        others = (
+            self.positions // len(windows) * max(self.examples * self.groups * prod(self.shape[1:]), prod(self.shape))
+        )
         step = max(1, _CHUNK // others)
         for start in range(0, len(windows), step):
             at = slice(start, start + step)
             piece = gradient[at].flatten(0, axes - 1)
             yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)
+
+
+def _positions_first(x: Tensor) -> Tensor:
+    """A copy of x, shape (B, C, *P), with positions first and channels last in memory: windows are copied faster."""
+    # Of a matrix, torch transposes blocks that fit the cache.
+    return x.flatten(2).flatten(0, 1).t().contiguous().t().reshape(x.shape)
 
 
 class UnknownSummandsError(ValueError):
