@@ -96,13 +96,14 @@ def _measured(what: str, flags: Mapping[str, Any]) -> tuple[str, DataFrame]:
 
 
 def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each of every benchmark's, with what its ratio is to and the largest that is aimed at, if any is."""
+    """A row for each of every benchmark's: its ratio, what that is to, what is aimed at and whether it is reached."""
     for stated in TOGETHER:
         setup, table = _measured(stated["what"], {**flags, **stated.get("with", {})})
         for row in _records(table):
-            name = next(iter(row.values()))
+            name = ", ".join(value for value in row.values() if isinstance(value, str))
             ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
-            aim = stated["bars"].get(name)
+            aim, ratio = stated["bars"].get(name), row.get("ratio")
+            reached = None if aim is None else ratio >= aim if stated.get("at_least") else ratio <= aim
             yield {
                 "benchmark": stated["what"],
                 "setting": setup,
@@ -110,6 +111,7 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 **ratios,
                 "to": stated["to"],
                 "aim": aim,
+                "result": None if reached is None else "pass" if reached else "miss",
             }
 
 

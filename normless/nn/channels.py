@@ -9,6 +9,8 @@ from torch.nn.modules.conv import _ConvNd
 
 _FIRST = (_ConvNd, _NormBase, nn.GroupNorm)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention)
+# Elements of a piece for each thread: 256 KiB in float64, and the fewest that torch gives to a thread.
+_PIECE = 2**15
 
 
 def per_channel(values: Tensor, x: Tensor) -> Tensor:
@@ -40,6 +42,13 @@ def channel_axis(module: nn.Module, x: Tensor) -> int:
 def by_channel(module: nn.Module, x: Tensor) -> Tensor:
     """The input or output x of a layer, shape (B, C, …) or (B, …, C), as a matrix (C, N)."""
     return x.movedim(channel_axis(module, x), 0).flatten(1)
+
+
+def in_pieces(x: Tensor) -> tuple[Tensor, ...]:
+    """Parts of x along its first axis, small enough for the processor's caches; on other devices x itself."""
+    size = _PIECE * torch.get_num_threads()
+    is_one = x.device.type != "cpu" or x.numel() <= size
+    return (x,) if is_one else torch.split(x, max(1, size * len(x) // x.numel()))
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

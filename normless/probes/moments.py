@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.nn.channels import channel_axis
+from normless.nn.channels import channel_axis, in_pieces
 from normless.probes.hooks.watcher import PROBES, Setting, Watcher
 from normless.residual import Layer, ResidualMap
 from normless.residual.blocks import Kind
@@ -150,10 +150,11 @@ class GradientMoments(_PositionedRows):
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
         """Reduce a gradient to its numbers."""
         wide = gradient.to_dense().to(torch.float64, copy=True).flatten()
-        sizes = [wide.norm(), wide.abs().mean(), wide.abs().max(), wide.std(correction=0)]
+        absolute = wide.abs()
+        sizes = [wide.norm(), absolute.mean(), absolute.max()]
         power = wide.sub_(wide.mean()).square_()
         variance = power.mean()
-        sizes += [power.square_().mean() / variance.square(), parameter.double().norm()]
+        sizes += [variance.sqrt(), power.square_().mean() / variance.square(), parameter.double().norm()]
         self._numbers[name] = {"parameter": name, "size": wide.numel()}, torch.stack(sizes)
 
 
@@ -235,14 +236,16 @@ def _of_channels(y: Tensor, channel: int) -> Tensor:
     low, high = y.amin(others).double(), y.amax(others).double()
     scale = torch.maximum(low.abs(), high.abs()).max()
     scale = torch.where(scale > 0, scale, 1.0)
-    wide = y.to(torch.promote_types(y.dtype, torch.float32))
-    deviations = wide / scale.to(wide.dtype)
-    averages = deviations.mean(others, keepdim=True)
-    deviations.sub_(averages)
-    power = deviations.square()
-    second = power.mean(others).double()
-    third = deviations.mul_(power).mean(others).double()
-    fourth = power.square_().mean(others).double()
+    dtype, count = torch.promote_types(y.dtype, torch.float32), y.numel() // y.shape[channel]
+    pieces, unit = in_pieces(y), scale.to(dtype)
+    averages = torch.stack([(piece / unit).sum(others, keepdim=True, dtype=dtype) for piece in pieces]).sum(0) / count
+    powers = []
+    for piece in pieces:
+        deviations = (piece / unit).sub_(averages)
+        power = deviations.square()
+        second = power.sum(others)
+        powers.append(torch.stack([second, deviations.mul_(power).sum(others), power.square_().sum(others)]))
+    second, third, fourth = torch.stack(powers).double().sum(0) / count
     mean = averages.flatten().double()
     apart = mean - mean.mean()
     whole = (second + apart.square()).mean()

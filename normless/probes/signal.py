@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import arguments_of
-from normless.nn.channels import channel_axis
+from normless.nn.channels import channel_axis, in_pieces
 from normless.probes.hooks.observe import observe, preserve_state
 from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
@@ -102,9 +102,10 @@ class Signal(PredictedRows):
         """Measure the statistics of a norm's input."""
         channel = channel_axis(module, x)
         others = [axis for axis in range(x.dim()) if axis != channel]
-        mean_square = float(x.mean(others, dtype=torch.float64).square().mean())
+        means, second = _averages(x, others)
+        mean_square = means.square().mean()
         # The mean over channels of the second moments is that of all values.
-        variance = max(named_moments("input", x)["input_second_moment"] - mean_square, 0.0)
+        variance = (second - mean_square).clamp_min(0.0)
         self.add(self._norms[layer.path], {"norm_mean_square": mean_square, "norm_variance": variance})
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
@@ -134,19 +135,29 @@ class BlockGradients(BlockWatcher):
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         """Store the norm of a sum."""
-        self.add(block.name, {"sum_norm": float(total.double().norm())})
+        self.add(block.name, {"sum_norm": total.double().norm()})
 
     def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
         """Store the norm of its gradient."""
         # The sum of a missed block is unknown.
         if "sum_norm" in self.rows.get(block.name, {}):
-            norm = float(gradient.double().norm())
+            norm = gradient.double().norm()
             self.add(block.name, {"gradient_norm": norm, "relative_change": norm * self.rows[block.name]["sum_norm"]})
 
 
-def named_moments(place: str, x: Tensor) -> dict[str, float]:
+def named_moments(place: str, x: Tensor) -> dict[str, Tensor]:
     """The biased variance and the second moment of all values of x, of any shape, as columns of a place."""
-    # A variance of 2^200 overflows float32, activations of that variance do not.
-    wide = x.double().flatten()
-    second, mean = float(wide.dot(wide)) / len(wide), float(wide.mean())
-    return {f"{place}_variance": max(second - mean**2, 0.0), f"{place}_second_moment": second}
+    mean, second = _averages(x.flatten(), [0])
+    return {f"{place}_variance": (second - mean**2).clamp_min(0.0), f"{place}_second_moment": second}
+
+
+def _averages(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The means of x over some axes and the second moment of all its values, in float64, in one pass over x."""
+    sums, squares = [], []
+    for piece in in_pieces(x):
+        # A variance of 2^200 overflows float32, activations of that variance do not.
+        wide = piece.double()
+        sums.append(wide.sum(tuple(axes)))
+        squares.append(torch.dot(wide.flatten(), wide.flatten()))
+    total = torch.stack(sums).sum(0)
+    return total * (total.numel() / x.numel()), torch.stack(squares).sum() / x.numel()

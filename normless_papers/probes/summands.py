@@ -4,8 +4,8 @@ For a convolution (Bjorck et al. 2018, equation 4)
 
     ∂L/∂K(o, c, i) = Σ_bx d(b, x; o, c, i),    d = ∂L/∂OUTPUT(b, o, x) · INPUT(b, c, s·x + i)
 
-with examples b, positions x and kernel offsets i. A layer has as many d as multiplications, so sums are computed by
-batched matrix products, a few megabytes at a time.
+with examples b, positions x and kernel offsets i. A layer has as many d as multiplications, so sums are computed
+without them: over positions first by convolutions' own gradients, over examples first by batched matrix products.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,10 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn import ScalarAffine
 
-# Elements of a batch of products in memory at a time: 4 MiB in float32, about the size of a processor's cache.
-_CHUNK = 2**20
+# Elements in memory at a time: of the gradients of single examples, and of the windows or products of some positions,
+# which are 1 MiB in float32, the size of a processor's cache.
+_PRODUCTS = 2**20
+_CHUNK = 2**18
 
 
 @dataclass(frozen=True)
@@ -79,53 +82,63 @@ class Summands:
     def sums(self) -> Sums:
         """The four sums of every parameter."""
         size = (self.groups, self.shape[0] // self.groups, prod(self.shape[1:]))
-        absolute, of_examples, of_positions, total = (self.x.new_zeros(size) for _ in range(4))
-        for gradient, windows in self._by_example():
-            products = gradient @ windows
+        of_examples, total = self.x.new_zeros(self.shape), self.x.new_zeros(self.shape)
+        step = max(1, _PRODUCTS // prod(self.shape))
+        for x, gradient in zip(torch.split(self.x, step), torch.split(self.gradient, step), strict=True):
+            # A convolution of the examples as its groups has one gradient for each.
+            products = self._contracted(x.flatten(0, 1)[None], gradient.flatten(0, 1)[None], len(x))
             total += products.sum(0)
             of_examples += products.abs_().sum(0)
-            absolute += (gradient.abs() @ windows.abs()).sum(0)
+        absolute = self._contracted(self.x.abs(), self.gradient.abs(), 1)[0]
+        of_positions = self.x.new_zeros(size)
         for gradient, windows in self._by_position():
             of_positions += (gradient @ windows).abs_().sum(0)
-        return Sums(*(one.reshape(self.shape) for one in (absolute, of_examples, of_positions, total)))
+        by_offset = of_positions.reshape(self.shape[0], *self.kernel, self.shape[1])
+        return Sums(absolute, of_examples, by_offset.movedim(-1, 1).reshape(self.shape), total)
+
+    def _contracted(self, x: Tensor, gradient: Tensor, copies: int) -> Tensor:
+        """Σ_bx d of the weights of some copies of the layer side by side, shape (copies, *shape).
+
+        Shapes: x (B, copies·C, *P), gradient (B, copies·O, *S).
+        """
+        weight = x.new_empty(1).expand(copies * self.shape[0], self.shape[1], *self.kernel)
+        zeros, mask = [0] * len(self.kernel), [False, True, False]
+        sides = gradient, x, weight, None, self.stride, zeros, self.dilation, False, zeros
+        # Products in full float32, as those of matrices are.
+        cudnn = torch.backends.cudnn
+        with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):
+            _, sums, _ = torch.ops.aten.convolution_backward(*sides, copies * self.groups, mask)
+        return cast(Tensor, sums).reshape(copies, *self.shape)
 
     @cached_property
     def _windows(self) -> Tensor:
         """What the kernel reads at each position, a view: (B, groups, C/groups, *S, *K)."""
-        windows = self.x.reshape(self.examples, self.groups, -1, *self.x.shape[2:])
+        windows = _positions_first(self.x).reshape(self.examples, self.groups, -1, *self.x.shape[2:])
         for axis, (kernel, stride, dilation) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
             windows = windows.unfold(axis + 3, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
         return windows
 
-    @property
-    def _by_group(self) -> Tensor:
-        """The gradient as (B, groups, O/groups, *S)."""
-        return self.gradient.reshape(self.examples, self.groups, -1, *self.gradient.shape[2:])
-
-    def _by_example(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Gradients (b, groups, O/groups, S) and windows (b, groups, S, C/groups·K), some examples at a time."""
-        axes = len(self.kernel)
-        spread = [0, 1, *range(3, 3 + axes), 2, *range(3 + axes, 3 + 2 * axes)]
-        windows, gradient = self._windows.permute(spread), self._by_group.flatten(3)
-        for at in self._chunks(self.examples, self.positions):
-            piece = windows[at]
-            yield gradient[at], piece.reshape(len(piece), self.groups, self.positions, -1)
-
     def _by_position(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Gradients (s, groups, O/groups, B) and windows (s, groups, B, C/groups·K), some positions at a time."""
+        """Gradients (s, groups, O/groups, B) and windows (s, groups, B, K·C/groups), some positions at a time."""
         axes = len(self.kernel)
-        windows = self._windows.permute([*range(3, 3 + axes), 1, 0, 2, *range(3 + axes, 3 + 2 * axes)])
-        gradient = self._by_group.permute([*range(3, 3 + axes), 1, 2, 0])
-        for at in self._chunks(len(windows), self.examples * self.positions // len(windows)):
+        windows = self._windows.permute([*range(3, 3 + axes), 1, 0, *range(3 + axes, 3 + 2 * axes), 2])
+        gradient = _positions_first(self.gradient)
+        gradient = gradient.reshape(self.examples, self.groups, -1, *gradient.shape[2:])
+        gradient = gradient.permute([*range(3, 3 + axes), 1, 2, 0])
+        others = (
+            self.positions // len(windows) * max(self.examples * self.groups * prod(self.shape[1:]), prod(self.shape))
+        )
+        step = max(1, _CHUNK // others)
+        for start in range(0, len(windows), step):
+            at = slice(start, start + step)
             piece = gradient[at].flatten(0, axes - 1)
             yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)
 
-    def _chunks(self, length: int, others: int) -> Iterator[slice]:
-        """Slices of an axis for which the windows, or the products, of each hold at most `_CHUNK` elements."""
-        kernels = self.groups * prod(self.shape[1:])
-        step = max(1, _CHUNK // max(kernels * others, prod(self.shape)))
-        for start in range(0, length, step):
-            yield slice(start, start + step)
+
+def _positions_first(x: Tensor) -> Tensor:
+    """A copy of x, shape (B, C, *P), with positions first and channels last in memory: windows are copied faster."""
+    # Of a matrix, torch transposes blocks that fit the cache.
+    return x.flatten(2).flatten(0, 1).t().contiguous().t().reshape(x.shape)
 
 
 class UnknownSummandsError(ValueError):

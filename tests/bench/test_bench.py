@@ -100,6 +100,11 @@ def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
     assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
     assert rows[0]["ratio"] == 1
+    for row in rows:
+        assert row["result"] == ({True: "pass", False: "miss"}[row["ratio"] <= 1.06] if row["aim"] else None)
+    monkeypatch.setattr("normless.bench.command.TOGETHER", [{**stated[1], "bars": {"bare": 1.5}, "at_least": True}])
+    assert main(["bench", "all"]) == 0
+    assert "miss" in capsys.readouterr().out
 
 
 def test_the_map_is_compared_with_the_export_it_needs() -> None:
@@ -134,7 +139,7 @@ def test_rounds_below_one_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_probes_are_compared_with_the_pass_they_watch() -> None:
     table = measure_probes(ProbeBench(depth=8, batch_size=32, rounds=2))
-    assert table["probes"].tolist() == ["plain pass", "signal, gradients, logits", "gradient sums"]
+    assert table["probes"].tolist() == ["plain pass", "signal", "gradients", "the usual four", "gradient sums"]
     assert table["ratio"][0] == table["memory_ratio"][0] == 1.0
     assert (table[["seconds", "megabytes"]] > 0).all(axis=None)
     assert (table["lowest"] <= table["ratio"]).all()

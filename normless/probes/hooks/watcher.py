@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 import pandas as pd
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -110,8 +111,8 @@ class BlockWatcher(Watcher):
             self.missed.append(Unresolved("the network", "it has no residual block"))
         self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
 
-    def add(self, name: str, values: Mapping[str, float]) -> None:
-        """Fill in columns of a block's row; blocks inside others have none."""
+    def add(self, name: str, values: Mapping[str, float | Tensor]) -> None:
+        """Fill in columns of a block's row, tensors of one element among them; blocks inside others have none."""
         if name in self.rows:
             self.rows[name] |= values
 
@@ -124,6 +125,11 @@ class BlockWatcher(Watcher):
 
     def table(self) -> pd.DataFrame:
         """A row per block in execution order; `block` counts from 1."""
+        cells = [(row, name) for row in self.rows.values() for name in row if isinstance(row[name], Tensor)]
+        # A device waits for one transfer instead of one for each cell.
+        numbers = [row[name].double().to(cells[0][0][cells[0][1]].device) for row, name in cells]
+        for (row, name), number in zip(cells, torch.stack(numbers).tolist() if numbers else (), strict=True):
+            row[name] = number
         return pd.DataFrame(list(self.rows.values()), columns=list(self.columns))
 
 
@@ -208,7 +214,9 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
             branch = branch * per_channel(module.multiplier.detach(), branch)
         if module.skip_multiplier is not None:
             skip = skip * module.skip_multiplier.detach()
-        on_sum(block, skip * module.skip_factor, (branch * module.branch_factor,), output)
+        # A factor of 1 would be a pass over the activations.
+        skip = skip if module.skip_factor == 1.0 else skip * module.skip_factor
+        on_sum(block, skip, (branch if module.branch_factor == 1.0 else branch * module.branch_factor,), output)
 
     for block in setting.map.walk():
         if block.sum is not None and len(block.branches) == 1:

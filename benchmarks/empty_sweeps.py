@@ -1,7 +1,7 @@
 """Carry out 20,000 runs that train nothing through Ray, into SQLite and into PostgreSQL, and time what that takes.
 
-Run it from anywhere: `python benchmarks/scale.py [--runs N] [--executor local] [--databases sqlite] [--json]`. The
-PostgreSQL server is the tests' own, on loopback and thrown away. It is an error if a run is lost or doubled.
+Run it from anywhere: `python benchmarks/empty_sweeps.py [--runs N] [--executor local] [--databases sqlite] [--json]`.
+The PostgreSQL server is the tests' own, on loopback and thrown away. It is an error if a run is lost or doubled.
 """
 
 from __future__ import annotations
