@@ -70,7 +70,8 @@ def shifted_convolution(
     taps = _taps(x.shape[2:], weight.shape[2:], settings, x.dtype)
     sums = weight.flatten(2).sum(1) * shift
     moved = sums @ taps if bias is None else torch.addmm(bias[:, None], sums, taps)
-    y = torch.convolution(x, weight, None, *settings, False, [0] * (x.dim() - 2), groups)
+    stride, padding, dilation = settings
+    y = torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * (x.dim() - 2), groups)
     # No other module has seen y, and its own backward pass does not read it.
     return y.add_(moved.view(y.shape[1:]))
 
@@ -80,5 +81,6 @@ def _taps(size: torch.Size, kernel: torch.Size, settings: tuple[Any, ...], dtype
     """Which taps of a kernel lie inside an input of a size at each position, shape (taps, positions)."""
     each = torch.eye(kernel.numel(), dtype=dtype, device="cpu").view(-1, 1, *kernel)
     whole = torch.ones(1, 1, *size, dtype=dtype, device="cpu")
-    taps: Tensor = torch.convolution(whole, each, None, *settings, False, [0] * len(size), 1)
+    stride, padding, dilation = settings
+    taps = torch.convolution(whole, each, None, stride, padding, dilation, False, [0] * len(size), 1)
     return taps.flatten(2)[0]
