@@ -24,7 +24,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
-from normless.nn.kept_once import ShiftedConvolution, pays
+from normless.nn.kept_once import pays, shifted_convolution
 
 
 class TakesParts(nn.Module):
@@ -94,7 +94,7 @@ class ScalarAffine(TakesParts):
         is_plain = self.before is None and self.padding_mode == "zeros" and not isinstance(self.padding, str)
         y: Tensor
         if shift is not None and is_plain and x.dim() == self.weight.dim() and pays(x, shift, *parts):
-            y = ShiftedConvolution.apply(x, shift, *parts, self.stride, self.padding, self.dilation, self.groups)
+            y = shifted_convolution(x, shift, *parts, self.stride, self.padding, self.dilation, groups=self.groups)
         else:
             y = self._conv_forward(self.prepared(x), *parts)
         return y

@@ -1,4 +1,4 @@
-"""A ReLU and a convolution with scalar biases that keep one tensor for their backward pass, and pass over it once.
+"""A ReLU and a convolution with scalar biases that keep one tensor for their backward pass.
 
 Written with operators, relu(x) + b and conv(x + b) each keep what they read besides what the next layer keeps, and
 each bias is one more pass over the activations, in both directions. The functions below compute the same values;
@@ -7,6 +7,7 @@ each bias is one more pass over the activations, in both directions. The functio
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -58,42 +59,28 @@ class ShiftedReLU(torch.autograd.Function):
         return passed, *(None if part is None else part.sum().reshape(ctx.shape) for part in shifts)
 
 
-class ShiftedConvolution(torch.autograd.Function):
-    """W ∗ (x + b₁) + b of zero-padded x, of which backward needs x and not x + b₁.
+def shifted_convolution(
+    x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any, groups: int = 1
+) -> Tensor:
+    """W ∗ (x + b₁) + b = W ∗ x + (W₁T · b₁ + b) of zero-padded x, where backward needs x and not x + b₁.
 
-        dW = ∂W(x) + b₁ · S,    db₁ = Σ S · W,    S = ∂W(1)
-
-    where ∂W(·) is the weight's gradient for an input: S, of the weight's shape, sums the gradient over the positions
-    whose tap lies inside the input, and is computed for one example, of the gradient's sum over the batch. b₁ has one
-    element; `settings` are stride, padding, dilation and groups.
+    T, of shape (taps, positions), is 1 where a tap of the kernel lies inside the input and else 0; W₁, of shape
+    (out, taps), sums W over its inputs. b₁ has one element; `settings` are stride, padding and dilation.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any) -> Tensor:
-        ctx.settings, ctx.has_bias = settings, bias is not None
-        ctx.save_for_backward(x, shift, weight)
-        stride, padding, dilation, groups = settings
-        unused = [0] * len(stride)
-        return torch.convolution(x + shift, weight, bias, stride, padding, dilation, False, unused, groups)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        x, shift, weight = ctx.saved_tensors
-        needs = (ctx.needs_input_grad[0], ctx.needs_input_grad[2], ctx.needs_input_grad[3])
-        dx, dw, db = _derivatives(gradient, x, weight, needs, *ctx.settings)
-        whole = x.new_ones(1, weight.shape[1] * ctx.settings[-1], *x.shape[2:])
-        _, inside, _ = _derivatives(gradient.sum(0, keepdim=True), whole, weight, (False, True, False), *ctx.settings)
-        dw = None if dw is None else dw + shift * inside
-        return dx, (inside * weight).sum().reshape(shift.shape), dw, db, *[None] * len(ctx.settings)
+    taps = _taps(x.shape[2:], weight.shape[2:], settings, x.dtype)
+    sums = weight.flatten(2).sum(1) * shift
+    moved = sums @ taps if bias is None else torch.addmm(bias[:, None], sums, taps)
+    stride, padding, dilation = settings
+    y = torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * (x.dim() - 2), groups)
+    # No other module has seen y, and its own backward pass does not read it.
+    return y.add_(moved.view(y.shape[1:]))
 
 
-def _derivatives(
-    gradient: Tensor, x: Tensor, weight: Tensor, needs: tuple[bool, bool, bool], *settings: Any
-) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Those of a convolution by its input, weight and bias that are needed."""
-    stride, padding, dilation, groups = settings
-    unused = [0] * len(stride)
-    derivatives: tuple[Tensor | None, Tensor | None, Tensor | None] = torch.ops.aten.convolution_backward(
-        gradient, x, weight, [weight.shape[0]], stride, padding, dilation, False, unused, groups, needs
-    )
-    return derivatives
+@lru_cache(maxsize=16)
+def _taps(size: torch.Size, kernel: torch.Size, settings: tuple[Any, ...], dtype: torch.dtype) -> Tensor:
+    """Which taps of a kernel lie inside an input of a size at each position, shape (taps, positions)."""
+    each = torch.eye(kernel.numel(), dtype=dtype, device="cpu").view(-1, 1, *kernel)
+    whole = torch.ones(1, 1, *size, dtype=dtype, device="cpu")
+    stride, padding, dilation = settings
+    taps = torch.convolution(whole, each, None, stride, padding, dilation, False, [0] * len(size), 1)
+    return taps.flatten(2)[0]
