@@ -1,4 +1,4 @@
-"""The how-to pages: their files are written, their code and their commands are run, in order."""
+"""The how-to pages and the README: their files are written, their code and their commands are run, in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from normless.probes import PROBES
 from normless.schemes import SCHEMES
 from normless_papers.artefact import ARTEFACTS
 
-PAGES = sorted((Path(__file__).parents[2] / "docs" / "howto").glob("*.md"))
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.\w+)\n")
 
@@ -27,15 +28,8 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
         yield match[1], match[2]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_the_page_works_as_it_reads(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    # What a page registers is not for the tests after it.
-    for registry in (SCHEMES, EDITS, PROBES, ARTEFACTS):
-        monkeypatch.setattr(registry, "_own", dict(registry._own))
-    names: dict[str, Any] = {"__name__": "howto"}
+def carry_out(page: Path, names: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, int]:
+    """Write the files of a page, run its code and its commands of normless; the number of files and commands."""
     files = commands = 0
     for language, text in blocks(page):
         file = _FILE.match(text)
@@ -48,5 +42,40 @@ def test_the_page_works_as_it_reads(
             for line in re.findall(r"^\$ normless (.*)$", text, re.MULTILINE):
                 commands += 1
                 assert main(shlex.split(line)) == 0, capsys.readouterr().err
+    return files, commands
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_page_works_as_it_reads(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # What a page registers is not for the tests after it.
+    for registry in (SCHEMES, EDITS, PROBES, ARTEFACTS):
+        monkeypatch.setattr(registry, "_own", dict(registry._own))
+    files, commands = carry_out(page, {"__name__": "howto"}, capsys)
     assert files >= 1
     assert commands >= 1
+
+
+def test_the_readme_works_as_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "readme"}
+    assert carry_out(ROOT / "README.md", names, capsys) == (0, 3)
+    printed = capsys.readouterr().out
+    assert "8 residual blocks" in printed
+    assert "Nothing was seen that keeps it from training" in printed
+    assert names["report"].norms, "every batch norm is in the report"
+    assert (tmp_path / "fixed-up" / "model.safetensors").is_file()
+    assert (tmp_path / "resnet18-fixup" / "recipe.json").is_file()
+
+
+def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *PAGES):
+        targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', page.read_text(encoding="utf-8"))
+        for target in filter(None, (one or other for one, other in targets)):
+            assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
