@@ -111,7 +111,7 @@ class Curves:
     def __init__(
         self, directory: RunDirectory[Any, Any], *, finished: int, steps_per_epoch: int, writes: bool
     ) -> None:
-        from lightning_fabric.loggers.tensorboard import TensorBoardLogger
+        from torch.utils.tensorboard import SummaryWriter
 
         self._directory = directory
         self._steps_per_epoch = steps_per_epoch
@@ -123,8 +123,8 @@ class Curves:
             self.rows = _read_rows(directory.epochs, self._row_type)[:finished]
             self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
         # TensorBoard drops the steps of an interrupted run after its last finished epoch.
-        place, purge = directory.tensorboard, len(self.losses) + 1
-        self._board = TensorBoardLogger(place.parent, "", place.name, purge_step=purge) if writes else None
+        purge = len(self.losses) + 1
+        self._board: Any = SummaryWriter(directory.tensorboard, purge_step=purge) if writes else None
 
     def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
         """Add the losses of an epoch and its row, None if it diverged; write both tables and TensorBoard's file."""
@@ -135,12 +135,12 @@ class Curves:
         if self._board is None:
             return
         for step, loss in enumerate(losses, first):
-            self._board.log_metrics({"step/loss": loss}, step)
-        if row is not None:
-            values = {f"epoch/{name}": value for name, value in asdict(row).items() if value is not None}
-            self._board.log_metrics(values, len(self.losses))
+            self._board.add_scalar("step/loss", loss, step)
+        for name, value in ({} if row is None else asdict(row)).items():
+            if value is not None:
+                self._board.add_scalar(f"epoch/{name}", value, len(self.losses))
         self._write_tables()
-        self._board.save()
+        self._board.flush()
 
     def _write_tables(self) -> None:
         columns = {field.name: "int64" if field.name == "epoch" else "float64" for field in fields(self._row_type)}
@@ -154,7 +154,7 @@ class Curves:
     def close(self) -> None:
         """Close TensorBoard's file."""
         if self._board is not None:
-            self._board.finalize("success")
+            self._board.close()
 
 
 def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:

@@ -131,7 +131,10 @@ def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
             f"The configuration of {kind} in transformers has no setting {', '.join(unknown)}; it has "
             f"{', '.join(sorted(set(plain.to_dict()) | set(plain.attribute_map)))}."
         )
-    return library.AutoConfig.for_model(kind, **settings)
+    try:
+        return library.AutoConfig.for_model(kind, **settings)
+    except Exception as error:  # of types that differ by version
+        raise ValueError(f"transformers refuses the settings of {kind}: {error}") from error
 
 
 def _read_config(library: Any, path: Path) -> Any:
@@ -150,7 +153,7 @@ def _read_config(library: Any, path: Path) -> Any:
         )
     try:
         return library.AutoConfig.from_pretrained(str(file), local_files_only=True)
-    except (ValueError, OSError) as error:
+    except Exception as error:  # of types that differ by version
         raise ValueError(f"{file} is no configuration of a model of transformers: {error}") from error
 
 
