@@ -82,8 +82,10 @@ def make_fabric(config: RunConfig) -> Fabric:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    on_cuda = config.device != "cpu" and torch.cuda.is_available()
+    _meet_again("nccl" if on_cuda else "gloo")
     fabric = Fabric(
-        accelerator="cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu",
+        accelerator="cuda" if on_cuda else "cpu",
         devices=local,
         num_nodes=started // local,
         strategy="ddp" if started > 1 else "auto",
@@ -91,6 +93,19 @@ def make_fabric(config: RunConfig) -> Fabric:
     )
     fabric.launch()
     return fabric
+
+
+def _meet_again(backend: str) -> None:
+    """Join the process group where torchrun restarted the processes (``--max-restarts``), under a name of its own.
+
+    Without one, torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or torch.distributed.is_initialized():
+        return
+    store, rank, processes = next(torch.distributed.rendezvous("env://"))
+    store = torch.distributed.PrefixStore(f"restart-{restarts}", store)
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=processes)
 
 
 def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> Training:

@@ -63,9 +63,10 @@ for number, scheme in enumerate({schemes!r}):
 """
 
 
-def two_ranks(folder: Path, schemes: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def two_ranks(folder: Path, schemes: tuple[str, ...], **options: int) -> subprocess.CompletedProcess[str]:
     """Train by two processes, in `folder/two/NUMBER`; one is lost where `folder/two/lost` exists."""
-    return two_processes(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes), folder)
+    program = PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes)
+    return two_processes(program, folder, **options)
 
 
 def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
@@ -120,5 +121,15 @@ def test_a_lost_rank_ends_the_job_and_the_next_goes_on_from_its_checkpoint(tmp_p
     assert "Signal 9 (SIGKILL)" in done.stderr
     assert not (tmp_path / "two" / "0" / "result.json").exists()
     done = two_ranks(tmp_path, ("fixup",))
+    assert done.returncode == 0, done.stderr
+    assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
+
+
+@pytest.mark.slow
+def test_torchrun_starts_lost_ranks_again_and_they_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "lost").touch()
+    done = two_ranks(tmp_path, ("fixup",), restarts=1)
+    assert "Signal 9 (SIGKILL)" in done.stderr or "exitcode: -9" in done.stderr
     assert done.returncode == 0, done.stderr
     assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
