@@ -45,18 +45,19 @@ PER_BATCH = ("batch_norm", "ghost_batch_norm(size=12)")
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from normless.train import TrainConfig, train, training_run
+from normless.train import TrainConfig, loop, train
 
-original = training_run.train_epoch
+original = loop.Training.gradients
 
-def train_epoch(training, epoch, *rest, **options):
+def gradients(training, batch, step):
     lost = Path(sys.argv[1]) / "lost"
-    if lost.exists() and epoch == 1 and training.fabric.global_rank == 1:
+    # The third of the second epoch's four steps.
+    if lost.exists() and step == 7 and training.fabric.global_rank == 1:
         lost.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
-    return original(training, epoch, *rest, **options)
+    return original(training, batch, step)
 
-training_run.train_epoch = train_epoch
+loop.Training.gradients = gradients
 config = TrainConfig.from_dict({config!r})
 for number, scheme in enumerate({schemes!r}):
     train(TrainConfig.from_dict({{**config.to_dict(), "scheme": scheme}}), f"{{sys.argv[1]}}/{{number}}")
