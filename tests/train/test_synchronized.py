@@ -32,7 +32,7 @@ def test_every_batch_norm_is_torchs_synchronized_one_with_its_own_tensors() -> N
 
 
 def test_a_norm_with_statistics_of_its_own_is_not_replaced() -> None:
-    network = convert(build_model("normless:resnet_cifar(depth=8)"), IMAGES, scheme="ghost_batch_norm(size=2)")
+    network = convert(build_model("normless:resnet_cifar(depth=8)"), "ghost_batch_norm(size=2)", IMAGES)
     with pytest.raises(ValueError, match=r"sync_batch_norm .* is a GhostBatchNorm2d with statistics of its own"):
         synchronized(network)
 
