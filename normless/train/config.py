@@ -21,6 +21,7 @@ from normless.train.settings import (
     Precision,
     Recompute,
     Settings,
+    Strategy,
     Text,
 )
 
@@ -116,6 +117,7 @@ class ExamplesConfig(RunConfig):
     Args:
         batch_size: examples per optimizer step, of all processes together.
         micro_batch_size: examples per forward pass of a process; gradients accumulate to the batch. Off if null.
+        strategy: what each process keeps: ddp everything, fsdp2 its part of weights, gradients and optimizer state.
     """
 
     BATCH: ClassVar[str] = "batch_size"
@@ -123,6 +125,7 @@ class ExamplesConfig(RunConfig):
 
     batch_size: PositiveInt
     micro_batch_size: PositiveInt | None = None
+    strategy: Strategy = "ddp"
 
     def conflicts(self) -> Iterator[str]:
         """See `Settings.conflicts`."""
@@ -134,6 +137,8 @@ class ExamplesConfig(RunConfig):
                 f"Expected micro_batch_size to be at most the {share} examples of a batch that each process has, "
                 f"got {micro}."
             )
+        if self.strategy == "fsdp2" and (self.recompute != "never" or getattr(self, "compile", False)):
+            yield "strategy='fsdp2' is for networks neither compiled nor recomputed; leave one of the two out."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,9 +186,11 @@ class TrainConfig(ExamplesConfig):
         crop: zero padding before the random crop, in pixels, 0 for off; the data set's default if null.
         flip: mirror half of the images left to right; the data set's default if null.
         compile: compile the network's training pass by torch.compile.
+        sync_batch_norm: batch norms have the statistics of the examples of all processes, on CUDA devices alone.
     """
 
     COMMAND: ClassVar[str] = "train"
+    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False}
 
     model: Text = "normless:wide_resnet(depth=16, width=4)"
     scheme: Text = "batch_norm"
@@ -206,6 +213,7 @@ class TrainConfig(ExamplesConfig):
     crop: NonNegativeInt | None = None
     flip: bool | None = None
     compile: bool = False
+    sync_batch_norm: bool = False
 
     @property
     def scheme_text(self) -> str:
@@ -220,6 +228,8 @@ class TrainConfig(ExamplesConfig):
                 f"ghost_batch_size={self.ghost_batch_size} turns scheme batch_norm into ghost batch norm, but the "
                 f"scheme is {self.scheme!r}; leave one of the two out."
             )
+        if self.sync_batch_norm and (self.compile or self.recompute != "never"):
+            yield "sync_batch_norm is for networks neither compiled nor recomputed; leave one of the two out."
         if self.compile and self.recompute != "never":
             yield (
                 "A compiled network chooses itself what it recomputes; leave out compile or "
@@ -273,6 +283,13 @@ class TextConfig(ExamplesConfig, AdamConfig):
     warmup: Fraction = 0.1
     weight_decay: NonNegativeFloat = 0.01
     clip: PositiveFloat | None = 1.0
+
+    def conflicts(self) -> Iterator[str]:
+        """See `Settings.conflicts`."""
+        yield from super().conflicts()
+        if self.strategy == "fsdp2" and self.micro_batch_size is not None:
+            # Of an incomplete last batch they have different numbers of micro-batches.
+            yield "By strategy='fsdp2' processes share every pass; leave micro_batch_size out for text."
 
 
 @dataclass(frozen=True, kw_only=True)

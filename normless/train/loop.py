@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins import DoublePrecision
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
 from normless.divergence import first_diverged
@@ -27,6 +30,8 @@ from normless.train.pauses import GO_ON, STOPS, Pauses, stop_of
 from normless.train.run_files import save_checkpoint, write_table
 from normless.train.run_listener import RunListener
 from normless.train.schedules import set_rate
+from normless.train.sharding import Sharded
+from normless.train.synchronized import synchronized
 from normless.train.task import EpochTraining, Task
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
@@ -73,6 +78,12 @@ def make_fabric(config: RunConfig) -> Fabric:
     A device that is not there, and another number of processes than the configuration's, are a ValueError.
     """
     started = int(os.environ.get("WORLD_SIZE", "1"))
+    on_cuda = config.device != "cpu" and torch.cuda.is_available()
+    if getattr(config, "sync_batch_norm", False) and config.devices > 1 and not on_cuda:
+        raise ValueError(
+            f"Expected CUDA devices for sync_batch_norm=True with devices={config.devices}: torch's SyncBatchNorm "
+            "does not compute on the CPU. Leave sync_batch_norm out, or train by one process."
+        )
     if started != config.devices:
         raise ValueError(
             f"Expected {config.devices} processes for devices={config.devices}, but {started} runs this. Start it "
@@ -82,31 +93,55 @@ def make_fabric(config: RunConfig) -> Fabric:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    _meet_again("nccl" if on_cuda else "gloo")
+    double, sharded = config.precision == "64-true", getattr(config, "strategy", "ddp") == "fsdp2"
     fabric = Fabric(
-        accelerator="cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu",
+        accelerator="cuda" if on_cuda else "cpu",
         devices=local,
         num_nodes=started // local,
-        strategy="ddp" if started > 1 else "auto",
-        precision=config.precision,
+        strategy="auto" if started == 1 else Sharded(started) if sharded else "ddp",
+        precision=None if double else config.precision,
+        # By name Fabric refuses it for a sharded network.
+        plugins=[DoublePrecision()] if double else None,
     )
     fabric.launch()
     return fabric
 
 
+def _meet_again(backend: str) -> None:
+    """Join the process group where torchrun restarted the processes (``--max-restarts``), under a name of its own.
+
+    Without one, torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or torch.distributed.is_initialized():
+        return
+    store, rank, processes = next(rendezvous("env://"))
+    store = PrefixStore(f"restart-{restarts}", store)
+    torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=processes)
+
+
 def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> Training:
     """Build network and optimizer from the configuration; the converted network is traced once."""
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
-    network = task.build_network().to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    sharded = isinstance(fabric.strategy, Sharded)
+    order = torch.contiguous_format if sharded else torch.channels_last  # fully_shard takes no other
+    network = task.build_network().to(fabric.device, memory_format=order)  # type: ignore[call-overload]
     structure = residual_map(network, *(inputs.to(fabric.device) for inputs in task.example_inputs()))
     if task.config.recompute != "never":
         *inputs, _ = task.micro_batches(next(task.train_batches(0, **task.place(fabric))))[0]
         with fabric.autocast():
             recompute_where_needed(task.config.recompute, network, structure, *map(in_memory_order, inputs))
-    optimizer = task.build_optimizer(network, structure)
+    if getattr(task.config, "sync_batch_norm", False) and fabric.world_size > 1:
+        network = synchronized(network)
     forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
-    wrapped, wrapped_optimizer = fabric.setup(forward, optimizer)
+    if isinstance(fabric.strategy, Sharded):
+        fabric.strategy.structure = structure
+    wrapped = fabric.setup_module(forward)
+    # Of the parameters as they are now, parts of them where they are sharded.
+    optimizer: Any = fabric.setup_optimizers(task.build_optimizer(network, structure))
     clipped = task.clipped_parameters(network, structure)
-    return Training(task, fabric, wrapped, wrapped.module, structure, wrapped_optimizer, clipped, ride_along)
+    return Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along)
 
 
 def check_measurable(config: RunConfig) -> None:
@@ -121,6 +156,8 @@ def check_measurable(config: RunConfig) -> None:
         raise ValueError(
             "Probes would measure passes that are computed twice; leave recompute out for a run that is measured."
         )
+    if getattr(config, "strategy", "ddp") == "fsdp2":
+        raise ValueError("Probes read whole weights; leave strategy='fsdp2' out for a run that is measured.")
     if getattr(config, "compile", False):
         raise ValueError("Probes cannot watch a compiled network; leave compile out for a run that is measured.")
 

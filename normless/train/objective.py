@@ -108,4 +108,7 @@ def l2_term(optimizer: Optimizer) -> Tensor:
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
     ]
-    return torch.stack(terms).sum() if terms else torch.zeros(())
+    total = torch.stack(terms).sum() if terms else torch.zeros(())
+    # Of sharded weights it is spread over the processes.
+    whole: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
+    return whole

@@ -54,8 +54,18 @@ def load_checkpoint(
     if path is None:
         return 0, None
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
+    kernels = [group.get("fused") for group in optimizer.param_groups]
     with _readable(path):
         rest = fabric.load(path, state, weights_only=True)
+    # The checkpoint may be of sharded parameters, for which there is no fused SGD and whose memory order is another;
+    # a fused kernel goes through the memory of weight and momentum alike.
+    for group, fused in zip(optimizer.param_groups, kernels, strict=True):
+        group["fused"] = fused
+        for parameter in group["params"]:
+            values = optimizer.state.get(parameter, {})
+            for name, value in values.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                    values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     return int(state["epoch"]), rest.get("within")
 
 

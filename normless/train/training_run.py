@@ -24,6 +24,7 @@ from normless.train.result import RunResult, TextResult, TrainingResult, Transla
 from normless.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from normless.train.run_listener import CallOnEpoch, RunListener, RunStart
 from normless.train.settings import Settings
+from normless.train.sharding import whole_weights
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
 from normless.train.translation_task import TranslationTask
@@ -225,13 +226,15 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pau
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
     """The row of a finished epoch, counted from 1."""
     row: Any = training.task.RESULT.ROW
+    with whole_weights(training.module):
+        metrics = training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
     return row(
         epoch=epoch,
         rate=trained.lr,
         training_loss=trained.loss,
         training_accuracy=trained.accuracy,
         seconds=trained.seconds,
-        **training.task.epoch_metrics(epoch, trained, training.fabric, training.module),
+        **metrics,
     )
 
 
@@ -241,6 +244,8 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
     seconds = [row.seconds for row in rows]
     if diverged is not None and not rows:
         seconds = [diverged.seconds / len(diverged.losses) * task.steps_per_epoch]
+    with whole_weights(training.module):
+        metrics = task.final_metrics(rows, diverged is not None, training.fabric, training.module)
     return task.RESULT(
         seconds_per_epoch=sum(seconds) / len(seconds),
         steps=steps,
@@ -251,7 +256,7 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
         data=task.data.provenance,
         config_hash=task.config.hash,
         epochs=tuple(rows),
-        **task.final_metrics(rows, diverged is not None, training.fabric, training.module),
+        **metrics,
     )
 
 

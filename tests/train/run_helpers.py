@@ -26,12 +26,12 @@ class Interrupt(RunListener[Any, Any]):
             raise KeyboardInterrupt
 
 
-def two_processes(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program, whose argument is `folder/two`, by two processes of torchrun."""
+def two_processes(program: str, folder: Path, restarts: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program, whose argument is `folder/two`, by two processes of torchrun, which may start them again."""
     (folder / "program.py").write_text(program)
-    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", folder / "program.py"]
+    options = ["--standalone", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
     return subprocess.run(
-        [sys.executable, *command, folder / "two"],
+        [sys.executable, "-m", "torch.distributed.run", *options, folder / "program.py", folder / "two"],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

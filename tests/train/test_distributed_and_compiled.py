@@ -28,9 +28,10 @@ CONFIG = TrainConfig(
 )
 
 
+# Of the last batch, one sentence, the second process has none.
 SENTENCES = TextConfig(
     model=BERT.replace(")", ", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)"),
-    data="sentiment(train=96, test=21)",
+    data="sentiment(train=97, test=21)",
     vocabulary=250,
     micro_batch_size=10,
     epochs=1,
@@ -59,7 +60,11 @@ def weights(directory: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [CONFIG, SENTENCES, PAIRS], ids=["images", "text", "translation"])
+@pytest.mark.parametrize(
+    "config",
+    [CONFIG, SENTENCES, replace(SENTENCES, micro_batch_size=None, strategy="fsdp2"), PAIRS],
+    ids=["images", "text", "sharded text", "translation"],
+)
 def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
     kind = type(config).__name__
     done = two_processes(

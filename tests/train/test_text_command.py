@@ -49,12 +49,13 @@ def test_the_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "precision": "bf16-mixed",
         "device": "cpu",
         "recompute": "auto",
+        "strategy": "fsdp2",
         "decoupled_decay": False,
         "devices": 2,
     }
     kind = type(getattr(TextConfig(), field))
     changed = replace(TextConfig(), **{field: other.get(field, 7 if kind is int else 0.25)})
-    assert (changed.hash == TextConfig().hash) == (field in ("data_root", "device", "recompute"))
+    assert (changed.hash == TextConfig().hash) == (field in ("data_root", "device", "recompute", "strategy"))
 
 
 SENTENCES = [

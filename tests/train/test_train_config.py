@@ -44,7 +44,7 @@ def test_round_trip_through_yaml_and_json(config: TrainConfig) -> None:
 def test_hash_is_that_of_the_canonical_text() -> None:
     config = TrainConfig(rate=0.2)
     values = config.to_dict()
-    del values["data_root"], values["device"], values["recompute"]
+    del values["data_root"], values["device"], values["recompute"], values["strategy"], values["sync_batch_norm"]
     text = json.dumps(dict(sorted(values.items())), separators=(",", ":"))
     assert config.hash == hashlib.sha256(text.encode()).hexdigest()
 
@@ -63,9 +63,11 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "precision": "bf16-mixed",
         "device": "cpu",
         "recompute": "auto",
+        "strategy": "fsdp2",
         "devices": 2,
         "epochs_until_plateau": True,
         "compile": True,
+        "sync_batch_norm": True,
         "flip": True,
         "cutout": 3,
         "crop": 3,
@@ -77,7 +79,7 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "seed": 9,
     }
     changed = replace(TrainConfig(), **{field: other.get(field, 0.25)})
-    assert (changed.hash == TrainConfig().hash) == (field in ("data_root", "device", "recompute"))
+    assert (changed.hash == TrainConfig().hash) == (field in ("data_root", "device", "recompute", "strategy"))
 
 
 def test_a_whole_number_for_a_real_one_is_the_same_run() -> None:

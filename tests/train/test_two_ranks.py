@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from run_helpers import two_processes
-from torch import Tensor
 
 from normless.train import TrainConfig, train
 from normless.train.run_files import load_weights
@@ -41,46 +41,58 @@ NORM_FREE = (
     "remove_branches",
     "group_norm",
 )
-PER_BATCH = ("batch_norm", "ghost_batch_norm(size=12)")
+# Ghost batches of 12 are the same 12 examples in a share of 24; of 10, they are of 8 in a share and of 9 or 10 in 48.
+SAME_GHOSTS = "ghost_batch_norm(size=12)"
+PER_BATCH = ("batch_norm", "ghost_batch_norm(size=10)")
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from normless.train import TrainConfig, train, training_run
+from normless.train import TrainConfig, loop, train
 
-original = training_run.train_epoch
+original = loop.Training.gradients
 
-def train_epoch(training, epoch, *rest, **options):
+def gradients(training, batch, step):
+    sharded = {{type(parameter).__name__ == "DTensor" for parameter in training.network.parameters()}}
+    assert sharded == {{training.task.config.strategy == "fsdp2"}}
     lost = Path(sys.argv[1]) / "lost"
-    if lost.exists() and epoch == 1 and training.fabric.global_rank == 1:
+    # The third of the second epoch's four steps.
+    if lost.exists() and step == 7 and training.fabric.global_rank == 1:
         lost.unlink()
         os.kill(os.getpid(), signal.SIGKILL)
-    return original(training, epoch, *rest, **options)
+    return original(training, batch, step)
 
-training_run.train_epoch = train_epoch
+loop.Training.gradients = gradients
 config = TrainConfig.from_dict({config!r})
 for number, scheme in enumerate({schemes!r}):
     train(TrainConfig.from_dict({{**config.to_dict(), "scheme": scheme}}), f"{{sys.argv[1]}}/{{number}}")
 """
 
 
-def two_ranks(folder: Path, schemes: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def two_ranks(
+    folder: Path, schemes: tuple[str, ...], config: TrainConfig = CONFIG, restarts: int = 0
+) -> subprocess.CompletedProcess[str]:
     """Train by two processes, in `folder/two/NUMBER`; one is lost where `folder/two/lost` exists."""
-    return two_processes(PROGRAM.format(config=replace(CONFIG, devices=2).to_dict(), schemes=schemes), folder)
+    program = PROGRAM.format(config=replace(config, devices=2).to_dict(), schemes=schemes)
+    return two_processes(program, folder, restarts=restarts)
 
 
-def differences(folder: Path, schemes: tuple[str, ...]) -> Mapping[str, float]:
-    """By scheme, the largest difference between a weight after training by two processes and by one."""
+def differences(folder: Path, schemes: tuple[str, ...], config: TrainConfig = CONFIG) -> Mapping[str, float]:
+    """By scheme, the largest difference between a parameter after training by two processes and by one.
+
+    Running statistics are left out: they are those of the first process's examples.
+    """
     largest = {}
     for number, scheme in enumerate(schemes):
-        train(replace(CONFIG, scheme=scheme), folder / "one" / str(number))
+        train(replace(config, scheme=scheme), folder / "one" / str(number))
         one, two = (load_weights(folder / name / str(number) / "checkpoint.pt") for name in ("one", "two"))
         assert one.keys() == two.keys()
-        largest[scheme] = max(_distance(one[name], two[name]) for name in one)
+        largest[scheme] = max(float((one[name] - two[name]).abs().max()) for name in one if not is_running(name))
     return largest
 
 
-def _distance(one: Tensor, other: Tensor) -> float:
-    return float((one - other).abs().max()) if one.is_floating_point() else 0.0
+def is_running(name: str) -> bool:
+    """Whether a tensor of a checkpoint is a running statistic, or their count."""
+    return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
 @pytest.mark.parametrize("norm_free", [("fixup",), pytest.param(NORM_FREE, marks=pytest.mark.slow)], ids=len)
@@ -88,7 +100,7 @@ def test_two_ranks_are_one_without_norms_that_mix_examples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], norm_free: tuple[str, ...]
 ) -> None:
     per_batch = PER_BATCH[: len(norm_free)]
-    schemes = (*norm_free, *per_batch)
+    schemes = (*norm_free, SAME_GHOSTS, *per_batch)
     # The first begins in one process.
     train_first_epoch(replace(CONFIG, scheme=schemes[0]), tmp_path / "two" / "0")
     done = two_ranks(tmp_path, schemes)
@@ -97,7 +109,7 @@ def test_two_ranks_are_one_without_norms_that_mix_examples(
     if os.environ.get("NORMLESS_TABLES"):
         with capsys.disabled():
             print("", *(f"{scheme:28} {value:.1e}" for scheme, value in largest.items()), sep="\n")  # noqa: T201
-    assert all(largest[scheme] <= 1e-10 for scheme in norm_free), largest
+    assert all(largest[scheme] <= 1e-10 for scheme in (*norm_free, SAME_GHOSTS)), largest
     # Each process has the statistics of its own half.
     assert all(1e-5 < largest[scheme] < 1 for scheme in per_batch), largest
 
@@ -122,3 +134,44 @@ def test_a_lost_rank_ends_the_job_and_the_next_goes_on_from_its_checkpoint(tmp_p
     done = two_ranks(tmp_path, ("fixup",))
     assert done.returncode == 0, done.stderr
     assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
+
+
+@pytest.mark.slow
+def test_torchrun_starts_lost_ranks_again_and_they_go_on_from_the_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "lost").touch()
+    done = two_ranks(tmp_path, ("fixup",), restarts=1)
+    assert "Signal 9 (SIGKILL)" in done.stderr or "exitcode: -9" in done.stderr
+    assert done.returncode == 0, done.stderr
+    assert differences(tmp_path, ("fixup",))["fixup"] <= 1e-10
+
+
+@pytest.mark.slow
+def test_sharded_ranks_are_one_and_go_on_from_its_checkpoint_and_it_from_theirs(tmp_path: Path) -> None:
+    # The last micro-batch of a process is smaller, and clipping is that of rows of whole weights.
+    config = replace(CONFIG, micro_batch_size=10, clip=0.01)
+    schemes = ("skipinit", "fixup")
+    train_first_epoch(replace(config, scheme="skipinit"), tmp_path / "two" / "0")
+    done = two_ranks(tmp_path, schemes, replace(config, strategy="fsdp2"))
+    assert done.returncode == 0, done.stderr
+    assert max(differences(tmp_path, schemes, config).values()) <= 1e-10
+    for number, scalars in enumerate(("multiplier", "bias")):
+        stored = torch.load(tmp_path / "two" / str(number) / "checkpoint.pt", weights_only=True)
+        trained = [value for name, value in stored["network"].items() if scalars in name]
+        assert trained
+        assert all(value.any() for value in trained)
+        expected = torch.load(tmp_path / "one" / str(number) / "checkpoint.pt", weights_only=True)["optimizer"]
+        states = stored["optimizer"]["state"]
+        assert states.keys() == expected["state"].keys()
+        for key, value in states.items():
+            torch.testing.assert_close(
+                value["momentum_buffer"], expected["state"][key]["momentum_buffer"], atol=1e-10, rtol=0
+            )
+
+    other = tmp_path / "other"
+    (other / "two").mkdir(parents=True)
+    (other / "two" / "lost").touch()
+    assert two_ranks(other, ("fixup",), replace(config, strategy="fsdp2")).returncode != 0
+    one = train(replace(config, scheme="fixup"), other / "two" / "0")
+    assert len(one.epochs) == 2
+    assert differences(other, ("fixup",), config)["fixup"] <= 1e-10

@@ -1,0 +1,95 @@
+"""Fully sharded data parallelism (FSDP2): each process keeps its part of weights, gradients and optimizer state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric.strategies.model_parallel import ModelParallelStrategy
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map
+
+from normless.residual import ResidualMap
+
+
+class Sharded(ModelParallelStrategy):
+    """Shards a network by `fully_shard`, a group of parameters for each block and one for the rest.
+
+    Checkpoints are those of one process: a file with whole tensors, so that another number of processes, sharded or
+    not, goes on from them. `structure` is the map of the network that is set up next.
+    """
+
+    structure: ResidualMap
+
+    def __init__(self, processes: int) -> None:
+        super().__init__(self._shard, data_parallel_size=processes, tensor_parallel_size=1)
+
+    def _shard(self, network: nn.Module, mesh: Any) -> Any:
+        paths = {block.name.partition(":")[0] for block in self.structure.blocks} - {""}
+        # Modules inside others first: an outer group takes what is left.
+        for path in sorted(paths, key=lambda path: -path.count(".")):
+            fully_shard(network.get_submodule(path), mesh=mesh["data_parallel"], reshard_after_forward=True)
+        return fully_shard(network, mesh=mesh["data_parallel"], reshard_after_forward=False)
+
+    def save_checkpoint(self, path: Any, state: dict[str, Any], *_: Any, **__: Any) -> None:
+        """Write the state with whole tensors in the first process."""
+        whole = {name: _whole(one.state_dict()) if _is_stateful(one) else one for name, one in state.items()}
+        if self.is_global_zero:
+            torch.save(whole, path)
+
+    def load_checkpoint(self, path: Any, state: Any = None, *_: Any, **__: Any) -> dict[str, Any]:
+        """Restore the objects in `state` from a file with whole tensors; returns what else is in it."""
+        stored: dict[str, Any] = torch.load(Path(path), map_location="cpu", weights_only=True)
+        for name, one in state.items():
+            entry = stored.pop(name)
+            if isinstance(one, nn.Module):
+                own = one.state_dict()
+                one.load_state_dict({key: _part(value, own.get(key)) for key, value in entry.items()})
+            elif isinstance(one, torch.optim.Optimizer):
+                parameters = [parameter for group in one.param_groups for parameter in group["params"]]
+                parts = {
+                    index: {part: _part(value, parameters[index]) for part, value in values.items()}
+                    for index, values in entry["state"].items()
+                }
+                one.load_state_dict(entry | {"state": parts})
+            else:
+                state[name] = entry
+        return stored
+
+
+def _is_stateful(one: Any) -> bool:
+    return isinstance(one, nn.Module | torch.optim.Optimizer)
+
+
+def _whole(state: Any) -> Any:
+    """A nested state with every tensor whole; every process takes part."""
+    return tree_map(lambda one: one.full_tensor().cpu() if isinstance(one, DTensor) else one, state)
+
+
+def _part(value: Any, like: Any) -> Any:
+    """This process's part of a tensor of the shape of a sharded one; any other value as it is."""
+    if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
+        return value
+    # Every process has read the whole tensor: none has to send it.
+    value = value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+@contextmanager
+def whole_weights(network: nn.Module) -> Iterator[None]:
+    """In the body every process has all weights of the network, and passes need no other process."""
+    parts = [module for module in network.modules() if isinstance(module, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.set_reshard_after_forward(part is not network, recurse=False)
+            part.reshard()
