@@ -64,7 +64,11 @@ def load_checkpoint(
         for parameter in group["params"]:
             values = optimizer.state.get(parameter, {})
             for name, value in values.items():
-                if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
+                if (
+                    isinstance(value, Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != parameter.stride()
+                ):
                     values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     return int(state["epoch"]), rest.get("within")
 
