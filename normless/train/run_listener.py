@@ -60,7 +60,7 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
 class ProgressBar(RunListener[Row, Report]):
     """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
 
-    Where the console is no terminal, as in a file of a cluster's job, it prints a line at the start and one per epoch.
+    Where the console is no terminal, as in a cluster's log, it prints a line at the start and one per epoch.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -107,7 +107,9 @@ class ProgressBar(RunListener[Row, Report]):
     def on_epoch(self, row: Row) -> None:
         """Show the score, or print the line of the epoch."""
         self._progress.update(self._task, epoch=min(row.epoch + 1, self._epochs), score=row.score)
-        self._line(f"epoch {row.epoch}/{self._epochs}  loss {row.training_loss:.3g}  {row.score}  {row.seconds:.1f} s")
+        self._line(
+            f"epoch {row.epoch}/{self._epochs}  loss {row.training_loss:.3g}  {row.score}  {row.seconds:.1f} s"
+        )
 
     def on_end(self, result: Report) -> None:
         """Leave the bar as it is: full, or where the run diverged. A stored result has no bar."""
