@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass
+from difflib import get_close_matches
 from functools import cached_property
 from hashlib import sha256
 from importlib import import_module
@@ -103,7 +104,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         if ":" not in name:
             raise ValueError(
                 f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
-                "one of your own is FILE.py:NAME or MODULE:NAME."
+                f"one of your own is FILE.py:NAME or MODULE:NAME.{did_you_mean(name, self)}"
             )
         source, name = (part.strip() for part in name.rsplit(":", 1))
         try:
@@ -150,6 +151,13 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
             described.append(Description(name, summary, origin))
         return tuple(described)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """The end of an error on an unknown name: ` Did you mean fixup?`, or nothing where no known one is like it."""
+    by_small = {one.lower(): one for one in known}
+    close = get_close_matches(name.lower(), by_small, n=1)
+    return f" Did you mean {by_small[close[0]]}?" if close else ""
 
 
 def _distribution(point: EntryPoint) -> str:

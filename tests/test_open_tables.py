@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from normless.cli import main
 from normless.conversion import scheme_of
 from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
 from normless.models import MODELS, build_model
-from normless.registry import Registry
+from normless.registry import Registry, did_you_mean
 from normless.schemes import SCHEMES
 from normless.spec import format_call, parse_call, split_terms
 
@@ -201,6 +202,35 @@ def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
         assert any(line.startswith(f"{name} ") for line in printed.splitlines())
     assert main(["list", "schemas"]) == 2
     assert "There is no kind 'schemas'; the kinds are schemes, edits" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["list", "schemas"], "schemes"),
+        (["lits"], "list"),
+        (["train", "--scheme", "skipinitt"], "skipinit"),
+        (["train", "--scheme", "none + removenorms()"], "RemoveNorms"),
+        (["train", "--data", "digit"], "digits"),
+        (["train", "--probes", "signals"], "signal"),
+        (["inspect", "normless:wide_resnets"], "wide_resnet"),
+        (["reproduce", "fixup/tabel-1"], "fixup/table-1"),
+        (["reproduce", "--list", "--paper", "fix"], "fixup"),
+    ],
+)
+def test_a_misspelt_name_has_a_suggestion(
+    words: list[str], meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    said = capsys.readouterr().err
+    assert re.search(rf"[Dd]id you mean {re.escape(meant)}\b", said), said
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_name_like_no_other_has_none() -> None:
+    assert did_you_mean("quartz", ["skipinit", "fixup"]) == ""
+    assert did_you_mean("FIXUP", ["skipinit", "fixup"]) == " Did you mean fixup?"
 
 
 def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ from jsonargparse import ArgumentParser, Namespace
 from normless.cli.network import as_text, table
 from normless.errors import NormlessError
 from normless.process import add_json_flag, answer
+from normless.registry import did_you_mean
 
 if TYPE_CHECKING:
     from normless.registry import Description
@@ -35,7 +36,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Print a table of every kind; one whose libraries are not installed is a sentence instead."""
     if namespace.kind is not None and namespace.kind not in REGISTRIES:
-        raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(REGISTRIES)}.")
+        meant = did_you_mean(namespace.kind, REGISTRIES)
+        raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(REGISTRIES)}.{meant}")
     kinds = REGISTRIES if namespace.kind is None else [namespace.kind]
     tables: dict[str, Sequence[Description]] = {}
     missing: dict[str, str] = {}

@@ -6,7 +6,6 @@ import re
 import sys
 from argparse import ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
@@ -14,6 +13,7 @@ from yaml import YAMLError
 
 from normless.cli.commands import COMMANDS
 from normless.errors import NormlessError
+from normless.registry import did_you_mean
 
 _LOAD_YAML = get_loader("yaml")
 _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
@@ -79,7 +79,6 @@ def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:
         raise SystemExit(0 if len(words) > 1 else 2)
     name = " ".join(words[:length])
     if name not in COMMANDS:
-        close = get_close_matches(name, COMMANDS, n=1)
-        meant = f"; did you mean {close[0]}?" if close else f": it is one of {', '.join(COMMANDS)}."
-        raise NormlessError(f"{name!r} is no command{meant}")
+        meant = did_you_mean(name, COMMANDS) or f" It is one of {', '.join(COMMANDS)}."
+        raise NormlessError(f"{name!r} is no command.{meant}")
     return name, words[length:]

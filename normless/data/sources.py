@@ -17,7 +17,7 @@ from normless.data.parallel.parallel_folder import multi30k, parallel_text
 from normless.data.text.labelled_tables import labelled_text, sst2
 from normless.data.text.sentiment import sentiment
 from normless.data.text_sets import LabelledText, ParallelText
-from normless.registry import Registry, check_arguments
+from normless.registry import Registry, check_arguments, did_you_mean
 from normless.spec import parse_call
 
 DATA: Registry[Any] = Registry("data set", "data")
@@ -88,7 +88,7 @@ def _load(
     if source not in DATA and ":" not in source:
         raise ValueError(
             f"There is no data set {source!r} of {kind.kind}; there are {', '.join(sources_of(kind))}; "
-            "one of your own is FILE.py:NAME or MODULE:NAME."
+            f"one of your own is FILE.py:NAME or MODULE:NAME.{did_you_mean(source, sources_of(kind))}"
         )
     load = DATA.find(source)
     parameters = inspect.signature(load).parameters

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from normless.errors import NormlessError
 from normless.models.layers import MODELS
-from normless.registry import check_arguments
+from normless.registry import check_arguments, did_you_mean
 from normless.spec import format_call, parse_call, split_source
 
 # One positional argument, several, or keyword arguments.
@@ -155,7 +155,9 @@ def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) ->
     known: Container[str] = ZOOS.get(source, ())
     if source == "normless":
         if name not in MODELS:
-            raise ValueError(f"normless has no network {name!r}; it has {', '.join(MODELS)}.")
+            raise ValueError(
+                f"normless has no network {name!r}; it has {', '.join(MODELS)}.{did_you_mean(name, MODELS)}"
+            )
         known = inspect.signature(MODELS[name]).parameters
     fitted: dict[str, Any] = (
         {} if classes is None else dict.fromkeys(("classes", "num_classes", "num_labels"), classes)

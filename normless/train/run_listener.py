@@ -58,9 +58,13 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
 
 
 class ProgressBar(RunListener[Row, Report]):
-    """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager."""
+    """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
+
+    Where the console is no terminal, as in a cluster's log, it prints a line at the start and one per epoch.
+    """
 
     def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
         self._progress = Progress(
             TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
             BarColumn(),
@@ -68,7 +72,8 @@ class ProgressBar(RunListener[Row, Report]):
             TextColumn("{task.fields[score]}"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            console=console or Console(stderr=True),
+            console=self._console,
+            disable=not self._console.is_terminal,
         )
         self._task = TaskID(0)
         self._epochs = 0
@@ -84,6 +89,7 @@ class ProgressBar(RunListener[Row, Report]):
         """A new bar, filled by the steps of finished epochs."""
         self._epochs = start.config.epochs
         done = len(start.finished)
+        self._line(f"{self._epochs} epochs of {start.steps_per_epoch} steps; {done} done")
         self._task = self._progress.add_task(
             "training",
             total=self._epochs * start.steps_per_epoch,
@@ -99,11 +105,18 @@ class ProgressBar(RunListener[Row, Report]):
         self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
 
     def on_epoch(self, row: Row) -> None:
-        """Show the score."""
+        """Show the score, or print the line of the epoch."""
         self._progress.update(self._task, epoch=min(row.epoch + 1, self._epochs), score=row.score)
+        self._line(
+            f"epoch {row.epoch}/{self._epochs}  loss {row.training_loss:.3g}  {row.score}  {row.seconds:.1f} s"
+        )
 
     def on_end(self, result: Report) -> None:
         """Leave the bar as it is: full, or where the run diverged. A stored result has no bar."""
         if self._progress.tasks:
             self._progress.update(self._task, score=result.score)
             self._progress.stop_task(self._task)
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

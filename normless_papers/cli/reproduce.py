@@ -11,6 +11,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.errors import NormlessError
 from normless.process import add_json_flag, answer
+from normless.registry import did_you_mean
 from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published
 
@@ -54,7 +55,8 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """List, or carry out and print; 1 if something ended in an error, which a failing claim is not."""
     if namespace.paper is not None and namespace.paper not in PAPERS:
-        raise NormlessError(f"There is no paper {namespace.paper!r}; choose among {', '.join(PAPERS)}.")
+        meant = did_you_mean(namespace.paper, PAPERS)
+        raise NormlessError(f"There is no paper {namespace.paper!r}; choose among {', '.join(PAPERS)}.{meant}")
     entries = [entry for entry in published().values() if namespace.paper in (None, entry.paper)]
     if namespace.list:
         return _list(entries, namespace)

@@ -79,14 +79,14 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sweep", "statu"], "'sweep statu' is no command; did you mean sweep status?"),
+        (["sweep", "statu"], "'sweep statu' is no command. Did you mean sweep status?"),
         (["sweep", "run"], "see normless sweep run --help."),
         (["sweep", "run", "nowhere.yaml"], "nowhere.yaml"),
         (["sweep", "run", "nowhere.yaml", "--metrics", "luck"], "There is no metric luck; there are test_accuracy,"),
         (["sweep", "run", "nowhere.yaml", "--shard", "3/2"], "nowhere.yaml"),
         (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
-        (["inspec"], "'inspec' is no command; did you mean inspect?"),
-        (["zzz"], "'zzz' is no command: it is one of demo, train, train-translation, train-text, "),
+        (["inspec"], "'inspec' is no command. Did you mean inspect?"),
+        (["zzz"], "'zzz' is no command. It is one of demo, train, train-translation, train-text, "),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
         (["demo", "--epochs", "many"], "Parser key \"epochs\": Expected a <class 'int'>. Got value: many; see"),
         (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),

@@ -106,3 +106,19 @@ def test_the_bar_shows_where_the_run_stands() -> None:
     shown = text.getvalue()
     for part in ("epoch 3/4", "loss 1.23", "test accuracy 50.00%"):
         assert part in shown
+
+
+def test_off_a_terminal_each_epoch_is_a_line() -> None:
+    text = io.StringIO()
+    with ProgressBar(Console(file=text, width=20)) as bar:
+        bar.on_start(RunStart(TrainConfig(epochs=4), 10, (row(1, 0.25),)))
+        bar.on_step(20, 1.23456)
+        assert text.getvalue() == "4 epochs of 10 steps; 1 done\n"
+        for epoch, accuracy in ((2, 0.5), (3, 0.75)):
+            bar.on_epoch(row(epoch, accuracy))
+            assert text.getvalue().count("\n") == epoch
+    lines = [line.split("  ") for line in text.getvalue().splitlines()[1:] if line]
+    assert lines == [
+        ["epoch 2/4", "loss 1", "test accuracy 50.00%", "2.0 s"],
+        ["epoch 3/4", "loss 1", "test accuracy 75.00%", "2.0 s"],
+    ]
