@@ -41,9 +41,9 @@ def headline_rows(out: Path) -> list[HeadlineRow]:
     """The same for the page of results, with the artefacts that each rests on."""
     rows = []
     for one in decide(lambda name, budget: load(out, name, budget)):
-        facts = [one.headline.printed, _ours(one)]
+        claim, printed = one.headline.claim, one.headline.printed
         ids = [result.id for result in one.results]
-        rows.append(HeadlineRow(one.headline.claim, *facts, SHOWN_AS[one.outcome], one.outcome, one.why, ids))
+        rows.append(HeadlineRow(claim, printed, _ours(one), SHOWN_AS[one.outcome], one.outcome, one.why, ids))
     return rows
 
 

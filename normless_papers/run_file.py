@@ -53,7 +53,7 @@ def _artefact_row(one: Reproduction) -> dict[str, Any]:
     """What its runs decide is decided anew; the rest is kept as it was measured."""
     measured = None if one.basis == "training" else one.to_dict()
     named, date = {"id": one.id, "budget": one.budget}, one.provenance["date"]
-    empty = {"outcome": "measured" if measured else "trained", "error": None, "versions": {}}
+    empty: dict[str, Any] = {"outcome": "measured" if measured else "trained", "error": None, "versions": {}}
     own = {"seconds": one.seconds, "finished_at": date, "machine": one.provenance["machine"]}
     return {"hash": f"{one.id}/{one.budget}", "kind": _ARTEFACT, "config": named, "result": measured, **empty, **own}
 
