@@ -39,7 +39,7 @@ def artefact(name: str) -> Artefact:
     place = names.index(name)
     settings: dict[str, Any] = {"verdict": {0: True, 1: False}.get(place)} | ({"unknown": 1} if place == 2 else {})
     made = Artefact(published_as(name), "training", carried_out, checks=tuple)
-    vars(made)["settings"] = {"smoke": settings, "small": settings, "paper": settings}
+    vars(made)["settings"] = dict.fromkeys(("smoke", "small", "gpu", "paper"), settings)
     return made
 
 
@@ -98,11 +98,11 @@ def test_the_list_tells_what_became_of_each(tmp_path: Path, capsys: Capture) -> 
     listed = said(capsys, "reproduce", "--list", "--out", str(tmp_path))["artefacts"]
     assert [one["id"] for one in listed] == list(published())
     states = {one["id"]: one["states"] for one in listed}
-    assert states["fixup/fixup"] == {"smoke": "not run", "small": "holds", "paper": "not run"}
+    assert states["fixup/fixup"] == {"smoke": "not run", "small": "holds", "gpu": "not run", "paper": "not run"}
     assert set(states["gamma/table-2"].values()) == {"not run"}
     assert main(["reproduce", "--list", "--paper", "zeroinit", "--out", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["artefact", "kind", "smoke", "small", "paper", "title"]
+    assert lines[0].split() == ["artefact", "kind", "smoke", "small", "gpu", "paper", "title"]
     assert all(line.startswith(("zeroinit/", " ")) for line in lines[1:])
 
 
