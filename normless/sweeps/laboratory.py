@@ -251,7 +251,7 @@ class Laboratory:
         if errors:
             raise SweepError(
                 "No run was begun, since some cannot start: "
-                + "; ".join(f"{', '.join(names)}: {error}" for error, names in errors.items())
+                + "; ".join(f"{_first_of(names)}: {error}" for error, names in errors.items())
             )
         self._checked |= distinct.keys()
 
@@ -280,6 +280,11 @@ class Laboratory:
             executor.__exit__(type(error), error, error.__traceback__)
             raise
         self.listener.on_end()
+
+
+def _first_of(names: Sequence[str]) -> str:
+    others = len(names) - 1
+    return names[0] + (f" and {others} other kind{'s' if others > 1 else ''} of run" if others else "")
 
 
 def _terminate() -> None:

@@ -11,6 +11,7 @@ from rich.status import Status
 
 from normless.plots import VERDICT_INKS
 from normless.sweeps import LaboratoryListener, RunRow
+from normless_papers.cli.text import shortened
 from normless_papers.reproduction import Reproduction
 
 # Plain lines about runs are at least so far apart.
@@ -46,7 +47,7 @@ class ReproductionProgress(LaboratoryListener):
     def end(self, one: Reproduction) -> None:
         """Report the verdict on an artefact."""
         mark = VERDICT_INKS[one.verdict].marker
-        detail = f": {one.error}" if one.error else ""
+        detail = f": {shortened(one.error)}" if one.error else ""
         self._print(f"{self._name} {mark} {one.verdict}, {one.seconds:.1f} s{detail}")
 
     def on_begin(self, missing: int, finished: int) -> None:

@@ -45,7 +45,7 @@ def summary(results: Sequence[Reproduction]) -> str:
     # The first claim that has the verdict of the whole, where that is not that all hold.
     claims = [next((c.claim for c in one.checks if c.verdict == one.verdict != "holds"), "") for one in results]
     cells = zip(results, claims, strict=True)
-    rows = [(one.id, one.verdict, f"{one.seconds:.1f}", one.error or claim) for one, claim in cells]
+    rows = [(one.id, one.verdict, f"{one.seconds:.1f}", shortened(one.error) or claim) for one, claim in cells]
     text = as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,)))
     lines = [f"{len(results)} artefacts in {sum(one.seconds for one in results):.0f} s: {_counted(results)}"]
     classes = {basis: [one for one in results if one.basis == basis] for basis in BASES}
@@ -64,6 +64,11 @@ def _counted(results: Sequence[Reproduction]) -> str:
     """How many of each verdict: 3 holds, 1 fails."""
     counts = Counter[str](one.verdict for one in results)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
+
+
+def shortened(error: str) -> str:
+    """The beginning of an error that is printed in full elsewhere."""
+    return textwrap.shorten(error, 100, placeholder=" …")
 
 
 def _wrapped(text: str, width: int, indent: str) -> str:
