@@ -22,7 +22,7 @@ _SAVED = (RECIPE_FILE, "model.safetensors", "vocabulary.json")
 def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> dict[str, str]:
     """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
 
-    A `FILE.py` counts with what it imports of its own folder. What lies in the folders of downloaded data sets has none.
+    A `FILE.py` counts with what it imports of its own folder; downloaded data sets have none.
     """
     named = {str(path): path for text in (model, scheme, data) for path in _paths(text)}
     if split_source(data)[1].partition("(")[0].strip() in FOLDERS and not split_source(data)[0]:
