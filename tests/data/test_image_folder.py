@@ -28,7 +28,8 @@ def folders(tmp_path: Path) -> Path:
         for label, size in enumerate(sizes):
             for number in range(size):
                 save(tmp_path / split / f"class{label}" / f"{number}.png", 100 * label + 10 * number)
-    (tmp_path / "train" / "class0" / "notes.txt").write_text("not an image")
+    for name in ("notes.txt", "figure.eps", "paper.pdf"):
+        (tmp_path / "train" / "class0" / name).write_text("not an image")
     return tmp_path
 
 

@@ -1,7 +1,7 @@
-"""Runs and sweeps that are killed, run out of disk or are damaged at every file operation, and what is left of them.
+"""Runs, sweeps and reports that are killed, run out of disk or are damaged at every file operation, and what is left.
 
-``make faults`` tries all; with ``--sample N`` it is every N-th. It prints a table and exits with 1 if a
-fault lost, doubled or silently changed anything, or ended in a traceback.
+``make faults`` tries all; with ``--sample N`` it is every N-th, with ``--works`` those of some of the three. It
+prints a table and exits with 1 if a fault lost, doubled or silently changed anything, or ended in a traceback.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from run_helpers import Interrupt, without_seconds
 from normless.errors import NormlessError
 from normless.sweeps import Laboratory
 from normless.train import TrainConfig, train, trained_network
+from normless_papers.page import write_page_of
+from normless_papers.reproduce import reproduce
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.fsync")
 CONFIG = TrainConfig(
@@ -207,6 +209,24 @@ def _facts_of_sweep(folder: Path) -> list[Any]:
     return sorted((name, row.outcome, (row.result or {}).get("test_accuracy")) for name, row in rows.items())
 
 
+ARTEFACT = "understanding-bn/figure-9"
+
+
+def _report(folder: Path) -> None:
+    """As ``normless reproduce`` of a formula's artefact, and ``normless report``."""
+    reproduce(ARTEFACT, out=folder)
+    write_page_of(folder)
+
+
+def _facts_of_report(folder: Path) -> list[Any]:
+    """The numbers and the checks of the artefact, its figure, and the page but for its dates."""
+    one = reproduce(ARTEFACT, out=folder)
+    page = write_page_of(folder).read_text(encoding="utf-8")
+    figures = [file.stat().st_size for file in sorted(folder.rglob("figure.*"))]
+    checks = [(check.claim, check.verdict, dict(check.numbers)) for check in one.checks]
+    return [one.measured.to_csv(), checks, figures, page.count("<svg"), page.rstrip().endswith("</html>")]
+
+
 def at_operations(work: Work, step: int, do: Callable[[int], Operation]) -> Iterator[str]:
     """The verdict of a fault at each `step`-th operation."""
     for number in range(1 + step // 2 % work.operations, work.operations + 1, step):
@@ -281,45 +301,59 @@ def _interrupted_run(folder: Path) -> None:
     train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
 
 
+def of_work(work: Work, step: int) -> dict[str, Iterator[str]]:
+    """The verdicts of the faults of one kind of work, by their names."""
+    trials = max(1, 200 // step)
+    few = max(1, trials // 20)
+    return {
+        f"{work.name}: killed at each of {work.operations} file operations": at_operations(work, step, kill_at),
+        f"{work.name}: disk full from each operation on": at_operations(
+            work, step, lambda number: refuse_from(number, errno.ENOSPC)
+        ),
+        f"{work.name}: disk full at each operation": at_operations(
+            work, step, lambda number: refuse_from(number, errno.ENOSPC, number)
+        ),
+        f"{work.name}: read-only from each operation on": at_operations(
+            work, step, lambda number: refuse_from(number, errno.EROFS)
+        ),
+        f"{work.name}: killed at random instants": at_random_times(work, trials),
+        f"{work.name}: clock jumps": jumping_clock(work, few),
+        f"{work.name}: two processes": two_at_once(work, few),
+    }
+
+
 def main() -> int:
     """Try all faults and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="every N-th fault alone")
-    step: int = parser.parse_args().sample
+    parser.add_argument("--works", nargs="+", default=[*WORKS], choices=WORKS, help="those of these alone")
+    arguments = parser.parse_args()
+    step: int = arguments.sample
     # Forks have none of the threads of this process.
     torch.set_num_threads(1)
-    trials = max(1, 200 // step)
-    run, sweep = Work("run", _run, _facts_of_run), Work("sweep", _sweep, _facts_of_sweep)
-    faults: dict[str, Iterator[str]] = {}
-    for work in (run, sweep):
-        faults |= {
-            f"{work.name}: killed at each of {work.operations} file operations": at_operations(work, step, kill_at),
-            f"{work.name}: disk full from each operation on": at_operations(
-                work, step, lambda number: refuse_from(number, errno.ENOSPC)
-            ),
-            f"{work.name}: disk full at each operation": at_operations(
-                work, step, lambda number: refuse_from(number, errno.ENOSPC, number)
-            ),
-            f"{work.name}: read-only from each operation on": at_operations(
-                work, step, lambda number: refuse_from(number, errno.EROFS)
-            ),
-            f"{work.name}: killed at random instants": at_random_times(work, trials),
-            f"{work.name}: clock jumps": jumping_clock(work, max(1, trials // 20)),
-            f"{work.name}: two processes": two_at_once(work, max(1, trials // 20)),
-        }
-    faults["run: damaged files"] = damaged(run, max(1, step // 4), _interrupted_run)
     whole: Counter[str] = Counter()
     sys.stdout.write(f"{'':60}{''.join(f'{name:>12}' for name in COLUMNS)}\n")
-    try:
-        for name, verdicts in faults.items():
-            counts = Counter(verdicts)
-            whole += counts
-            _print_row(name, counts)
-    finally:
-        for work in (run, sweep):
+    for name in arguments.works:
+        work = Work(name, *WORKS[name])
+        try:
+            faults = of_work(work, step)
+            if name == "run":
+                faults["run: damaged files"] = damaged(work, max(1, step // 4), _interrupted_run)
+            for fault, verdicts in faults.items():
+                counts = Counter(verdicts)
+                whole += counts
+                _print_row(fault, counts)
+        finally:
             shutil.rmtree(work.place, ignore_errors=True)
     _print_row("all", whole)
     return int(whole["survived"] < whole.total())
+
+
+WORKS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+    "run": (_run, _facts_of_run),
+    "sweep": (_sweep, _facts_of_sweep),
+    "report": (_report, _facts_of_report),
+}
 
 
 def _print_row(name: str, counts: Counter[str]) -> None:

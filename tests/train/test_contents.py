@@ -57,6 +57,23 @@ def test_a_changed_file_is_not_resumed(tmp_path: Path, network: Path) -> None:
     assert train(config(), tmp_path / "run", resume=False) != result
 
 
+def test_what_a_file_imports_of_its_own_folder_counts(tmp_path: Path, network: Path) -> None:
+    def digest() -> str:
+        return TrainConfig(model=f"{network}:network", **SETTINGS).hash
+
+    alone = digest()
+    (tmp_path / "unused.py").write_text("x = 1\n")
+    assert digest() == alone
+    package = tmp_path / "blocks"
+    package.mkdir()
+    (package / "__init__.py").write_text("from .width import WIDTH\n")
+    (package / "width.py").write_text("WIDTH = 8\n")
+    network.write_text("import torch\nfrom blocks import WIDTH\n" + NETWORK.format(width=8))
+    importing = digest()
+    (package / "width.py").write_text("WIDTH = 16\n")
+    assert digest() not in (alone, importing)
+
+
 def test_a_run_without_digests_is_told(tmp_path: Path, network: Path) -> None:
     config = TrainConfig(model=f"{network}:network", **SETTINGS)
     _interrupted(config, tmp_path / "run")

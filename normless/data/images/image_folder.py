@@ -36,6 +36,8 @@ PETS_MD5 = {
     "annotations.tar.gz": "95a8c909bbe2e81eed6a22bccdf3f68f",
 }
 _TEST_FOLDERS = ("val", "test")
+# Beside those of torchvision. Pillow knows documents too (.eps, .pdf), for which it starts other programs.
+_EXTENSIONS = (".avif", ".gif", ".jp2")
 _MOST_WORKERS = 8
 
 _Crop = Callable[[Any], Any]
@@ -260,7 +262,7 @@ def _files(folder: Path, classes: list[str]) -> Files:
     listing = import_extra("zoo", "Listing class folders", "torchvision.datasets.folder")
     numbers = {name: number for number, name in enumerate(classes)}
     try:
-        files = listing.make_dataset(str(folder), numbers, extensions=tuple(Image.registered_extensions()))
+        files = listing.make_dataset(str(folder), numbers, extensions=(*listing.IMG_EXTENSIONS, *_EXTENSIONS))
     except FileNotFoundError as error:
         raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
     paths, labels = zip(*files, strict=True)
