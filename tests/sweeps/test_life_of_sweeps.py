@@ -151,7 +151,7 @@ def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch:
 
 def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
-    base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 64}
+    base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}
     file.write_text(yaml.safe_dump({"name": "long", "base": base, "rates": [0.1], "replicates": 1}))
     command = [sys.executable, "-m", "normless", "sweep", "run", str(file), "--out", str(out), "--workers", "1"]
     driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -15,7 +15,7 @@ from multiprocessing.connection import wait
 from queue import SimpleQueue
 from typing import Any, Self
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import CONSTS, ProcessExpired, ProcessPool
 
 from normless.errors import NormlessError
 from normless.process import available_cores, threads_of_each
@@ -24,6 +24,8 @@ from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
 # How often a task is given to a new process because the one it was meant for was gone before it began.
 STARTS = 3
 CONTEXT = get_context("spawn")
+# Seconds in which a run that is told to end (SIGTERM) finishes its step and saves itself, before it is killed.
+CONSTS.term_timeout = 30
 
 
 class NoWorkerError(NormlessError):
