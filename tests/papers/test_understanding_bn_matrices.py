@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 
@@ -66,4 +64,5 @@ def test_paper_budgets_are_the_published_setups() -> None:
     for name in ("theorem-1", "figure-8", "figure-11", "figure-12"):
         settings = artefact_of(f"understanding-bn/{name}").settings["paper"]
         assert (settings["size"], settings["runs"]) == (1000, 5)
-    assert math.prod(len(artefact_of(f"understanding-bn/{name}").settings) for name in SMALLER) == 3 ** len(SMALLER)
+    for name in SMALLER:
+        assert artefact_of(f"understanding-bn/{name}").settings.keys() >= {"smoke", "small", "paper"}
