@@ -11,7 +11,7 @@ LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
+.PHONY: help docs dist demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -22,6 +22,7 @@ help:
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
+	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
 	@echo "make lint       ruff and mypy"
@@ -69,6 +70,10 @@ zoo: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(INSTALLED)
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m pytest -m slow tests/test_distribution.py
 
 docs-zoo: $(INSTALLED)
 	$(BIN)/python benchmarks/zoo.py
