@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -47,8 +48,8 @@ def test_the_wheel_of_the_sdist_runs_in_an_environment_of_its_own(tmp_path: Path
     assert "reproduce" in run(program, "--help", cwd=tmp_path)
     run(program, "convert", "normless:resnet_cifar(depth=8)", "--scheme", "fixup", "--out", "converted", cwd=tmp_path)
     assert (tmp_path / "converted" / "model.safetensors").is_file()
-    demo = "--depths 16 --schemes skipinit batch_norm --epochs 1 --rates 0.1 --workers 1".split()
-    assert "skipinit" in run(program, "demo", *demo, cwd=tmp_path)
+    demo = "demo --depths 16 --schemes skipinit batch_norm --epochs 1 --rates 0.1 --workers 1"
+    assert "skipinit" in run(program, *shlex.split(demo), cwd=tmp_path)
     assert (tmp_path / "normless-demo").is_dir()
 
 
