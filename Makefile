@@ -11,7 +11,7 @@ LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
+.PHONY: help docs dist demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -21,6 +21,8 @@ help:
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
+	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
+	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
 	@echo "make lint       ruff and mypy"
@@ -64,6 +66,15 @@ lowest:
 zoo: $(INSTALLED)
 	$(BIN)/python -m pytest tests/zoo
 
+# Once its tools are installed it needs no network.
+docs: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+dist: $(INSTALLED)
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m pytest -m slow tests/test_distribution.py
+
 docs-zoo: $(INSTALLED)
 	$(BIN)/python benchmarks/zoo.py
 
@@ -94,4 +105,4 @@ evidence: $(INSTALLED)
 	$(BIN)/normless report --from docs/reproduction/runs.parquet --page docs/reproduction/claims.html --claims docs/reproduction/claims.md
 
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""The how-to pages and the README: their files are written, their code and their commands are run, in order."""
+"""How-to pages, tutorials and README: their files are written, their code and their commands are run, in order."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from normless_papers.artefact import ARTEFACTS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "howto").glob("*.md"))
+TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.md"))
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+\.\w+)\n")
 
@@ -58,6 +59,17 @@ def test_the_page_works_as_it_reads(
     assert commands >= 1
 
 
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+@pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha:UserWarning")  # Opacus' accountant
+def test_the_tutorial_works_as_it_reads(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert len(page.read_text(encoding="utf-8").splitlines()) < 100
+    assert any(language in ("python", "console") for language, _ in blocks(page))
+    carry_out(page, {"__name__": "tutorial"}, capsys)
+
+
 def test_the_readme_works_as_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +87,13 @@ def test_the_readme_works_as_it_reads(
 def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *PAGES):
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *PAGES, *TUTORIALS):
         targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', page.read_text(encoding="utf-8"))
         for target in filter(None, (one or other for one, other in targets)):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    docs = ROOT / "docs"
+    named = re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))
