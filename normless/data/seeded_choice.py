@@ -9,6 +9,8 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 _MOST_REFUSALS = 1000
+# Examples of all sets together: a million take a minute to draw.
+_MOST_EXAMPLES = 1_000_000
 
 
 class SeededChoice:
@@ -30,8 +32,13 @@ def distinct_sets(draw: Callable[[int], tuple[str, ...]], sizes: Sequence[int]) 
     """Draw sets of examples, tuples of sentences of which none comes twice; later sets have words of the first alone.
 
     Raises:
-        ValueError: the words of the first set do not make enough other sentences.
+        ValueError: the words of the first set do not make enough other sentences, or too many are asked for.
     """
+    if sum(sizes) > _MOST_EXAMPLES:
+        raise ValueError(
+            f"The embedded grammar draws at most {_MOST_EXAMPLES:,} examples, but {sum(sizes):,} are asked for; ask "
+            "for fewer, or take a data set from files."
+        )
     sets: list[list[tuple[str, ...]]] = []
     taken: set[str] = set()
     words: set[str] = set()

@@ -197,7 +197,7 @@ class RunDirectory(Generic[Config, Result]):
             return None
         if config is not None and self.config.exists() and self._stored_config().epochs < config.epochs:
             return None
-        self.check_intact(self.result)
+        self.check_intact(self.result, self.epochs, self.steps)
         return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
 
     def store_result(self, result: Result) -> None:

@@ -85,6 +85,8 @@ def test_sizes_that_cannot_be_are_refused() -> None:
         load_labelled_text("sentiment(train=1)")
     with pytest.raises(ValueError, match="too few words to make other sentences of; increase"):
         load_labelled_text("sentiment(train=2, test=5000)")
+    with pytest.raises(ValueError, match="draws at most 1,000,000 examples, but 100,000,000,500 are asked for"):
+        load_labelled_text("sentiment(train=100000000000)")
     with pytest.raises(ValueError, match="The data set sentiment has no option trian; its options are train, test"):
         load_labelled_text("sentiment(trian=100)")
 

@@ -151,7 +151,9 @@ def _change_value(path: Path, where: float, content: str) -> None:
         read = yaml.safe_load(path.read_text(encoding="utf-8"))
         _set(read, where, value)
         with suppress(ValueError, MemoryError):
-            path.write_text(yaml.safe_dump(read) if path.suffix == ".yaml" else json.dumps(read), encoding="utf-8")
+            path.write_text(
+                yaml.safe_dump(read) if path.suffix == ".yaml" else json.dumps(read, default=str), encoding="utf-8"
+            )
     elif path.suffix == ".pt":
         read = torch.load(path, weights_only=True)
         _set(read, where, value)
