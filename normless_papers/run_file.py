@@ -14,6 +14,7 @@ import pandas as pd
 
 from normless.errors import NormlessError
 from normless.sweeps import Laboratory, RunRow
+from normless.train import digest_of_values
 from normless_papers.headline import DECIDING, headline_artefacts
 from normless_papers.reproduce import laboratory_in, reproduce
 from normless_papers.reproduction import Reproduction, ResultError
@@ -23,6 +24,7 @@ from normless_papers.storage import load, save
 _ARTEFACT = "artefact"
 _COLUMNS = [one.name for one in fields(RunRow)]
 _JSON = ("config", "result", "versions")
+_DIGEST = "digest"
 
 
 class MissingRunsError(NormlessError):
@@ -44,6 +46,7 @@ def write_runs(out: Path, path: Path) -> int:
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
+    table[_DIGEST] = [digest_of_values(row) for row in _rows(table)]
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_parquet(path, index=False, compression="zstd", compression_level=19)
     return len(runs)
@@ -84,10 +87,17 @@ def rebuilt(path: Path) -> Iterator[Path]:
 
 def _read(path: Path) -> Sequence[dict[str, Any]]:
     try:
-        table = pd.read_parquet(path)[_COLUMNS]
-        rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[assignment]
+        table = pd.read_parquet(path)
+        rows = _rows(table[_COLUMNS])
+        if _DIGEST in table and [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
+            raise ValueError("it was damaged after it was written")
         return [row | {name: row[name] and json.loads(row[name]) for name in _JSON} for row in rows]
     except FileNotFoundError:
         raise ResultError(f"There is no file {path}; normless report DIR --runs {path} writes it.") from None
     except (ValueError, KeyError, OSError) as error:
         raise ResultError(f"{path} is no file of runs as normless report --runs writes it: {error}") from error
+
+
+def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[assignment]
+    return rows

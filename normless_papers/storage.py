@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.train import replaced
+from normless.saving import digest_of
+from normless.train import digest_of_values, replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.reproduction import Reproduction, ResultError
 
 RESULT, TABLE, FIGURE, PICTURE = "result.json", "measured.csv", "figure.svg", "figure.png"
+_FILES = (TABLE, FIGURE, PICTURE)
 
 
 def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what the papers' index calls it
@@ -30,14 +33,18 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
 
     folder = folder_of(out, reproduction.id, reproduction.budget)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (RESULT, TABLE, FIGURE, PICTURE):
+    for name in (RESULT, *_FILES):
         (folder / name).unlink(missing_ok=True)
     reproduction.measured.to_csv(folder / TABLE, index=False)
     if axes is not None:
         save_svg(axes, folder / FIGURE)
         save_png(axes, folder / PICTURE, dpi=150)
+    files = {name: digest_of(folder / name) for name in _FILES if (folder / name).exists()}
+    values = reproduction.to_dict() | {"files": files}
     with replaced(folder / RESULT) as part:
-        text = json.dumps(reproduction.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(
+            values | {"digest": digest_of_values(values)}, indent=1, ensure_ascii=False, allow_nan=False
+        )
         part.write_text(text + "\n", encoding="utf-8")
     return folder
 
@@ -46,7 +53,7 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
     """The result of an artefact at a budget, or None if there is none; ResultError if it cannot be read."""
     path = folder_of(out, id, budget) / RESULT
     try:
-        result = Reproduction.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        result = Reproduction.from_dict(_intact(json.loads(path.read_text(encoding="utf-8")), path.parent))
         if (result.id, result.budget) != (id, budget):
             raise ResultError(f"expected the result of {id} at {budget}, got {result.id} at {result.budget}")
         return result
@@ -54,6 +61,22 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
         return None
     except (ResultError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ResultError(f"{path} cannot be read: {error}; carry it out again with --again.") from error
+
+
+def _intact(values: Any, folder: Path) -> Any:
+    """The values of a result, if they and the files beside it are as they were written; else a ResultError.
+
+    The digests are SHA-256; a result of a version without them is taken as it is.
+    """
+    if not isinstance(values, dict) or "digest" not in values:
+        return values
+    if values.pop("digest") != digest_of_values(values):
+        raise ResultError("it was damaged after it was written")
+    for name, digest in values["files"].items():
+        # Whoever removes a figure knows of it.
+        if name in _FILES and (folder / name).exists() and digest_of(folder / name) != digest:
+            raise ResultError(f"{name} beside it was damaged after it was written")
+    return values
 
 
 def stored(out: Path) -> Iterator[Reproduction]:

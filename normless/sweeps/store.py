@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -17,6 +19,7 @@ from sqlalchemy.schema import CreateTable
 
 from normless.errors import NormlessError
 from normless.sweeps.runs import RunRow
+from normless.train.durable_files import digest_of_values
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +36,9 @@ RUNS = sa.Table(
     sa.Column("finished_at", sa.String(40), nullable=False),
     sa.Column("machine", sa.Text, nullable=False),
     sa.Column("versions", sa.JSON, nullable=False),
+    sa.Column("digest", sa.String(64)),
 )
+_VALUES = [column.name for column in RUNS.columns if column.name != "digest"]
 
 # A file, and nothing that SQLite keeps in memory or reads as a URI of its own.
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///(?!:memory:|file:)[^?]+")
@@ -60,6 +65,9 @@ class StateError(NormlessError):
 class RunState:
     """The table of finished runs; a context manager. It is created before the first row, not by reading.
 
+    Each row has the SHA-256 of its values. One that is not as it was written is read as a failed run, which
+    ``normless sweep retry`` carries out again; a row of a version without digests is taken as it is.
+
     Args:
         url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
         patience: seconds for which a request is repeated while the server does not answer.
@@ -67,7 +75,8 @@ class RunState:
         on_wait: told in a sentence, once per request, that the database is waited for.
 
     Raises:
-        StateError: there is no such database, its driver is not installed, or its rows would not last.
+        StateError: there is no such database, its driver is not installed, its rows would not last, or its file is
+            damaged.
     """
 
     def __init__(
@@ -83,7 +92,8 @@ class RunState:
         self._exists = False
         self._engine, self._file = _engine(url, self._shown)
         self._opened_file = _identity(self._file)
-        self._has_table()
+        if self._has_table():
+            self._do(partial(_prepare_table, shown=self._shown), OPENING)
         self._patience = patience
 
     def __enter__(self) -> Self:
@@ -110,7 +120,8 @@ class RunState:
         dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
         statement = dialect.insert(RUNS).on_conflict_do_nothing(index_elements=[RUNS.c.hash])
         # Not asdict, which would copy every number of every epoch.
-        values = [{column.name: getattr(row, column.name) for column in RUNS.columns} for row in rows]
+        values = [{name: getattr(row, name) for name in _VALUES} for row in rows]
+        values = [one | {"digest": digest_of_values(_json(json.dumps(one)))} for one in values]
         self._do(lambda connection: connection.execute(statement, values))
 
     def finished(self, hashes: Collection[str]) -> set[str]:
@@ -119,7 +130,7 @@ class RunState:
 
     def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
         """The rows of those of the hashes that have one, by hash."""
-        return {row["hash"]: RunRow(**row) for row in self._select(hashes, RUNS)}
+        return {row["hash"]: _row(**row) for row in self._select(hashes, RUNS)}
 
     def hashes(self) -> set[str]:
         """Every run that has a row."""
@@ -201,13 +212,13 @@ def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
         if "@" in (place.host or "") or ("@" in url and re.search("://[^@]*[/?#]", url)):
             problem = "in a password, @ / ? # are written as %40 %2F %3F %23"
         elif kind == "postgresql":
-            return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=orjson.loads), None
+            return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=_json), None
         elif kind != "sqlite":
             problem = f"{kind} is neither SQLite nor PostgreSQL"
         elif _SQLITE.fullmatch(url) is None:
             problem = "a database in memory, and the runs in it, would be gone with this process"
         else:
-            engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=orjson.loads)
+            engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=_json)
             sa.event.listen(engine, "connect", _prepare_sqlite)
             return engine, Path(str(place.database))
     except ModuleNotFoundError as error:
@@ -233,6 +244,8 @@ def _identity(file: Path | None) -> tuple[int, int] | None:
 
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     """Let readers and a writer work at the same time, and a killed process leave the file intact."""
+    # A damaged text is read as one, and told by its row's digest.
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")
@@ -243,10 +256,41 @@ def _create_table(connection: sa.Connection) -> None:
     connection.execute(CreateTable(RUNS, if_not_exists=True))
 
 
+def _prepare_table(connection: sa.Connection, shown: str) -> None:
+    """Add the column of digests where it is missing; StateError if the pages of a SQLite file disagree."""
+    if connection.dialect.name == "sqlite":
+        problem = connection.execute(sa.text("PRAGMA integrity_check(1)")).scalar_one()
+        if problem != "ok":
+            raise StateError(
+                f"The runs' database {shown} is damaged ({' '.join(problem.split())}). Put a copy back, or move it "
+                "away: its runs are carried out again."
+            )
+    if all(column["name"] != "digest" for column in sa.inspect(connection).get_columns(RUNS.name)):
+        connection.execute(sa.text(f"ALTER TABLE {RUNS.name} ADD COLUMN digest VARCHAR(64)"))
+
+
+def _row(digest: str | None, **values: Any) -> RunRow:
+    """A row as it was written, or a failed run."""
+    row = RunRow(**values)
+    if digest in (None, digest_of_values(values)):
+        return row
+    error = "its row in the database was damaged after it was written; normless sweep retry carries the run out again"
+    config = values["config"] if isinstance(values["config"], dict) else {}
+    return replace(row, config=config, outcome="failed", error=error, result=None, versions={})
+
+
+def _json(text: str | bytes) -> Any:
+    """What a cell says; None for one that was damaged, which its row's digest tells."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
 def _is_restarting(error: DBAPIError) -> bool:
     """Whether a server is being restarted, or another process opens the same new database."""
     # SQLite does not wait for a lock while it changes a file's journal mode, whatever the timeout.
-    words = ("refused", "starting up", "shutting down", "already exists", "database is locked")
+    words = ("refused", "starting up", "shutting down", "already exists", "duplicate column", "database is locked")
     return any(text in str(error.orig) for text in words)
 
 

@@ -65,3 +65,16 @@ def test_another_file_is_told(tmp_path: Path) -> None:
     pd.DataFrame({"hash": ["a"]}).to_parquet(path)
     with pytest.raises(ResultError, match="is no file of runs"), rebuilt(path):
         pass
+
+
+def test_a_changed_number_is_told(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "runs.parquet"
+    write_runs(folder, file)
+    table = pd.read_parquet(file)
+    table.loc[0, "seconds"] += 1e-9
+    table.to_parquet(file)
+    with (
+        pytest.raises(ResultError, match=r"runs\.parquet is no file of runs .* damaged after it was written"),
+        rebuilt(file),
+    ):
+        pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -78,3 +79,31 @@ def test_a_damaged_file_is_named(tmp_path: Path, text: str) -> None:
     path.write_text(text, encoding="latin1")
     with pytest.raises(ResultError, match=r"result\.json cannot be read: .*; carry it out again with --again"):
         load(tmp_path, "fixup/fixup", "smoke")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("result.json", b'"seconds": 0', b'"seconds": 1'),
+        ("measured.csv", b",", b";"),
+        ("figure.svg", b"<path", b"<Path"),
+        ("figure.png", b"IHDR", b"IHDr"),
+    ],
+)
+def test_one_changed_byte_is_told(tmp_path: Path, file: str, old: bytes, new: bytes) -> None:
+    path = save(made_up("fixup/table-1", seconds=0.0), figure(), tmp_path) / file
+    data = path.read_bytes()
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+    said = "it" if file == "result.json" else f"{file} beside it"
+    with pytest.raises(ResultError, match=rf"cannot be read: {said} was damaged after it was written; carry it out"):
+        load(tmp_path, "fixup/table-1", "smoke")
+
+
+def test_a_result_without_digests_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = save(made_up("fixup/table-1"), None, tmp_path) / "result.json"
+    values = json.loads(path.read_text(encoding="utf-8"))
+    assert set(values.pop("files")) == {"measured.csv"}
+    del values["digest"]
+    path.write_text(json.dumps(values), encoding="utf-8")
+    assert load(tmp_path, "fixup/table-1", "smoke") is not None

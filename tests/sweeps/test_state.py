@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from postgres_helpers import ThrowawayPostgres
 
 from normless.sweeps import RunRow
@@ -162,6 +163,71 @@ def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
     printed = capfd.readouterr()
     for text in (str(caught.value), traceback_of_all, caplog.text, printed.out, printed.err, *told):
         assert "SECRET" not in text
+
+
+def _execute(url: str, statement: str) -> None:
+    """A statement from outside."""
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "outcome = 'diverged'",
+        "seconds = seconds + 1e-9",
+        "error = 'none'",
+        "machine = 'hers'",
+        """config = '{"scheme": "α", "rate": 0.2, "clip": null}'""",
+        """result = '{"test_loss": "nan", "test_accuracy": 0.3, "epochs": [{"epoch": 1}]}'""",
+        "result = NULL",
+        "versions = '[]'",
+    ],
+)
+def test_a_damaged_row_is_a_failed_run(url: str, change: str) -> None:
+    with RunState(url) as state:
+        state.add([row("a"), row("b")])
+    _execute(url, f"UPDATE runs SET {change} WHERE hash = 'a'")
+    with RunState(url) as state:
+        rows = state.read(["a", "b"])
+    assert rows["b"] == row("b")
+    assert (rows["a"].outcome, rows["a"].result) == ("failed", None)
+    assert "damaged after it was written" in str(rows["a"].error)
+
+
+@pytest.mark.parametrize("text", ["{", "X'80'", "'caf' || X'80'"])
+def test_a_row_that_cannot_be_decoded_is_a_failed_run(tmp_path: Path, text: str) -> None:
+    url = sqlite_url(tmp_path / "runs.sqlite")
+    with RunState(url) as state:
+        state.add([row("a")])
+    value = text if "X" in text else f"'{text}'"
+    _execute(url, f"UPDATE runs SET result = CAST({value} AS TEXT), machine = CAST({value} AS TEXT)")
+    with RunState(url) as state:
+        assert state.read(["a"])["a"].outcome == "failed"
+
+
+def test_a_damaged_page_of_the_file_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "runs.sqlite"
+    with RunState(sqlite_url(file)) as state:
+        state.add([row("name-of-a-run")])
+    data = bytearray(file.read_bytes())
+    # The first is in the index of the table.
+    at = data.index(b"name-of-a-run")
+    data[at] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(StateError, match=r"runs\.sqlite is damaged \(.+\)\. Put a copy back, or move it away"):
+        RunState(sqlite_url(file))
+
+
+def test_a_table_without_digests_is_read_and_gets_them(url: str) -> None:
+    with RunState(url) as state:
+        state.add([row("a")])
+    _execute(url, "ALTER TABLE runs DROP COLUMN digest")
+    with RunState(url) as state, RunState(url) as other:
+        state.add([row("b")])
+        assert other.read(["a", "b"]) == {"a": row("a"), "b": row("b")}
 
 
 def test_reading_creates_nothing(url: str, tmp_path: Path) -> None:

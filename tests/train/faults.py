@@ -250,7 +250,7 @@ def at_random_times(work: Work, trials: int) -> Iterator[str]:
 
 
 def damaged(work: Work, step: int, interrupted: Callable[[Path], None]) -> Iterator[str]:
-    """Of a flipped bit and of a truncation in each file of an interrupted run and of a finished one."""
+    """Of flipped bits and of a truncation in each file of interrupted work and of finished work."""
     chance = random.Random(1)
     for make in (interrupted, work.carry_out):
         ready = work.folder()
@@ -260,8 +260,8 @@ def damaged(work: Work, step: int, interrupted: Callable[[Path], None]) -> Itera
             for file in ready.rglob("*")
             if file.is_file() and "tensorboard" not in file.parts and file.stat().st_size
         )
-        trials = [(file, kind) for file in files for kind in ("bit", "bit", "truncated")]
-        for file, kind in trials[::step]:
+        kinds = ["truncated"] + ["bit"] * max(2, 100 // len(files))
+        for file, kind in [(file, kind) for file in files for kind in kinds][::step]:
             folder = work.folder()
             shutil.copytree(ready, folder, dirs_exist_ok=True)
             data = bytearray((folder / file).read_bytes())
@@ -301,6 +301,21 @@ def _interrupted_run(folder: Path) -> None:
     train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
 
 
+def _interrupted_sweep(folder: Path) -> None:
+    """Half of its runs are finished, in a log that was not folded into the table's file."""
+    with Laboratory(folder, executor=Here) as lab:
+        lab.run(tiny_sweep(replicates=1, best=1))
+        os._exit(DONE)
+
+
+def _interrupted_report(folder: Path) -> None:
+    """Without its page."""
+    reproduce(ARTEFACT, out=folder)
+
+
+INTERRUPTED = {"run": _interrupted_run, "sweep": _interrupted_sweep, "report": _interrupted_report}
+
+
 def of_work(work: Work, step: int) -> dict[str, Iterator[str]]:
     """The verdicts of the faults of one kind of work, by their names."""
     trials = max(1, 200 // step)
@@ -319,6 +334,7 @@ def of_work(work: Work, step: int) -> dict[str, Iterator[str]]:
         f"{work.name}: killed at random instants": at_random_times(work, trials),
         f"{work.name}: clock jumps": jumping_clock(work, few),
         f"{work.name}: two processes": two_at_once(work, few),
+        f"{work.name}: damaged files": damaged(work, max(1, step // 4), INTERRUPTED[work.name]),
     }
 
 
@@ -336,10 +352,7 @@ def main() -> int:
     for name in arguments.works:
         work = Work(name, *WORKS[name])
         try:
-            faults = of_work(work, step)
-            if name == "run":
-                faults["run: damaged files"] = damaged(work, max(1, step // 4), _interrupted_run)
-            for fault, verdicts in faults.items():
+            for fault, verdicts in of_work(work, step).items():
                 counts = Counter(verdicts)
                 whole += counts
                 _print_row(fault, counts)
