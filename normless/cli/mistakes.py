@@ -30,9 +30,22 @@ def report(error: BaseException, *, debug: bool) -> int:
     if isinstance(error, MISTAKES):
         sys.stderr.write(f"normless: {sentence}\n")
         return int(getattr(error, "exit_code", 2))
+    if _lacks_memory(error):
+        lines = str(error).strip().splitlines() or ["it was used up"]
+        sys.stderr.write(
+            f"normless: there is not enough memory ({lines[0].rstrip('.')}); a smaller network, smaller images or a "
+            "smaller batch needs less.\n"
+        )
+        return 1
     advice = "" if debug else "; normless --debug COMMAND … shows where"
     sys.stderr.write(f"normless: an unexpected {type(error).__name__}: {sentence.rstrip('.')}{advice}.\n")
     return 1
+
+
+def _lacks_memory(error: BaseException) -> bool:
+    """Whether memory was refused: by Python, or by torch (named, since torch may not be imported) on CPU or GPU."""
+    by_torch = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and by_torch)
 
 
 def _from_own_file(error: BaseException) -> TracebackException | None:

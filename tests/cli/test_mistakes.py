@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from normless.cli import main
@@ -87,6 +89,32 @@ def test_any_other_error_is_a_sentence_that_asks_for_debug(
     assert said == "normless: an unexpected RuntimeError: two lines; normless --debug COMMAND … shows where.\n"
     assert main(["list", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+def _of_torch() -> None:
+    torch.empty(10**15)
+
+
+def _of_python() -> None:
+    raise MemoryError
+
+
+def _of_a_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.\nSee the documentation.")
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"), [(_of_torch, "can't allocate memory"), (_of_python, "used up"), (_of_a_gpu, "2 GiB")]
+)
+def test_a_lack_of_memory_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: Callable[[], None], said: str
+) -> None:
+    monkeypatch.setattr("normless.cli.listing.run", lambda _: fails())
+    assert main(["list"]) == 1
+    sentence = capsys.readouterr().err
+    assert sentence.startswith("normless: there is not enough memory (")
+    assert said in sentence
+    assert sentence.endswith("a smaller batch needs less.\n")
 
 
 @pytest.mark.usefixtures("folder")
