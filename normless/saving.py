@@ -5,7 +5,6 @@ The recipe names the network and the scheme. To load is to build the network, co
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from torch import Tensor, nn
 
 from normless.arguments import arguments_of
 from normless.conversion import convert, scheme_of
+from normless.digests import digest_of
 from normless.errors import RecipeError
 from normless.models.spec import TRANSFORMERS, ZOOS, Inputs, build_model, build_with_inputs, is_path
 from normless.schemes import parse_scheme
@@ -207,12 +207,6 @@ def _stored(path: Path) -> dict[str, Tensor]:
             return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
     except (OSError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error
-
-
-def digest_of(path: Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_recipe(folder: Path) -> Recipe:

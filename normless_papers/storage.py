@@ -9,8 +9,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.saving import digest_of
-from normless.train import digest_of_values, replaced
+from normless.digests import digest_of, digest_of_values
+from normless.train import replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.reproduction import Reproduction, ResultError

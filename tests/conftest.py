@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
-# The same examples in every run; `--hypothesis-profile=default` draws new ones.
-settings.register_profile("repeatable", derandomize=True)
+# The same examples in every run, however long they take; `--hypothesis-profile=default` draws new ones.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 # Several workers share the cores; more threads than cores make each of them slower.

@@ -22,7 +22,7 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage"},
+    {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage"},
     {"extras", "arguments"},
     {"registry"},
     {"nn"},

@@ -17,9 +17,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
+from normless.digests import digest_of_values
 from normless.errors import NormlessError
 from normless.sweeps.runs import RunRow
-from normless.train.durable_files import digest_of_values
 
 Answer = TypeVar("Answer")
 

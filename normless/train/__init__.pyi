@@ -7,7 +7,6 @@ from .config import TrainConfig as TrainConfig
 from .config import TranslationConfig as TranslationConfig
 from .directory import RunDirectory as RunDirectory
 from .directory import RunDirectoryError as RunDirectoryError
-from .durable_files import digest_of_values as digest_of_values
 from .durable_files import replaced as replaced
 from .image_task import build_network as build_network
 from .image_task import build_optimizer as build_optimizer

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from normless.saving import digest_of
+from normless.digests import digest_of
 
 DIGESTS_FILE = "digests.json"
 
@@ -42,11 +40,6 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def digest_of_values(values: Mapping[str, Any]) -> str:
-    """SHA-256 of plain data as JSON in its own order, in hexadecimal; what is read back from JSON has the same."""
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 class Digests:
