@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -13,7 +14,7 @@ from normless.errors import NormlessError
 from normless.process import add_json_flag, answer
 from normless.registry import did_you_mean
 from normless_papers.budgets import Budget
-from normless_papers.published import PAPERS, Published, published
+from normless_papers.published import PAPERS, Published, published, published_as
 
 OUT = Path("normless-results")
 
@@ -65,6 +66,10 @@ def run(namespace: Namespace) -> int:
             "Expected ids of artefacts, such as fixup/table-1, or --all or --headlines; normless reproduce --list "
             "lists them."
         )
+    # Before torch is imported; those of other packages are known after it.
+    for name in namespace.ids:
+        if ":" not in name and name not in entry_points(group="normless.artefacts").names:
+            published_as(name)
     if not namespace.all:
         from normless_papers.artefact import published_of
         from normless_papers.headline import headline_artefacts
