@@ -22,12 +22,13 @@ _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the network, the batch, the optimizer, and `--apply`."""
     add_batch_arguments(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("optimizer")
+    group.add_argument(
         "--rate", type=float, default=None, help="learning rate of SGD; the optimizer is not checked if left out"
     )
-    parser.add_argument("--momentum", type=float, default=0.9, help="of SGD")
-    parser.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
-    parser.add_argument(
+    group.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    group.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
+    group.add_argument(
         "--decay-policy", type=str, default="guidelines", help="what SGD decays: guidelines, weights+last, …"
     )
     parser.add_argument(
