@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from normless.sweeps import Sweep
 
 OUT = Path("normless-sweeps")
+OWN_RUNS = ("train", "train-text", "train-translation")
 # Between two looks at the status.
 SECONDS = 2.0
 
@@ -55,8 +56,10 @@ def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
     # Before torch is imported; what else is wrong with the file is told by `Sweep`.
     with suppress(OSError, AttributeError, TypeError):
         stated = read_yaml(path)
-        check_names(stated.get("base") or {})
-        check_names(stated.get("axes") or {})
+        # Runs of other packages may have settings of these names that mean something else.
+        if stated.get("run", OWN_RUNS[0]) in OWN_RUNS:
+            check_names(stated.get("base") or {})
+            check_names(stated.get("axes") or {})
 
     from normless.sweeps import METRICS, Sweep
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_outputs import check_output
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
@@ -51,6 +52,7 @@ def test_it_prints_one_json_object_and_goes_on_where_it_was(
     words = [*FLAGS, "--out", str(tmp_path / "run"), "--json"]
     assert TRAIN.run(parser().parse_args(words)) == 0
     printed = json.loads(capsys.readouterr().out)
+    check_output("train", printed)
     assert printed.pop("directory") == str(tmp_path / "run")
     result = RunResult.from_dict(printed)
     assert len(result.epochs) == 1
