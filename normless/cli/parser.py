@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
-from normless.cli.commands import COMMANDS
+from normless.cli.commands import COMMANDS, help_of
 from normless.cli.help import HelpFormatter
 from normless.errors import NormlessError
 from normless.registry import did_you_mean
@@ -33,7 +33,7 @@ def main_help(group: str = "") -> str:
     lines = [f"usage: normless {prefix}COMMAND [options]", ""]
     if not group:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
-    lines += ["commands:", *(f"  {name:<{width}}{COMMANDS[name].help}" for name in names), "", "options:"]
+    lines += ["commands:", *(f"  {name:<{width}}{help_of(name)}" for name in names), "", "options:"]
     command = names[0] if group else "COMMAND"
     lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
     if not group:
