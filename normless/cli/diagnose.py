@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import as_text, table
-from normless.process import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -43,9 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Diagnose the network; with `--strict`, findings are a failure of the command."""
-    from normless.diagnosis import diagnose, treat
+    with working(namespace, f"diagnosing {namespace.model}"):
+        from normless.diagnosis import diagnose, treat
 
-    with only_json(namespace):
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)
         diagnosis = diagnose(

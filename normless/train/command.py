@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.process import add_json_flag, print_json
+from normless.process import add_json_flag, print_json, status_line
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 
 if TYPE_CHECKING:
@@ -99,8 +99,9 @@ class TrainCommand:
         """
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
-        from normless.train.run_listener import ProgressBar
-        from normless.train.training_run import train
+        with status_line("preparing the run"):
+            from normless.train.run_listener import ProgressBar
+            from normless.train.training_run import train
 
         carry_out: Any = train
         how: dict[str, Any] = {name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen")}
