@@ -94,3 +94,13 @@ def test_arguments_of_other_packages_commands_mean_what_they_mean_there(
     monkeypatch.setattr("normless.cli.convert.run", theirs)
     assert main(["convert", "normless:dense", "--scheme", "of-colours", "--out", "nowhere"]) == 0
     assert capsys.readouterr().err == ""
+
+
+def test_settings_of_other_packages_runs_mean_what_they_mean_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("name: s", "name: s\nrun: no_such_package:COLOURS"))
+    assert main(["sweep", "status", str(tmp_path / "sweep.yaml")]) == 2
+    said = capsys.readouterr().err
+    assert "no_such_package" in said
+    assert "fixop" not in said
