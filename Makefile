@@ -60,7 +60,7 @@ lowest:
 	$(LOWEST)/bin/python -m pip install --quiet uv
 	$(LOWEST)/bin/uv pip compile --quiet --upgrade --resolution lowest-direct --extra all --python $(LOWEST)/bin/python \
 	  --output-file $(LOWEST)/lowest.txt pyproject.toml
-	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/lowest.txt --editable . pytest hypothesis psutil scikit-learn mpmath
+	$(LOWEST)/bin/python -m pip install --quiet --requirement $(LOWEST)/lowest.txt --editable . pytest hypothesis jsonschema psutil scikit-learn mpmath
 	$(LOWEST)/bin/python -m pytest -m "not slow and not zoo" -W ignore $(LOWEST_TESTS)
 
 zoo: $(INSTALLED)

@@ -97,15 +97,19 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def __len__(self) -> int:
         return len(list(iter(self)))
 
-    def find(self, name: str) -> Entry:
-        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
-        if name in self:
-            return self[name]
-        if ":" not in name:
+    def require(self, name: str) -> None:
+        """Raise a ValueError for a name that is neither an entry's nor `FILE.py:NAME` or `MODULE:NAME`."""
+        if name not in self and ":" not in name:
             raise ValueError(
                 f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
                 f"one of your own is FILE.py:NAME or MODULE:NAME.{did_you_mean(name, self)}"
             )
+
+    def find(self, name: str) -> Entry:
+        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
+        self.require(name)
+        if name in self:
+            return self[name]
         source, name = (part.strip() for part in name.rsplit(":", 1))
         try:
             module = module_of_file(source) if source.endswith(".py") else import_module(source)

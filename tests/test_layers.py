@@ -179,6 +179,8 @@ with tempfile.TemporaryDirectory() as folder:
     assert main(["inspect", f"{file}:net"]) == 0
     assert main(["convert", f"{file}:net", "--scheme", "fixup", "--out", f"{folder}/converted"]) == 0
     assert main(["train", "--epochs", "1"]) == 2
+    assert main(["--help"]) == 0
+    assert main(["trian"]) == 2
 for package in ("train", "sweeps", "plots"):
     try:
         __import__(f"normless.{package}")
@@ -197,3 +199,6 @@ def test_the_core_works_without_the_extras() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "pip install 'normless[train]'" in done.stderr
+    assert re.search(
+        r"^  reproduce +Reproducing the papers needs .* pip install 'normless\[papers\]'", done.stdout, re.M
+    )

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_outputs import check_output
 from torch import nn
 
 import normless as nl
@@ -193,7 +194,9 @@ def test_calls_and_sums_are_read_back(text: str) -> None:
 
 def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "schemes", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["schemes"]
+    printed = json.loads(capsys.readouterr().out)
+    check_output("list", printed)
+    listed = printed["schemes"]
     assert [one["name"] for one in listed] == list(nl.SCHEMES)
     assert all(one["summary"].endswith((".", "1/sqrt(L).")) and one["origin"] == "normless" for one in listed)
     assert main(["list"]) == 0

@@ -36,6 +36,7 @@ BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
+HOW = ("runs", "workers", "limit", "seed", "rounds")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -43,19 +44,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     several = f"{ALL}: every benchmark that takes minutes, as one table"
     texts = [*(f"{name}: {one.summary}" for name, one in BENCHMARKS.items()), several]
     parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="; ".join(texts))
+    what, how = parser.add_argument_group("what is measured"), parser.add_argument_group("how it is measured")
     for name, text in NUMBERS.items():
-        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)
-    parser.add_argument(
+        (how if name in HOW else what).add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)
+    what.add_argument(
         "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
     )
-    parser.add_argument("--packages", nargs="+", default=None, help="census: the packages, all of them if left out")
+    what.add_argument("--packages", nargs="+", default=None, help="census: the packages, all of them if left out")
     parser.add_argument(
         "--out",
         type=Path,
         default=None,
         help="census, diagnose: the folder of its rows, which a second run adds to; scale: the figure, SVG or PNG",
     )
-    parser.add_argument("--device", default=None, help="step, inference, memory: as torch names it, cpu")
+    how.add_argument("--device", default=None, help="step, inference, memory: as torch names it, cpu")
     add_json_flag(parser)
 
 

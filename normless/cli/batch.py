@@ -45,17 +45,18 @@ class Subject:
 def add_batch_arguments(parser: ArgumentParser) -> None:
     """Add the network, its scheme, and what the batch is made of."""
     add_network_arguments(parser)
-    parser.add_argument("--scheme", type=str, default=None, help="convert the network first, as by skipinit or none")
-    parser.add_argument(
+    group = parser.add_argument_group("conversion and batch")
+    group.add_argument("--scheme", type=str, default=None, help="convert the network first, as by skipinit or none")
+    group.add_argument(
         "--data",
         type=str,
         default=None,
         help="data set to take the batch from, as digits or cifar10; if left out, normal random images, or what "
         "FILE.py:FUNCTION returned, and random classes",
     )
-    parser.add_argument("--data-root", type=Path | None, default=None, help="folder with the data sets")
-    parser.add_argument("--batch-size", type=int, default=32, help="examples in the batch")
-    parser.add_argument("--seed", type=int, default=0, help="of the first weights and the batch")
+    group.add_argument("--data-root", type=Path | None, default=None, help="folder with the data sets")
+    group.add_argument("--batch-size", type=int, default=32, help="examples in the batch")
+    group.add_argument("--seed", type=int, default=0, help="of the first weights and the batch")
 
 
 def subject_of(namespace: Namespace) -> Subject:

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from normless.errors import MissingExtraError
 from normless.registry import Registry
 
 
@@ -30,6 +31,14 @@ class Command:
     def implementation(self) -> Any:
         """What has ``add_arguments`` and ``run``, imported now."""
         return resolve_name(self.module)
+
+
+def help_of(name: str) -> str:
+    """The line of a command in the main help; of one whose extra is not installed, what it needs."""
+    try:
+        return COMMANDS[name].help
+    except MissingExtraError as error:
+        return str(error)
 
 
 COMMANDS = Registry[Command]("command")

@@ -17,7 +17,7 @@ from normless.cli.network import (
     shapes,
     table,
 )
-from normless.process import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, working
 
 # How many different changes of one edit are printed.
 MOST_PRINTED = 3
@@ -36,17 +36,17 @@ def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result."""
     shape = image_shape(namespace)
 
-    import torch
+    with working(namespace, f"converting {namespace.model}"):
+        import torch
 
-    from normless.arguments import arguments_of
-    from normless.conversion import convert, plan
-    from normless.models import fitted_spec
-    from normless.residual import residual_map
-    from normless.saving import save
-    from normless.schemes import parse_scheme
+        from normless.arguments import arguments_of
+        from normless.conversion import convert, plan
+        from normless.models import fitted_spec
+        from normless.residual import residual_map
+        from normless.saving import save
+        from normless.schemes import parse_scheme
 
-    scheme = parse_scheme(namespace.scheme)
-    with only_json(namespace):
+        scheme = parse_scheme(namespace.scheme)
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)

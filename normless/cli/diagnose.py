@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import as_text, table
-from normless.process import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -22,12 +22,13 @@ _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the network, the batch, the optimizer, and `--apply`."""
     add_batch_arguments(parser)
-    parser.add_argument(
+    group = parser.add_argument_group("optimizer")
+    group.add_argument(
         "--rate", type=float, default=None, help="learning rate of SGD; the optimizer is not checked if left out"
     )
-    parser.add_argument("--momentum", type=float, default=0.9, help="of SGD")
-    parser.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
-    parser.add_argument(
+    group.add_argument("--momentum", type=float, default=0.9, help="of SGD")
+    group.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
+    group.add_argument(
         "--decay-policy", type=str, default="guidelines", help="what SGD decays: guidelines, weights+last, …"
     )
     parser.add_argument(
@@ -42,9 +43,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Diagnose the network; with `--strict`, findings are a failure of the command."""
-    from normless.diagnosis import diagnose, treat
+    with working(namespace, f"diagnosing {namespace.model}"):
+        from normless.diagnosis import diagnose, treat
 
-    with only_json(namespace):
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)
         diagnosis = diagnose(

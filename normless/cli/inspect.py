@@ -17,7 +17,7 @@ from normless.cli.network import (
     table,
     terminal_width,
 )
-from normless.process import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,11 +54,11 @@ def run(namespace: Namespace) -> int:
     if figure is not None and figure.suffix.lower() not in SUFFIXES:
         raise ValueError(f"Expected --figure to end in {', '.join(SUFFIXES)}, got {str(figure)!r}.")
 
-    from normless.cli.inspection import inspect_network
-    from normless.conversion import scheme_of
-    from normless.schemes import SCHEMES
+    with working(namespace, f"reading {namespace.model}"):
+        from normless.cli.inspection import inspect_network
+        from normless.conversion import scheme_of
+        from normless.schemes import SCHEMES
 
-    with only_json(namespace):
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         if namespace.train or namespace.eval:
             model.train(namespace.train)

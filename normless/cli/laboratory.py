@@ -29,13 +29,14 @@ def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
 
 def add_executor_arguments(parser: ArgumentParser) -> None:
     """Add what executes the runs, and which part of them."""
-    parser.add_argument(
+    group = parser.add_argument_group("execution")
+    group.add_argument(
         "--workers",
         type=int | None,
         default=None,
         help="processes that share the cores; one per core if left out, with --ray as many as it has room for",
     )
-    parser.add_argument(
+    group.add_argument(
         "--ray",
         type=str,
         nargs="?",
@@ -44,17 +45,17 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         metavar="ADDRESS",
         help="execute by Ray: on the cluster of this address, or on one of this machine if there is no address",
     )
-    parser.add_argument(
+    group.add_argument(
         "--gpus-per-run", type=float, default=0.0, help="with --ray: GPUs of each run, as 0.25 for four runs on one"
     )
-    parser.add_argument(
+    group.add_argument(
         "--shard",
         type=str,
         default=None,
         metavar="I/N",
         help="carry out one of N parts, as 2/8; for machines that share nothing but the database",
     )
-    parser.add_argument(
+    group.add_argument(
         "--wait", action="store_true", help="with --shard: wait for the other parts, and take part in added rates"
     )
 

@@ -32,7 +32,8 @@ GAP = 2
 
 def add_network_arguments(parser: ArgumentParser) -> None:
     """Add the model, the shape of its images and its number of classes."""
-    parser.add_argument(
+    group = parser.add_argument_group("network")
+    group.add_argument(
         "model",
         type=str,
         help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a classifier of sentences), each with "
@@ -40,7 +41,7 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         "returns the network, or (network, inputs): a tensor, a tuple or a dictionary of keyword arguments; or the "
         "folder of a network that normless convert saved",
     )
-    parser.add_argument(
+    group.add_argument(
         "--image",
         type=int,
         nargs=3,
@@ -48,7 +49,7 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         metavar=("CHANNELS", "HEIGHT", "WIDTH"),
         help="shape of its images; if left out, what timm states, 3 224 224 for torchvision and 3 32 32 for others",
     )
-    parser.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
+    group.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
 
 
 def model_with_inputs(

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import re
 import sys
-from argparse import ArgumentError, RawDescriptionHelpFormatter
+from argparse import ArgumentError
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
-from normless.cli.commands import COMMANDS
+from normless.cli.commands import COMMANDS, help_of
+from normless.cli.help import HelpFormatter
 from normless.errors import NormlessError
 from normless.registry import did_you_mean
 
 _LOAD_YAML = get_loader("yaml")
 _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
-
-
-class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Shows types and defaults, and leaves the lines of descriptions and examples as they are."""
+# What jsonargparse says of a value that is not of a type, or of one of several.
+_KEY = re.compile(r"Parser key \"(\w+)\"", re.IGNORECASE)
+_TYPE = re.compile(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])", re.IGNORECASE)
+_VALUE = re.compile(r"(?:Got|Given) value: (.*)", re.IGNORECASE | re.DOTALL)
+_TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "Path": "a path"}
 
 
 def main_help(group: str = "") -> str:
@@ -31,7 +33,7 @@ def main_help(group: str = "") -> str:
     lines = [f"usage: normless {prefix}COMMAND [options]", ""]
     if not group:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
-    lines += ["commands:", *(f"  {name:<{width}}{COMMANDS[name].help}" for name in names), "", "options:"]
+    lines += ["commands:", *(f"  {name:<{width}}{help_of(name)}" for name in names), "", "options:"]
     command = names[0] if group else "COMMAND"
     lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
     if not group:
@@ -60,7 +62,23 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
-        raise NormlessError(f"{str(error).rstrip('.')}; see normless {name} --help.") from error
+        raise NormlessError(f"{_sentence(str(error), parser)}; see normless {name} --help.") from error
+
+
+def _sentence(message: str, parser: ArgumentParser) -> str:
+    """What jsonargparse says of an argument, without types of Python."""
+    key, value = _KEY.search(message), _VALUE.search(message)
+    types: list[str] = []
+    for kind, values in _TYPE.findall(message):
+        types += [_TYPES.get(kind, kind)] if kind else values.replace("'", "").split(", ")
+    types = [kind for kind in types if kind != "NoneType"]
+    if key is None or value is None or not types:
+        return message.rstrip(".")
+    flag = f"--{key[1].replace('_', '-')}"
+    what = flag if flag in parser._option_string_actions else key[1]
+    *most, last = types
+    expected = f"{', '.join(most)} or {last}" if most else last
+    return f"Expected {what} to be {expected}, got {value[1]}"
 
 
 def _without_aliases(text: str) -> Any:

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import as_text, table
-from normless.process import add_json_flag, answer, only_json
+from normless.process import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,11 +42,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Measure, print, and write files."""
-    from normless.probes import DEFAULT_PROBES, make_watchers, probe
+    with working(namespace, f"measuring {namespace.model}"):
+        from normless.probes import DEFAULT_PROBES, make_watchers, probe
 
-    chosen = tuple(namespace.probes or DEFAULT_PROBES)
-    stated = make_watchers(chosen)
-    with only_json(namespace):
+        chosen = tuple(namespace.probes or DEFAULT_PROBES)
+        stated = make_watchers(chosen)
         subject = subject_of(namespace)
         measured = probe(
             subject.network,

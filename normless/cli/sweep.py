@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.laboratory import add_executor_arguments, add_state_arguments, laboratory_of
-from normless.process import add_json_flag, answer, jsonable, print_json
+from normless.cli.names import check_names
+from normless.process import add_json_flag, answer, jsonable, print_json, read_yaml
 
 if TYPE_CHECKING:
     from normless.sweeps import Sweep
 
 OUT = Path("normless-sweeps")
+OWN_RUNS = ("train", "train-text", "train-translation")
 # Between two looks at the status.
 SECONDS = 2.0
 
@@ -50,6 +53,14 @@ class SweepCommand(NamedTuple):
 
 def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """The sweep of a file, with metrics that are columns of the table of runs."""
+    # Before torch is imported; what else is wrong with the file is told by `Sweep`.
+    with suppress(OSError, AttributeError, TypeError):
+        stated = read_yaml(path)
+        # Runs of other packages may have settings of these names that mean something else.
+        if stated.get("run", OWN_RUNS[0]) in OWN_RUNS:
+            check_names(stated.get("base") or {})
+            check_names(stated.get("axes") or {})
+
     from normless.sweeps import METRICS, Sweep
 
     unknown = [name for name in namespace.metrics if name not in METRICS]

@@ -31,7 +31,7 @@ class DemoSettings:
         batch_size: examples per step.
         seed: of initialization, order of examples and augmentation.
         out: folder for figures, page and runs.
-        workers: processes that share the cores; one per core if None.
+        workers: processes that share the cores; one per core if null.
         width: width factor of the networks.
         data: name of the data set.
     """

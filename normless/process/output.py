@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
-from typing import Any
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -18,9 +22,30 @@ def add_json_flag(parser: Any) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def only_json(arguments: Any) -> AbstractContextManager[Any]:
-    """With ``--json``, what user code prints goes to standard error, since it is not part of the JSON object."""
-    return redirect_stdout(sys.stderr) if arguments.json else nullcontext()
+@contextmanager
+def working(arguments: Any, what: str) -> Iterator[None]:
+    """A line of text about what is being done, on standard error where that is a terminal; it is gone afterwards.
+
+    With ``--json``, what user code prints goes to standard error, since it is not part of the JSON object.
+    """
+    with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), status_line(what):
+        yield
+
+
+def status_line(what: str, console: Console | None = None) -> AbstractContextManager[Any]:
+    """The line of `working` alone, on a console, or on standard error if None."""
+    if not (sys.stderr.isatty() if console is None else console.is_terminal):
+        return nullcontext()
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    # A pipe that reads standard output gets all of it.
+    redirected = sys.stdout.isatty()
+    spinner = Spinner("dots", Text(f"{what} …"))
+    console = console or Console(stderr=True)
+    return Live(spinner, console=console, transient=True, redirect_stdout=redirected)
 
 
 def answer(arguments: Any, facts: dict[str, Any], text: str) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.process import add_json_flag, print_json
+from normless.process import add_json_flag, print_json, status_line
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 
 if TYPE_CHECKING:
@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 
 # Other names of flags.
 ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
+# The settings of a run under titles in its help; any other is one of the optimization.
+REST = "optimization"
+GROUPS = {
+    "network": ("model", "scheme", "dropout"),
+    "data": ("data", "data_root", "source", "target", "vocabulary", "longest", "mixup", "cutout", "crop", "flip"),
+    REST: (),
+    "machine": (
+        *("precision", "device", "devices", "strategy", "recompute", "compile", "sync_batch_norm"),
+        *("micro_batch_size", "micro_batch_tokens"),
+    ),
+    "scores": ("bleu_every", "beam_width", "length_penalty", "longer_by"),
+}
 
 
 @dataclass(frozen=True)
@@ -35,44 +47,49 @@ class TrainCommand:
             action="config",
             help="YAML file with these settings, such as the config.yaml of a run; flags after it win",
         )
-        add_flags(parser, self.config_type, [field.name for field in fields(self.config_type)])
-        parser.add_argument(
+        names = [field.name for field in fields(self.config_type)]
+        titles = {name: title for title, members in GROUPS.items() for name in members}
+        for title in GROUPS:
+            members = [name for name in names if titles.get(name, REST) == title]
+            add_flags(parser.add_argument_group(title), self.config_type, members)
+        group = parser.add_argument_group("run")
+        group.add_argument(
             "--out",
             type=Path | None,
             default=None,
-            help="directory of the run, which is resumed if it was interrupted; runs/DATA-SCHEME-HASH if null",
+            help="directory of the run, which is resumed if it was interrupted; runs/DATA-SCHEME-HASH if left out",
         )
-        parser.add_argument(
+        group.add_argument(
             "--probes",
             type=str,
             nargs="+",
             default=None,
             help="measure these along the way, as signal or gradients; tables go to probes/ in the run's directory",
         )
-        parser.add_argument(
+        group.add_argument(
             "--probe-every", type=int, default=100, help="at the first step and every so many after it"
         )
-        parser.add_argument(
+        group.add_argument(
             "--time-limit",
             type=str | None,
             default=None,
             help="save and stop after this time, as 90s, 10m or 1.5h, with exit code 75; the same command goes on",
         )
-        parser.add_argument(
+        group.add_argument(
             "--checkpoint-every",
             type=str | None,
             default=None,
-            help="steps or time, as 500 or 10m, between two checkpoints within an epoch; null: at ends of epochs",
+            help="steps or time, as 500 or 10m, between two checkpoints within an epoch; at its end if left out",
         )
-        parser.add_argument(
+        group.add_argument(
             "--lengthen",
             action="store_true",
             help="go on with a run of fewer epochs though its schedule depends on their number",
         )
-        parser.add_argument(
+        group.add_argument(
             "--restart", action="store_true", help="move the run that the directory holds to former/ and start anew"
         )
-        add_json_flag(parser)
+        add_json_flag(group)
 
     def run(self, namespace: Namespace) -> int:
         """Carry out the run that the arguments describe; prints its result. Every outcome is a success.
@@ -82,8 +99,9 @@ class TrainCommand:
         """
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
-        from normless.train.run_listener import ProgressBar
-        from normless.train.training_run import train
+        with status_line("preparing the run"):
+            from normless.train.run_listener import ProgressBar
+            from normless.train.training_run import train
 
         carry_out: Any = train
         how: dict[str, Any] = {name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen")}
@@ -109,13 +127,18 @@ TRAIN_TEXT = TrainCommand(TextConfig)
 TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
 
 
-def add_flags(parser: ArgumentParser, kind: type[Any], names: Sequence[str]) -> None:
-    """Add a flag for each of these fields of a dataclass; one whose default is a tuple takes several values."""
+def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
+    """Add to a parser, or a group of one, a flag for each of these fields of a dataclass.
+
+    One whose default is a tuple takes several values.
+    """
     hints, meanings = get_type_hints(kind), descriptions(kind)
     for name in names:
         flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
         meaning = meanings[name].rstrip(".").replace("%", "%%")
         hint, default = hints[name], getattr(kind, name)
+        if default is None:
+            meaning = meaning.replace("if null", "if left out")
         if isinstance(default, tuple):
             parser.add_argument(*flags, type=get_args(hint)[0], nargs="+", default=list(default), help=meaning)
         else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from normless.process import status_line
 from normless.train.result import Report, Row
 from normless.train.settings import Settings
 
@@ -60,6 +62,8 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
 class ProgressBar(RunListener[Row, Report]):
     """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
 
+    Until the first step can be made, with its data read and its network built, a line says so.
+
     Where the console is no terminal, as in a cluster's log, it prints a line at the start and one per epoch.
     """
 
@@ -75,20 +79,24 @@ class ProgressBar(RunListener[Row, Report]):
             console=self._console,
             disable=not self._console.is_terminal,
         )
+        self._waiting = ExitStack()
         self._task = TaskID(0)
         self._epochs = 0
 
     def __enter__(self) -> ProgressBar:
-        self._progress.start()
+        self._waiting.enter_context(status_line("preparing the run", self._console))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._waiting.close()
         self._progress.stop()
 
     def on_start(self, start: RunStart[Row]) -> None:
         """A new bar, filled by the steps of finished epochs."""
         self._epochs = start.config.epochs
         done = len(start.finished)
+        self._waiting.close()
+        self._progress.start()
         self._line(f"{self._epochs} epochs of {start.steps_per_epoch} steps; {done} done")
         self._task = self._progress.add_task(
             "training",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
+from importlib.metadata import entry_points
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -13,14 +14,15 @@ from normless.errors import NormlessError
 from normless.process import add_json_flag, answer
 from normless.registry import did_you_mean
 from normless_papers.budgets import Budget
-from normless_papers.published import PAPERS, Published, published
+from normless_papers.published import PAPERS, Published, published, published_as
 
 OUT = Path("normless-results")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add which artefacts, how much of them, on what, and where results go."""
-    parser.add_argument(
+    which = parser.add_argument_group("artefacts")
+    which.add_argument(
         "ids",
         type=str,
         nargs="*",
@@ -28,27 +30,28 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="ID",
         help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own",
     )
-    parser.add_argument("--all", action="store_true", help="every artefact")
-    parser.add_argument("--headlines", action="store_true", help="every artefact that a headline claim rests on")
-    parser.add_argument(
+    which.add_argument("--all", action="store_true", help="every artefact")
+    which.add_argument("--headlines", action="store_true", help="every artefact that a headline claim rests on")
+    which.add_argument(
         "--paper", type=str, default=None, help=f"with --all or --list, one paper: {', '.join(PAPERS)}"
     )
-    parser.add_argument("--list", action="store_true", help="list the artefacts and their verdicts; run nothing")
-    parser.add_argument(
+    which.add_argument("--list", action="store_true", help="list the artefacts and their verdicts; run nothing")
+    how = parser.add_argument_group("execution")
+    how.add_argument(
         "--budget",
         type=Budget,
         default="smoke",
         help="smoke: seconds, on digits or generated inputs; small: minutes; gpu: headline claims on one card; "
         "paper: the published setup",
     )
-    parser.add_argument("--data", type=str, default=None, help="data set in place of the budget's, as cifar10")
-    parser.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
-    parser.add_argument(
+    how.add_argument("--data", type=str, default=None, help="data set in place of the budget's, as cifar10")
+    how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
+    how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
+    how.add_argument(
         "--workers", type=int, default=None, help="processes that share the cores; one per core if left out"
     )
-    parser.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
-    parser.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
+    how.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
+    how.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
     add_json_flag(parser)
 
 
@@ -65,6 +68,10 @@ def run(namespace: Namespace) -> int:
             "Expected ids of artefacts, such as fixup/table-1, or --all or --headlines; normless reproduce --list "
             "lists them."
         )
+    # Before torch is imported; those of other packages are known after it.
+    for name in namespace.ids:
+        if ":" not in name and name not in entry_points(group="normless.artefacts").names:
+            published_as(name)
     if not namespace.all:
         from normless_papers.artefact import published_of
         from normless_papers.headline import headline_artefacts

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_outputs import check_output
 
 from normless import convert
 from normless.bench import (
@@ -96,7 +97,9 @@ def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
     monkeypatch.setattr("normless.bench.command.TOGETHER", stated)
     assert main(["bench", "all", "--rounds", "1", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    facts = json.loads(capsys.readouterr().out)
+    check_output("bench", facts)
+    rows = facts["rows"]
     assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
     assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
     assert rows[0]["ratio"] == 1
@@ -119,6 +122,7 @@ def test_the_map_is_compared_with_the_export_it_needs() -> None:
 def test_map_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "map", "--networks", "timm:test_vit", "--rounds", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
+    check_output("bench", printed)
     (row,) = printed["rows"]
     assert row["blocks"] == 12
     assert row["ratio"] == row["lowest"] == row["highest"] == row["map"] / row["export"]

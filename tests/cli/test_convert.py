@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_outputs import check_output
 
 import normless as nl
 from normless.cli import main
@@ -27,6 +28,7 @@ def said(capsys: Capture, *words: str) -> dict[str, Any]:
     """The JSON object that a command prints."""
     assert main([*words, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output(words[0], printed)
     return printed
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from command_outputs import check_output
 from PIL import Image
 
 from normless import residual_map
@@ -70,6 +71,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def _json(capsys: Capture, *words: str) -> dict:  # type: ignore[type-arg]
     assert main(["inspect", *words, "--json"]) == 0
     printed: dict = json.loads(capsys.readouterr().out)  # type: ignore[type-arg]
+    check_output("inspect", printed)
     return printed
 
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 import torch
+from command_outputs import check_output
 
 import normless as nl
 from normless.cli import main
@@ -59,6 +60,7 @@ def json_of(capsys: Capture, *words: str) -> dict[str, Any]:
     """The JSON object that a command prints."""
     assert main([*words, "--json"]) == 0
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output(words[0], printed)
     return printed
 
 

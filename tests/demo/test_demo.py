@@ -15,6 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from command_outputs import check_output
 from PIL import Image
 
 from normless.demo import DemoError, DemoResult, DemoSettings
@@ -43,6 +44,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
 def printed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout)
+    check_output("demo", result)
     return result
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from command_outputs import check_output
 from rich.console import Console
 
 from normless.cli import main
@@ -53,6 +54,7 @@ def said(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
     """The JSON object that a command prints."""
     assert main([*words, "--json"]) == code
     printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output(words[0], printed)
     return printed
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import yaml
+from command_outputs import check_output
 from filelock import FileLock
 from lab_helpers import Here, TinyConfig, tiny_sweep
 from rich.console import Console
@@ -56,7 +57,9 @@ def said(tmp_path: Path, capsys: Capture) -> Any:
     def run(*words: str) -> tuple[dict[str, Any], int, str]:
         code = main(["sweep", *words, "--out", str(tmp_path / "out"), "--json"])
         printed = capsys.readouterr()
-        return json.loads(printed.out), code, printed.err
+        facts = json.loads(printed.out)
+        check_output(f"sweep {words[0]}", facts)
+        return facts, code, printed.err
 
     return run
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from command_outputs import check_output
 from hypothesis import given
 from hypothesis import strategies as st
 from text_helpers import written
@@ -80,6 +81,7 @@ def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture
     words += ["--vocabulary", "250", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
+    check_output("train-text", printed)
     assert printed.pop("directory") == str(tmp_path / "run")
     result = TextResult.from_dict(printed)
     config = TextConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from command_outputs import check_output
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
@@ -51,6 +52,7 @@ def test_it_prints_one_json_object_and_goes_on_where_it_was(
     words = [*FLAGS, "--out", str(tmp_path / "run"), "--json"]
     assert TRAIN.run(parser().parse_args(words)) == 0
     printed = json.loads(capsys.readouterr().out)
+    check_output("train", printed)
     assert printed.pop("directory") == str(tmp_path / "run")
     result = RunResult.from_dict(printed)
     assert len(result.epochs) == 1
@@ -94,9 +96,12 @@ def row(epoch: int, accuracy: float) -> EpochRow:
     return EpochRow(epoch, 0.1, 1.0, 1.1, 0.5, 1.2, accuracy, None, 2.0)
 
 
-def test_the_bar_shows_where_the_run_stands() -> None:
+def test_the_bar_shows_where_the_run_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
     text = io.StringIO()
     with ProgressBar(Console(file=text, force_terminal=True, width=120)) as bar:
+        assert "preparing the run …" in text.getvalue()
+        text.truncate(text.seek(0))
         bar.on_start(RunStart(TrainConfig(epochs=4), 10, (row(1, 0.25),)))
         task = bar._progress.tasks[0]
         assert (task.completed, task.total) == (10, 40)
@@ -104,6 +109,10 @@ def test_the_bar_shows_where_the_run_stands() -> None:
         bar.on_epoch(row(2, 0.5))
         assert task.completed == 20
     shown = text.getvalue()
+    # The line before the first step is erased.
+    before, erased, after = shown.rpartition("\x1b[1A\x1b[2K")
+    assert erased
+    assert ("epoch" in before, "preparing" in after) == (False, False)
     for part in ("epoch 3/4", "loss 1.23", "test accuracy 50.00%"):
         assert part in shown
 

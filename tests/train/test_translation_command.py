@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 import pytest
 import yaml
+from command_outputs import check_output
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -97,6 +98,7 @@ def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["train-translation", *FLAGS, "--out", str(tmp_path / "run")]
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
+    check_output("train-translation", printed)
     assert printed.pop("directory") == str(tmp_path / "run")
     result = TranslationResult.from_dict(printed)
     config = TranslationConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
