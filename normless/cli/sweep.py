@@ -48,7 +48,7 @@ class SweepCommand(NamedTuple):
         self.add_own(parser)
 
 
-def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
+def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """The sweep of a file, with metrics that are columns of the table of runs."""
     from normless.sweeps import METRICS, Sweep
 
@@ -63,7 +63,7 @@ def _run(namespace: Namespace) -> int:
     from normless.cli.sweep_text import result_text
     from normless.sweeps import OUTCOMES, SweepProgress
 
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
         result = lab.run(sweep, metrics=namespace.metrics)
     counts = result.runs["outcome"].value_counts()
@@ -83,7 +83,7 @@ def _run(namespace: Namespace) -> int:
 
 def _retry(namespace: Namespace) -> int:
     """Remove the failed runs and carry out the sweep; 1 if a run failed again."""
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         table = lab.read(sweep, metrics=namespace.metrics).runs
         failed = list(table.loc[table["outcome"] == "failed", "hash"])
@@ -100,7 +100,7 @@ def _status(namespace: Namespace) -> int:
     from normless.cli.sweep_text import status_table
     from normless.sweeps import sweep_status
 
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         look = partial(sweep_status, lab, sweep, namespace.metrics)
         status = look()
@@ -127,7 +127,7 @@ def _export(namespace: Namespace) -> int:
     to: Path = namespace.to
     if to.suffix not in (".parquet", ".csv"):
         raise ValueError(f"Expected a file of name .parquet or .csv to write to, got {to}.")
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         result = lab.read(sweep, metrics=namespace.metrics)
     table = result.epochs if namespace.epochs else result.runs
@@ -143,7 +143,7 @@ def _prune(namespace: Namespace) -> int:
     """Delete the runs that none of the sweeps references, or count them."""
     from normless.sweeps import prunable, prune
 
-    sweeps = [_sweep_of(path, namespace) for path in namespace.files]
+    sweeps = [sweep_of(path, namespace) for path in namespace.files]
     with laboratory_of(namespace) as lab:
         unreferenced = prunable(lab, sweeps, namespace.metrics)
         if namespace.yes:

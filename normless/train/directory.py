@@ -60,8 +60,8 @@ class RunDirectory(Generic[Config, Result]):
         self.contents = path / "contents.json"
         self.starts_over = False
         self.lengthens = False
-        self._lock_file = path / "run.lock"
-        self._lock = FileLock(self._lock_file)
+        self.lock = path / "run.lock"
+        self._lock = FileLock(self.lock)
         self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
@@ -77,7 +77,7 @@ class RunDirectory(Generic[Config, Result]):
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
             # A process that was killed as it began may have left these, and parts of files.
-            early = [self.contents, self.digests.path, self._lock_file, *self.path.glob("*.part")]
+            early = [self.contents, self.digests.path, self.lock, *self.path.glob("*.part")]
             left = [file.name for file in self._files() if file.exists() and file not in early]
             if left:
                 raise RunDirectoryError(
@@ -164,7 +164,8 @@ class RunDirectory(Generic[Config, Result]):
             return
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=0)
+            # `normless watch` has it for a moment whenever it looks.
+            self._lock.acquire(timeout=0.5)
         except Timeout as error:
             raise RunDirectoryError(
                 f"Another process trains in {self.path}; wait until it has finished, or name another directory."
@@ -227,6 +228,6 @@ class RunDirectory(Generic[Config, Result]):
             self.vocabulary,
             self.translations,
             self.digests.path,
-            self._lock_file,
+            self.lock,
         ]
         return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

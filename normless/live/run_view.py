@@ -1,0 +1,134 @@
+"""The view of a run, from the files in its folder, which may be half-written, damaged or of somebody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from normless.live.files import Files
+from normless.live.view import Chart, Line, View, line
+from normless.process import read_yaml
+from normless.sweeps import is_locked
+from normless.sweeps.worker import newest_curves
+from normless.train import RunDirectory, RunResult, TrainConfig
+
+TEST = "scheme-none"
+# Of an epoch's row, by chart: its unit, the columns, their names there, and colours.
+_CURVES = {
+    "Loss": (
+        "",
+        {
+            "training_loss": ("training", "scheme-skipinit"),
+            "test_loss": ("test", TEST),
+            "validation_loss": ("validation", TEST),
+        },
+    ),
+    "Accuracy": (
+        "%",
+        {
+            "training_accuracy": ("training", "scheme-skipinit"),
+            "test_accuracy": ("test", TEST),
+            "test_accuracy_top5": ("test, top five", "scheme-fixup"),
+            "validation_accuracy": ("validation", TEST),
+        },
+    ),
+    "BLEU": ("", {"validation_bleu": ("validation", TEST)}),
+    "Learning rate": ("", {"rate": ("at the end of the epoch", "scheme-fixup")}),
+}
+_LOG = ("Loss", "Learning rate")
+# Of the tables of probes: the title of the chart, its axis, the column along it, and what is drawn.
+_PROBES = {
+    "signal": ("Signal after each block, E[x²]", "block", "block", "sum_second_moment"),
+    "gradients": ("Gradient of each layer, ‖∂L/∂w‖", "layer, in order of execution", "order", "norm"),
+}
+# Steps of a probe that are drawn.
+_SHOWN = 5
+
+
+def run_view(folder: Path) -> View:
+    """What the files of a run say now."""
+    files, place = Files(), RunDirectory(folder, TrainConfig, RunResult)
+    inner = RunDirectory(newest_curves(folder).parent, TrainConfig, RunResult)
+    config, result = files.read(inner.config, read_yaml, dict), files.read(place.result, _json, dict)
+    epochs, steps = files.table(inner.epochs), files.table(inner.steps)
+    of = config.get("epochs")
+    of = of if isinstance(of, int) else 0
+    running = not result and is_locked(folder, place.lock.name)
+    charts = _step_chart(files, inner, steps)
+    for title, (unit, columns) in _CURVES.items():
+        draw = partial(_epoch_lines, epochs, columns, 100.0 if unit else 1.0)
+        lines = [*charts.pop(title, ()), *files.lines(inner.epochs, draw)]
+        charts |= {title: lines} if lines else {}
+    return View(
+        title=folder.resolve().name,
+        state=str(result.get("outcome", "unknown")) if result else "running" if running else "interrupted",
+        words=_words(result, len(epochs), of),
+        done=len(epochs),
+        of=of,
+        charts=[Chart(title, "epoch", lines, _CURVES[title][0], log=title in _LOG) for title, lines in charts.items()]
+        + _probe_charts(files, inner),
+        settings=[(str(name), str(value)) for name, value in config.items()],
+        problems=files.problems,
+    )
+
+
+def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], scale: float) -> list[Line]:
+    """The lines of a chart of `_CURVES` for which the table has numbers."""
+    return [
+        line(name, epochs["epoch"], epochs[column], ink, scale=scale)
+        for column, (name, ink) in columns.items()
+        if column in epochs and epochs[column].notna().any()
+    ]
+
+
+def _step_chart(files: Files, place: RunDirectory[Any, Any], steps: pd.DataFrame) -> dict[str, list[Line]]:
+    """The loss of each step, over epochs."""
+
+    def drawn() -> Line:
+        per_epoch = int((steps["epoch"] == 1).sum()) or 1
+        return line("each step", np.asarray(steps["step"], float) / per_epoch, steps["loss"], "quiet", 0.5)
+
+    return {} if steps.empty else {"Loss": files.lines(place.steps, drawn)}
+
+
+def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
+    """The tables of probes over the depth of the network: at the first step, the last, and some between."""
+    charts = []
+    for name, (title, x_label, column, quantity) in _PROBES.items():
+        paths = sorted((place.probes / name).glob("epoch-*.parquet"))
+        lines: list[Line] = []
+        for index in sorted({*np.linspace(0, len(paths) - 1, min(_SHOWN, len(paths)), dtype=int).tolist()}):
+            opacity = 0.3 + 0.7 * (index + 1) / len(paths)
+            table = files.table(paths[index])
+            lines += files.lines(paths[index], partial(_last_step, table, column, quantity, opacity))
+        charts += [Chart(title, x_label, lines, log=True)] if lines else []
+    return charts
+
+
+def _last_step(table: pd.DataFrame, column: str, quantity: str, opacity: float) -> list[Line]:
+    """A probe's quantity at the last step of its table."""
+    if table.empty:
+        return []
+    last = table["step"].max()
+    # A layer has a row for each of its parameters, a block one.
+    sizes = table[table["step"] == last].groupby(column)[quantity].agg(np.linalg.norm)
+    return [line(f"step {last}", sizes.index, sizes, "scheme-skipinit", opacity)]
+
+
+def _words(result: Mapping[str, Any], done: int, of: int) -> str:
+    """How far a run is, or how it ended."""
+    words = f"{done} of {of} epochs finished" if of else f"{done} epochs finished"
+    if result.get("diverged_step") is not None:
+        words += f"; the loss diverged at step {result['diverged_step']}"
+    accuracy = result.get("test_accuracy")
+    return words + (f"; test accuracy {accuracy:.2%}" if isinstance(accuracy, float) else "")
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
