@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -56,23 +56,34 @@ def run_view(folder: Path) -> View:
     files, place = Files(), RunDirectory(folder, TrainConfig, RunResult)
     inner = RunDirectory(newest_curves(folder).parent, TrainConfig, RunResult)
     config, result = files.read(inner.config, read_yaml, dict), files.read(place.result, _json, dict)
-    epochs, steps = files.table(inner.epochs), files.table(inner.steps)
-    of = config.get("epochs")
-    of = of if isinstance(of, int) else 0
-    running = not result and is_locked(folder, place.lock.name)
-    charts = _step_chart(files, inner, steps)
+    epochs, begun = files.table(inner.epochs), files.read(inner.unfinished, _pairs, list)
+    findings = [one for one in files.read(inner.findings, _json, list) if isinstance(one, dict)]
+    steps = files.table(inner.steps)
+    # Of a run that diverged in its first epoch it is not known how many steps one has.
+    in_steps = epochs.empty and not steps.empty
+    of_steps = files.lines(inner.steps, partial(_step_lines, steps, begun, in_steps))
+    charts: dict[str, list[Line]] = {"Loss": of_steps} if of_steps else {}
     for title, (unit, columns) in _CURVES.items():
         draw = partial(_epoch_lines, epochs, columns, 100.0 if unit else 1.0)
         lines = [*charts.pop(title, ()), *files.lines(inner.epochs, draw)]
         charts |= {title: lines} if lines else {}
+    of = config.get("epochs")
+    of = of if isinstance(of, int) else 0
+    running = not result and is_locked(folder, place.lock.name)
+    x_label, key = ("step", "step") if in_steps else ("epoch", "epochs")
+    marks = [float(one[key]) for one in findings if isinstance(one.get(key), (int, float))]
     return View(
         title=folder.resolve().name,
         state=str(result.get("outcome", "unknown")) if result else "running" if running else "interrupted",
         words=_words(result, len(epochs), of),
-        done=len(epochs),
+        done=begun[-1][0] if begun else len(epochs),
         of=of,
-        charts=[Chart(title, "epoch", lines, _CURVES[title][0], log=title in _LOG) for title, lines in charts.items()]
+        charts=[
+            Chart(title, x_label, lines, _CURVES[title][0], title in _LOG, marks if title == "Loss" else ())
+            for title, lines in charts.items()
+        ]
         + _probe_charts(files, inner),
+        findings=[_in_words(one) for one in reversed(findings)],
         settings=[(str(name), str(value)) for name, value in config.items()],
         problems=files.problems,
     )
@@ -87,14 +98,14 @@ def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], s
     ]
 
 
-def _step_chart(files: Files, place: RunDirectory[Any, Any], steps: pd.DataFrame) -> dict[str, list[Line]]:
-    """The loss of each step, over epochs."""
-
-    def drawn() -> Line:
-        per_epoch = int((steps["epoch"] == 1).sum()) or 1
-        return line("each step", np.asarray(steps["step"], float) / per_epoch, steps["loss"], "quiet", 0.5)
-
-    return {} if steps.empty else {"Loss": files.lines(place.steps, drawn)}
+def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_steps: bool) -> list[Line]:
+    """The loss of each step over epochs, those of the unfinished epoch included."""
+    at, losses = [one for one, _ in begun], [loss for _, loss in begun]
+    if not steps.empty:
+        per_epoch = 1 if in_steps else int((steps["epoch"] == 1).sum()) or 1
+        at = [*(np.asarray(steps["step"], float) / per_epoch), *at]
+        losses = [*steps["loss"], *losses]
+    return [line("each step", at, losses, "quiet", 0.5)] if at else []
 
 
 def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
@@ -106,19 +117,19 @@ def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
         for index in sorted({*np.linspace(0, len(paths) - 1, min(_SHOWN, len(paths)), dtype=int).tolist()}):
             opacity = 0.3 + 0.7 * (index + 1) / len(paths)
             table = files.table(paths[index])
-            lines += files.lines(paths[index], partial(_last_step, table, column, quantity, opacity))
+            lines += files.lines(paths[index], partial(_one_step, table, column, quantity, opacity, first=not index))
         charts += [Chart(title, x_label, lines, log=True)] if lines else []
     return charts
 
 
-def _last_step(table: pd.DataFrame, column: str, quantity: str, opacity: float) -> list[Line]:
-    """A probe's quantity at the last step of its table."""
+def _one_step(table: pd.DataFrame, column: str, quantity: str, opacity: float, *, first: bool) -> list[Line]:
+    """A probe's quantity at the first or last step of its table."""
     if table.empty:
         return []
-    last = table["step"].max()
+    step = table["step"].min() if first else table["step"].max()
     # A layer has a row for each of its parameters, a block one.
-    sizes = table[table["step"] == last].groupby(column)[quantity].agg(np.linalg.norm)
-    return [line(f"step {last}", sizes.index, sizes, "scheme-skipinit", opacity)]
+    sizes = table[table["step"] == step].groupby(column)[quantity].agg(np.linalg.norm)
+    return [line(f"step {step}", sizes.index, sizes, "scheme-skipinit", opacity)]
 
 
 def _words(result: Mapping[str, Any], done: int, of: int) -> str:
@@ -130,5 +141,18 @@ def _words(result: Mapping[str, Any], done: int, of: int) -> str:
     return words + (f"; test accuracy {accuracy:.2%}" if isinstance(accuracy, float) else "")
 
 
+def _in_words(finding: Mapping[str, Any]) -> tuple[str, str]:
+    """The sentence of a finding, and its cure."""
+    cure, evidence = finding.get("cure"), finding.get("evidence")
+    step = f"Step {evidence['step']}: " if isinstance(evidence, dict) and "step" in evidence else ""
+    return f"{step}{finding.get('title', '')}", str(cure.get("words", "")) if isinstance(cure, dict) else ""
+
+
 def _json(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _pairs(path: Path) -> list[tuple[float, float]]:
+    """The epochs and losses of whole lines; the last may be half-written."""
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    return [(float(at), float(loss)) for at, loss in (text.split(",") for text in whole.splitlines())]

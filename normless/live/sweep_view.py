@@ -22,10 +22,11 @@ Labels = Mapping[str, Any]
 # Runs that a table lists, and whose curves are drawn.
 LISTED, DRAWN = 10, 6
 INKS = [f"scheme-{name}" for name in ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv")]
+_NUMBERS = ("rate", "seed")
 _CURVES = {
-    "training_loss": ("Training loss of runs in flight", ""),
-    "test_accuracy": ("Their test accuracy", "%"),
-    "validation_loss": ("Their validation loss", ""),
+    "training_loss": ("Training loss of running runs", ""),
+    "test_accuracy": ("Test accuracy of running runs", "%"),
+    "validation_loss": ("Validation loss of running runs", ""),
 }
 
 
@@ -50,12 +51,14 @@ class SweepViewer:
             begun = {name: path for name, path in begun.items() if name not in rows}
             settings = {name: files.read(path / "config.yaml", read_yaml, dict) for name, path in begun.items()}
             runs = _differing({name: row.config for name, row in rows.items()} | settings)
+            epochs = {name: one.get("epochs", "?") for name, one in settings.items()}
             wanted = 0
         else:
             needed = needed_runs(self._sweep, self._metrics, self._read)
             rows, wanted = needed.rows, len(needed.points)
             runs = {name: {**one.labels, "rate": one.rate, "seed": one.seed} for name, one in needed.points}
             begun = {name: begun[name] for name in needed.missing if name in begun}
+            epochs = {name: one.config.epochs for name, one in needed.points}
         running = {name: path for name, path in begun.items() if is_locked(path)}
         curves = {name: files.table(newest_curves(path)) for name, path in running.items()}
         counts = Counter(row.outcome for row in rows.values())
@@ -71,7 +74,7 @@ class SweepViewer:
             of=wanted,
             charts=_charts(files, runs, curves),
             findings=[(f"{count} runs failed: {error}", "") for error, count in errors.most_common(LISTED)],
-            tables=[table for table in (_running(runs, curves), self._best(runs, rows)) if table.rows],
+            tables=[table for table in (_running(runs, curves, epochs), self._best(runs, rows)) if table.rows],
             problems=files.problems,
         )
 
@@ -89,12 +92,12 @@ class SweepViewer:
             (name for name, value in values.items() if value == value),
             key=lambda name: values[name] if is_minimized(metric) else -values[name],
         )
-        cells = {name: (f"{values[name]:.4g}", rows[name].outcome) for name in ranked[:LISTED]}
-        return _table(f"Best by {metric}", runs, cells, (Column(metric, True), Column("outcome")))
+        cells = {name: (rows[name].outcome, f"{values[name]:.4g}") for name in ranked[:LISTED]}
+        return _table(f"Best by {metric}", runs, cells, (Column("outcome"), Column(metric, True)))
 
 
-def _running(runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame]) -> Table:
-    cells = {name: (str(len(epochs)),) for name, epochs in list(curves.items())[:LISTED]}
+def _running(runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame], of: Mapping[str, Any]) -> Table:
+    cells = {name: (f"{len(epochs)} of {of[name]}",) for name, epochs in list(curves.items())[:LISTED]}
     return _table(f"Running ({len(curves)})", runs, cells, (Column("epochs finished", True),))
 
 
@@ -103,7 +106,7 @@ def _table(
 ) -> Table:
     """A row for each run with cells: its labels, then the cells."""
     axes = list(dict.fromkeys(axis for name in cells for axis in runs[name]))
-    columns = [*(Column(axis, axis in ("rate", "seed")) for axis in axes), *further]
+    columns = [*(Column(axis, axis in _NUMBERS) for axis in axes), *further]
     return Table(caption, columns, [(*_texts(runs[name], axes), *of) for name, of in cells.items()])
 
 
@@ -114,7 +117,10 @@ def _charts(files: Files, runs: Mapping[str, Labels], curves: Mapping[str, pd.Da
         lines: list[Line] = []
         for index, (name, epochs) in enumerate(list(curves.items())[:DRAWN]):
             if column in epochs and epochs[column].notna().any():
-                label = ", ".join(_texts(runs[name], runs[name]))
+                label = ", ".join(
+                    f"{axis} {text}" if axis in _NUMBERS else text
+                    for axis, text in zip(runs[name], _texts(runs[name], runs[name]), strict=True)
+                )
                 draw = partial(line, label, epochs["epoch"], epochs[column], INKS[index], scale=100 if unit else 1)
                 lines += files.lines(Path(name[:8]), draw)
         if lines:
@@ -127,8 +133,8 @@ def _texts(labels: Labels, axes: Iterable[str]) -> list[str]:
 
 
 def _differing(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Labels]:
-    """Of each run's settings those that are not the same in all, and always rate and seed."""
+    """Of each run's settings, as far as they are known, those not the same in all, and always rate and seed."""
     names = dict.fromkeys(name for one in settings.values() for name in one)
-    texts = {name: {str(one.get(name)) for one in settings.values()} for name in names}
-    shown = [name for name in names if len(texts[name]) > 1 and name not in ("rate", "seed")]
-    return {run: {name: one.get(name) for name in (*shown, "rate", "seed")} for run, one in settings.items()}
+    texts = {name: {str(one.get(name)) for one in settings.values() if one} for name in names}
+    shown = [name for name in names if len(texts[name]) > 1 and name not in _NUMBERS]
+    return {run: {name: one.get(name) for name in (*shown, *_NUMBERS)} for run, one in settings.items()}

@@ -47,7 +47,7 @@ class View:
         state: trained, chance, diverged, failed (runs of a sweep), running, waiting or interrupted.
         words: how far it is, in a sentence.
         done, of: the same as numbers; `of` is 0 where it is not known.
-        findings: the sentence of each, and what to do about it.
+        findings: the sentence of each, the last first, and what to do about it.
         settings: of the run.
         problems: the files that could not be read, and why.
     """
@@ -80,5 +80,5 @@ def line(name: str, x: Any, y: Any, ink: str, opacity: float = 1.0, scale: float
     if at.size > POINTS:
         parts = np.array_split(np.arange(at.size), POINTS)
         at, values = (np.array([of[part].mean() for part in parts]) for of in (at, values))
-    shown = [value if isfinite(value) else None for value in np.round(values, 8).tolist()]
+    shown = [float(f"{value:.6g}") if isfinite(value) else None for value in values.tolist()]
     return Line(name, at.round(4).tolist(), shown, ink, opacity)

@@ -33,7 +33,8 @@ class RunDirectory(Generic[Config, Result]):
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
-    `tensorboard/` the same for TensorBoard, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
+    `tensorboard/` the same for TensorBoard, `unfinished.csv` the losses of an epoch under way, `findings.json` what a
+    watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
     ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
     SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
     A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that trains locks `run.lock`;
@@ -52,6 +53,8 @@ class RunDirectory(Generic[Config, Result]):
         self.epochs = path / "epochs.parquet"
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
+        self.unfinished = path / "unfinished.csv"
+        self.findings = path / "findings.json"
         self.probes = path / "probes"
         self.vocabulary = path / VOCABULARY_FILE
         self.translations = path / "translations.txt"
@@ -227,6 +230,8 @@ class RunDirectory(Generic[Config, Result]):
             self.previous_checkpoint,
             self.vocabulary,
             self.translations,
+            self.unfinished,
+            self.findings,
             self.digests.path,
             self.lock,
         ]

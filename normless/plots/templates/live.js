@@ -33,7 +33,7 @@
   };
   // From numbers to places on an axis, with ticks. On a logarithmic one 0 is at its lower end.
   const axis = (values, log, from, to, whole = false) => {
-    const used = log && values.some((one) => one > 0);
+    const above = values.filter((one) => one > 0), used = log && Math.max(...above) > 3 * Math.min(...above);
     const on = used ? Math.log10 : Number, placed = values.map(on).filter(Number.isFinite);
     let low = Math.min(...placed), high = Math.max(...placed);
     if (!(high > low)) { low -= used ? 0.5 : Math.abs(low) * 0.1 || 0.5; high += used ? 0.5 : Math.abs(high) * 0.1 || 0.5; }
@@ -124,7 +124,9 @@
     byId("progress").hidden = !view.of;
     byId("progress").value = view.of ? view.done / view.of : 0;
     byId("problems").replaceChildren(...view.problems.map((one) => html("li", {}, one)));
-    byId("findings").replaceChildren(...view.findings.map((parts) => html("div", { class: "finding" }, ...parts.filter(Boolean).map((one) => html("p", {}, one)))));
+    const said = view.findings.flatMap(([title, cure], i) => [html("p", {}, title), ...(cure && cure !== (view.findings[i - 1] || [])[1] ? [html("p", { class: "cure" }, cure)] : [])]);
+    byId("findings").hidden = !said.length;
+    byId("findings").replaceChildren(...said);
     showCharts(view.charts);
     byId("tables").replaceChildren(...view.tables.map(sheet));
     byId("settings").hidden = !view.settings.length;
