@@ -50,12 +50,19 @@ class SweepCommand(NamedTuple):
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """The sweep of a file, with metrics that are columns of the table of runs."""
-    from normless.sweeps import METRICS, Sweep
+    from normless.sweeps import Sweep
+
+    check_metrics(namespace)
+    return Sweep.from_yaml(path)
+
+
+def check_metrics(namespace: Namespace) -> None:
+    """Raise a ValueError for a metric that is no column of the table of runs."""
+    from normless.sweeps import METRICS
 
     unknown = [name for name in namespace.metrics if name not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(METRICS)}.")
-    return Sweep.from_yaml(path)
 
 
 def _run(namespace: Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.laboratory import add_state_arguments, laboratory_of
-from normless.cli.sweep import OUT, sweep_of
+from normless.cli.sweep import OUT, check_metrics, sweep_of
 from normless.errors import NormlessError
 from normless.process import add_json_flag, jsonable, print_json
 
@@ -70,6 +70,7 @@ def _looking(namespace: Namespace) -> Callable[[], View]:
     if path.is_file():
         sweep = sweep_of(path, namespace)
     elif any((path / name).exists() for name in ("runs.sqlite", "work")):
+        check_metrics(namespace)
         namespace.out = path
     else:
         raise NormlessError(

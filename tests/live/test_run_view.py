@@ -54,7 +54,9 @@ def test_the_view_has_what_the_files_have(trained: Path) -> None:
     assert loss["each step"].x == pytest.approx(list(steps["step"] / 5), abs=1e-4)
     assert loss["each step"].y == pytest.approx(list(steps["loss"]), rel=1e-5)
     assert lines_of(view, "Accuracy")["test"].y == pytest.approx(list(100 * epochs["test_accuracy"]), rel=1e-5)
-    assert lines_of(view, "Learning rate")["at the end of the epoch"].y == pytest.approx(list(epochs["rate"]), rel=1e-5)
+    assert lines_of(view, "Learning rate")["at the end of the epoch"].y == pytest.approx(
+        list(epochs["rate"]), rel=1e-5
+    )
     assert dict(view.settings)["scheme"] == "skipinit"
     json.dumps(view.to_dict(), allow_nan=False)
 
@@ -76,7 +78,13 @@ def test_signal_by_block_and_gradients_by_layer(trained: Path) -> None:
 def test_an_epoch_under_way_and_findings(folder: Path) -> None:
     (folder / "result.json").unlink()
     (folder / "unfinished.csv").write_text("3.2,0.5\n3.4,0.25\n3.6,0.1")
-    finding = {"title": "All is lost.", "evidence": {"step": 12}, "cure": {"words": "stop"}, "step": 12, "epochs": 2.4}
+    finding = {
+        "title": "All is lost.",
+        "evidence": {"step": 12},
+        "cure": {"words": "stop"},
+        "step": 12,
+        "epochs": 2.4,
+    }
     (folder / "findings.json").write_text(json.dumps([finding, finding | {"cure": None, "evidence": None}, 1]))
     view = run_view(folder)
     assert view.state == "interrupted"

@@ -47,7 +47,9 @@ def test_a_watched_run_is_the_run_it_was(tmp_path: Path) -> None:
     one, other = (trained_network(tmp_path / name).state_dict() for name in ("plain", "watched"))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
     findings = json.loads((tmp_path / "watched" / "findings.json").read_text())
-    assert [f"Step {one['evidence']['step']}: {one['title']}" for one in findings] == [str(one.message) for one in said]
+    assert [f"Step {one['evidence']['step']}: {one['title']}" for one in findings] == [
+        str(one.message) for one in said
+    ]
     # 1437 images in batches of 32 are 44 steps.
     assert [one["epochs"] for one in findings] == [one["evidence"]["step"] / 44 for one in findings]
     assert not (tmp_path / "plain" / "findings.json").exists()
@@ -75,8 +77,8 @@ def test_findings_of_before_an_interruption_stay(tmp_path: Path) -> None:
         watch, optimizer = nl.watch(net), torch.optim.SGD(net.parameters(), lr=0.0)
         live = LiveFiles(place, watch)
         live.on_start(RunStart(CONFIG, 4, ()))
+        watch.loss((net(torch.ones(1, 2)) * rate).sum()).backward()
         with pytest.warns(WatchWarning):
-            watch.loss((net(torch.ones(1, 2)) * rate).sum()).backward()
             optimizer.step()
         live.on_step(1, rate)
         watch.close()
