@@ -100,11 +100,13 @@ def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], s
 
 def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_steps: bool) -> list[Line]:
     """The loss of each step over epochs, those of the unfinished epoch included."""
-    at, losses = [one for one, _ in begun], [loss for _, loss in begun]
+    at, losses = [], []
     if not steps.empty:
         per_epoch = 1 if in_steps else int((steps["epoch"] == 1).sum()) or 1
-        at = [*(np.asarray(steps["step"], float) / per_epoch), *at]
-        losses = [*steps["loss"], *losses]
+        at, losses = list(np.asarray(steps["step"], float) / per_epoch), list(steps["loss"])
+        # While an epoch is evaluated its steps are in both files.
+        begun = [] if in_steps else [one for one in begun if one[0] > at[-1] + 0.5 / per_epoch]
+    at, losses = at + [one for one, _ in begun], losses + [loss for _, loss in begun]
     return [line("each step", at, losses, "quiet", 0.5)] if at else []
 
 

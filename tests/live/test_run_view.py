@@ -77,7 +77,7 @@ def test_signal_by_block_and_gradients_by_layer(trained: Path) -> None:
 
 def test_an_epoch_under_way_and_findings(folder: Path) -> None:
     (folder / "result.json").unlink()
-    (folder / "unfinished.csv").write_text("3.2,0.5\n3.4,0.25\n3.6,0.1")
+    (folder / "unfinished.csv").write_text("2.8,7\n3,7\n3.2,0.5\n3.4,0.25\n3.6,0.1")
     finding = {
         "title": "All is lost.",
         "evidence": {"step": 12},
@@ -90,7 +90,9 @@ def test_an_epoch_under_way_and_findings(folder: Path) -> None:
     assert view.state == "interrupted"
     assert view.done == 3.4
     steps = lines_of(view, "Loss")["each step"]
-    assert (steps.x[-2:], steps.y[-2:]) == ([3.2, 3.4], [0.5, 0.25])
+    # Of the third epoch too, which is among the curves.
+    assert (steps.x[-3:], steps.y[-2:]) == ([3.0, 3.2, 3.4], [0.5, 0.25])
+    assert len(steps.x) == 3 * 5 + 2
     assert view.findings == [("All is lost.", ""), ("Step 12: All is lost.", "stop")]
     assert next(one for one in view.charts if one.title == "Loss").marks == [2.4, 2.4]
     with FileLock(folder / "run.lock"):
