@@ -42,7 +42,7 @@ ABOVE = [
     {"train"},
     {"plots"},
     {"sweeps"},
-    {"demo", "bench"},
+    {"demo", "bench", "live"},
     {"cli"},
     {"normless_papers"},
 ]

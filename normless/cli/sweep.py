@@ -51,7 +51,7 @@ class SweepCommand(NamedTuple):
         self.add_own(parser)
 
 
-def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
+def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """The sweep of a file, with metrics that are columns of the table of runs."""
     # Before torch is imported; what else is wrong with the file is told by `Sweep`.
     with suppress(OSError, AttributeError, TypeError):
@@ -61,12 +61,19 @@ def _sweep_of(path: Path, namespace: Namespace) -> Sweep:
             check_names(stated.get("base") or {})
             check_names(stated.get("axes") or {})
 
-    from normless.sweeps import METRICS, Sweep
+    from normless.sweeps import Sweep
+
+    check_metrics(namespace)
+    return Sweep.from_yaml(path)
+
+
+def check_metrics(namespace: Namespace) -> None:
+    """Raise a ValueError for a metric that is no column of the table of runs."""
+    from normless.sweeps import METRICS
 
     unknown = [name for name in namespace.metrics if name not in METRICS]
     if unknown:
         raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(METRICS)}.")
-    return Sweep.from_yaml(path)
 
 
 def _run(namespace: Namespace) -> int:
@@ -74,7 +81,7 @@ def _run(namespace: Namespace) -> int:
     from normless.cli.sweep_text import result_text
     from normless.sweeps import OUTCOMES, SweepProgress
 
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
         result = lab.run(sweep, metrics=namespace.metrics)
     counts = result.runs["outcome"].value_counts()
@@ -94,7 +101,7 @@ def _run(namespace: Namespace) -> int:
 
 def _retry(namespace: Namespace) -> int:
     """Remove the failed runs and carry out the sweep; 1 if a run failed again."""
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         table = lab.read(sweep, metrics=namespace.metrics).runs
         failed = list(table.loc[table["outcome"] == "failed", "hash"])
@@ -111,7 +118,7 @@ def _status(namespace: Namespace) -> int:
     from normless.cli.sweep_text import status_table
     from normless.sweeps import sweep_status
 
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         look = partial(sweep_status, lab, sweep, namespace.metrics)
         status = look()
@@ -138,7 +145,7 @@ def _export(namespace: Namespace) -> int:
     to: Path = namespace.to
     if to.suffix not in (".parquet", ".csv"):
         raise ValueError(f"Expected a file of name .parquet or .csv to write to, got {to}.")
-    sweep = _sweep_of(namespace.file, namespace)
+    sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         result = lab.read(sweep, metrics=namespace.metrics)
     table = result.epochs if namespace.epochs else result.runs
@@ -154,7 +161,7 @@ def _prune(namespace: Namespace) -> int:
     """Delete the runs that none of the sweeps references, or count them."""
     from normless.sweeps import prunable, prune
 
-    sweeps = [_sweep_of(path, namespace) for path in namespace.files]
+    sweeps = [sweep_of(path, namespace) for path in namespace.files]
     with laboratory_of(namespace) as lab:
         unreferenced = prunable(lab, sweeps, namespace.metrics)
         if namespace.yes:

@@ -40,5 +40,6 @@ from .sweep import Point as Point
 from .sweep import Sweep as Sweep
 from .sweep import SweepError as SweepError
 from .sweep import axis_of as axis_of
+from .worker import is_locked as is_locked
 from .worker import machine as machine
 from .worker import versions as versions

@@ -100,27 +100,35 @@ def versions() -> Mapping[str, str]:
     return versions_of("numpy")
 
 
-def is_locked(folder: Path) -> bool:
+def is_locked(folder: Path, lock: str = LOCK) -> bool:
     """Whether a process works in the folder of a run."""
-    if not (folder / LOCK).exists():
+    if not (folder / lock).exists():
         return False
     try:
-        with FileLock(folder / LOCK, timeout=0):
+        with FileLock(folder / lock, timeout=0):
             return False
     except (Timeout, OSError):
         return True
+
+
+def newest_curves(folder: Path) -> Path:
+    """The file with the rows of finished epochs; of a run whose epochs are doubled, that of its last training."""
+
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            # The run ended meanwhile, and its folder was removed.
+            return 0.0
+
+    return max((folder / EPOCHS, *folder.glob(f"epochs-*/{EPOCHS}")), key=age)
 
 
 def finished_epochs(folder: Path) -> int:
     """The number of epochs in the curves of a run's folder."""
     import pyarrow.parquet
 
-    curves = [path for path in (folder / EPOCHS, *folder.glob(f"epochs-*/{EPOCHS}")) if path.exists()]
-    if not curves:
-        return 0
     try:
-        last = max(curves, key=lambda path: path.stat().st_mtime)
-        return int(pyarrow.parquet.read_metadata(last).num_rows)
+        return int(pyarrow.parquet.read_metadata(newest_curves(folder)).num_rows)
     except (OSError, ValueError):
-        # The run ended meanwhile, and its folder was removed.
         return 0

@@ -70,6 +70,11 @@ class TrainCommand:
             "--probe-every", type=int, default=100, help="at the first step and every so many after it"
         )
         group.add_argument(
+            "--watch",
+            action="store_true",
+            help="warn of what goes wrong along the way; findings go to findings.json in the run's directory",
+        )
+        group.add_argument(
             "--time-limit",
             type=str | None,
             default=None,
@@ -104,7 +109,9 @@ class TrainCommand:
             from normless.train.training_run import train
 
         carry_out: Any = train
-        how: dict[str, Any] = {name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen")}
+        how: dict[str, Any] = {
+            name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen", "watch")
+        }
         how["resume"] = not namespace.restart
         if namespace.probes is not None:
             from normless.probes import RideAlong, every

@@ -33,7 +33,8 @@ class RunDirectory(Generic[Config, Result]):
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
-    `tensorboard/` the same for TensorBoard, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
+    `tensorboard/` the same for TensorBoard, `unfinished.csv` the losses of an epoch under way, `findings.json` what a
+    watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
     ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
     SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
     A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that trains locks `run.lock`;
@@ -52,6 +53,8 @@ class RunDirectory(Generic[Config, Result]):
         self.epochs = path / "epochs.parquet"
         self.steps = path / "steps.parquet"
         self.tensorboard = path / "tensorboard"
+        self.unfinished = path / "unfinished.csv"
+        self.findings = path / "findings.json"
         self.probes = path / "probes"
         self.vocabulary = path / VOCABULARY_FILE
         self.translations = path / "translations.txt"
@@ -60,8 +63,8 @@ class RunDirectory(Generic[Config, Result]):
         self.contents = path / "contents.json"
         self.starts_over = False
         self.lengthens = False
-        self._lock_file = path / "run.lock"
-        self._lock = FileLock(self._lock_file)
+        self.lock = path / "run.lock"
+        self._lock = FileLock(self.lock)
         self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
@@ -77,7 +80,7 @@ class RunDirectory(Generic[Config, Result]):
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
             # A process that was killed as it began may have left these, and parts of files.
-            early = [self.contents, self.digests.path, self._lock_file, *self.path.glob("*.part")]
+            early = [self.contents, self.digests.path, self.lock, *self.path.glob("*.part")]
             left = [file.name for file in self._files() if file.exists() and file not in early]
             if left:
                 raise RunDirectoryError(
@@ -164,7 +167,8 @@ class RunDirectory(Generic[Config, Result]):
             return
         self.path.mkdir(parents=True, exist_ok=True)
         try:
-            self._lock.acquire(timeout=0)
+            # `normless watch` has it for a moment whenever it looks.
+            self._lock.acquire(timeout=0.5)
         except Timeout as error:
             raise RunDirectoryError(
                 f"Another process trains in {self.path}; wait until it has finished, or name another directory."
@@ -226,7 +230,9 @@ class RunDirectory(Generic[Config, Result]):
             self.previous_checkpoint,
             self.vocabulary,
             self.translations,
+            self.unfinished,
+            self.findings,
             self.digests.path,
-            self._lock_file,
+            self.lock,
         ]
         return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

@@ -20,6 +20,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
+from normless.diagnosis import Watch
 from normless.divergence import first_diverged
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
@@ -45,7 +46,7 @@ class Training:
     Attributes:
         module: the network without the wrapper for training; map: its residual map.
         clipped: the parameters whose gradients are clipped.
-        ride_along: probes along the way, if any.
+        ride_along: probes along the way, if any; watch: of the network, if any.
     """
 
     task: Task[Any]
@@ -56,14 +57,18 @@ class Training:
     optimizer: Optimizer
     clipped: tuple[nn.Parameter, ...]
     ride_along: RideAlong | None
+    watch: Watch | None
 
     def gradients(self, batch: Any, step: int) -> tuple[Tensor, Tensor]:
         """See `accumulate_gradients`; probes measure it, where steps are counted from 1."""
         measured: AbstractContextManager[None] = nullcontext()
         if self.ride_along is not None:
             measured = self.ride_along.during(step, self.module, self.map, batch[-1])
+        if self.watch is not None:
+            self.watch.step = step - 1
         with measured:
-            return accumulate_gradients(self.fabric, self.network, self.task, batch)
+            loss, accuracy = accumulate_gradients(self.fabric, self.network, self.task, batch)
+        return loss if self.watch is None else self.watch.loss(loss), accuracy
 
     def write_measurements(self, epoch: int) -> None:
         """Write what the probes measured since the last call, as `probes/NAME/epoch-0001.parquet` and so on."""
@@ -121,7 +126,7 @@ def _meet_again(backend: str) -> None:
     torch.distributed.init_process_group(backend, store=store, rank=rank, world_size=processes)
 
 
-def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> Training:
+def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watched: bool = False) -> Training:
     """Build network and optimizer from the configuration; the converted network is traced once."""
     # Weights and images in channels-last order: a tenth off a step of a deep network on the CPU.
     sharded = isinstance(fabric.strategy, Sharded)
@@ -141,7 +146,8 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None) -> T
     # Of the parameters as they are now, parts of them where they are sharded.
     optimizer: Any = fabric.setup_optimizers(task.build_optimizer(network, structure))
     clipped = task.clipped_parameters(network, structure)
-    return Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along)
+    watch = Watch(wrapped.module) if watched else None
+    return Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
 
 
 def check_measurable(config: RunConfig) -> None:

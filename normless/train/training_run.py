@@ -18,6 +18,7 @@ from normless.probes import RideAlong
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
+from normless.train.live_files import LiveFiles
 from normless.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless.train.pauses import Pauses
 from normless.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
@@ -47,6 +48,7 @@ class _Options(TypedDict, total=False):
     time_limit: str | None
     checkpoint_every: str | None
     lengthen: bool
+    watch: bool
 
 
 @overload
@@ -66,6 +68,7 @@ def train(
     time_limit: str | None = None,
     checkpoint_every: str | None = None,
     lengthen: bool = False,
+    watch: bool = False,
 ) -> TrainingResult[Any]:
     """Carry out a run in a directory and return its result.
 
@@ -86,6 +89,8 @@ def train(
         time_limit: duration, as 90s, 10m or 1.5h, after which it is saved and stopped.
         checkpoint_every: steps or a duration, as 500 or 10m, between two checkpoints within an epoch.
         lengthen: go on with a run of fewer epochs, though the schedule's course depends on their number.
+        watch: watch the training by `nl.watch`, which warns of what goes wrong and costs some time at each step; its
+            findings go to `findings.json` in the directory. Weights and results are the same as without.
 
     Raises:
         StoppedError: it reached its time limit, or was told to end by SIGTERM, and is saved.
@@ -94,15 +99,17 @@ def train(
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
-    if ride_along is not None:
+    if ride_along is not None or watch:
         check_measurable(config)
+    if watch and config.devices > 1:
+        raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
     fabric = make_fabric(config)
     every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
     if not fabric.is_global_zero:
         every, ride_along = [], None
     pauses = Pauses(time_limit, checkpoint_every)
-    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses)
+    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses, watch=watch)
     place.lengthens = lengthen
     with _own_state(config, fabric, place, resume=resume), pauses.listening():
         if isinstance(config, TrainConfig) and config.epochs_until_plateau:
@@ -177,14 +184,16 @@ def _train_once(
     listeners: Sequence[RunListener[Any, Any]],
     ride_along: RideAlong | None,
     pauses: Pauses,
+    watch: bool,
 ) -> Any:
     """Carry out one training, or what is left of it; the result of a finished one is read."""
     result = place.stored_result(config)
     if result is None:
-        training = assemble(_task_type(type(config))(config, place), fabric, ride_along)
+        training = assemble(_task_type(type(config))(config, place), fabric, ride_along, watch)
         if fabric.is_global_zero:
             place.begin(config, training.task.data.provenance)
             training.task.save_vocabulary()
+            listeners = [*listeners, LiveFiles(place, training.watch)]
         # Until then others would read the checkpoint of a run that is replaced.
         fabric.barrier()
         result = _trained(training, listeners, pauses)
@@ -221,6 +230,8 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pau
         return _result(training, curves, None)
     finally:
         curves.close()
+        if training.watch is not None:
+            training.watch.close()
 
 
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
