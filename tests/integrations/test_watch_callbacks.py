@@ -87,9 +87,8 @@ def test_the_callback_of_lightning() -> None:
         max_epochs=1,
         accumulate_grad_batches=2,
         callbacks=[callback],
-        enable_model_summary=False,
         accelerator="cpu",
-        **quiet,
+        **dict.fromkeys(extras, False),
     )
     trainer.fit(module, DataLoader(data, batch_size=4))
     seen = callback.watch.table.query("quantity == 'loss'")
