@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -54,30 +53,30 @@ def test_the_callback_of_transformers() -> None:
     assert not model._forward_pre_hooks
 
 
-class Module(pl.LightningModule):
-    """Records the losses that its Trainer, which accumulates gradients, is given."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
-        self.losses: list[float] = []
-
-    def forward(self, x: Tensor) -> Any:
-        return self.net(x)
-
-    def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
-        loss = F.cross_entropy(self(batch[0]), batch[1])
-        self.losses.append(float(loss.detach()))
-        return loss
-
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.parameters(), lr=0.01)
-
-
 @pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's, about torch
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_the_callback_of_lightning() -> None:
+    pl = pytest.importorskip("pytorch_lightning")
     from normless.integrations import LightningWatch
+
+    class Module(pl.LightningModule):
+        """Records the losses that its Trainer, which accumulates gradients, is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+            self.losses: list[float] = []
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x)
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            loss = F.cross_entropy(self(batch[0]), batch[1])
+            self.losses.append(float(loss.detach()))
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
 
     torch.manual_seed(0)
     module, callback = Module(), LightningWatch(interval=2)
