@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from lightning.pytorch import Callback
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from normless.diagnosis import Watch
+
+# One library under two names, each with its own classes.
+if TYPE_CHECKING or find_spec("lightning"):
+    from lightning.pytorch import Callback
+else:
+    from pytorch_lightning import Callback
 
 
 class LightningWatch(Callback):  # type: ignore[misc]

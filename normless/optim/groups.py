@@ -36,13 +36,13 @@ def param_groups(
 ) -> list[dict[str, Any]]:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
-    Groups are defined in `parameter_roles`. Torch's schedulers scale every group's lr and so keep the proportions;
-    those of timm multiply by `lr_scale` again and expect the base rate in `lr`.
+    Groups are defined in `parameter_roles`. The schedulers of torch, timm and transformers scale every group's lr and
+    so keep the proportions.
 
     Args:
         model: the network, converted or not. A converted one needs no example inputs, also inside a wrapper of one
             child, as DistributedDataParallel and torch.compile make.
-        lr: the base learning rate; a group's own is lr · lr_scale, which stays in the group.
+        lr: the base learning rate; a group's own is lr · rate_scale, which stays in the group.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
         policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; several of
             them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
@@ -53,7 +53,7 @@ def param_groups(
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
-        Dictionaries with keys params, name, lr, lr_scale, weight_decay; empty groups are left out. What a pattern
+        Dictionaries with keys params, name, lr, rate_scale, weight_decay; empty groups are left out. What a pattern
         takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate
         of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
 
@@ -84,7 +84,7 @@ def param_groups(
             "params": [],
             "name": ":".join(filter(None, (group, pattern, "" if scaled == UNSCALED else "branches"))),
             "lr": lr * scale,
-            "lr_scale": scale,
+            "rate_scale": scale,  # not lr_scale, by which timm's schedulers would multiply the scaled rate again
             "weight_decay": decays.get(pattern or group, 0.0),
         }
         made |= {} if epsilon == 1.0 else {"eps": eps * epsilon}

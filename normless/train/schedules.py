@@ -86,6 +86,7 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Give each parameter group its rate: `rate` times the group's `lr_scale`, which is 1 where it has none."""
+    """Give each parameter group its rate: `rate` times the group's `rate_scale`, which is 1 where it has none."""
     for group in optimizer.param_groups:
-        group["lr"] = rate * group.get("lr_scale", 1.0)
+        # Checkpoints of former versions call it lr_scale.
+        group["lr"] = rate * group.get("rate_scale", group.get("lr_scale", 1.0))

@@ -149,7 +149,7 @@ def test_the_constants_and_what_they_are_applied_to(scheme: str, factor: float, 
             outside = not first or "shortcut" in name or (first in ("2", "4") and "norm1" in name)
             scaled = (1.0, 1.0) if outside else (rate, epsilon)
             assert group["lr"] == pytest.approx(0.1 * scaled[0]), name
-            assert group["lr_scale"] == pytest.approx(scaled[0])
+            assert group["rate_scale"] == pytest.approx(scaled[0])
             assert group.get("eps", 1e-6) == pytest.approx(1e-6 * scaled[1])
             assert ("branches" in group["name"]) == (scaled != (1.0, 1.0)), name
     assert sorted(seen) == sorted(names.values())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.trainer_callback import CallbackHandler, TrainerControl, TrainerState
 
@@ -53,34 +53,46 @@ def test_the_callback_of_transformers() -> None:
     assert not model._forward_pre_hooks
 
 
-def test_the_callback_of_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In its documented order: the step runs a closure with forward, `on_before_backward` and backward."""
-    library, pytorch = ModuleType("lightning"), ModuleType("lightning.pytorch")
-    pytorch.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "lightning", library)
-    monkeypatch.setitem(sys.modules, "lightning.pytorch", pytorch)
-    monkeypatch.delitem(sys.modules, "normless.integrations.lightning", raising=False)
-    from normless.integrations.lightning import LightningWatch
+@pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's, about torch
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_the_callback_of_lightning() -> None:
+    pl = pytest.importorskip("pytorch_lightning")
+    from normless.integrations import LightningWatch
+
+    class Module(pl.LightningModule):
+        """Records the losses that its Trainer, which accumulates gradients, is given."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+            self.losses: list[float] = []
+
+        def forward(self, x: Tensor) -> Any:
+            return self.net(x)
+
+        def training_step(self, batch: tuple[Tensor, Tensor], _: int) -> Tensor:
+            loss = F.cross_entropy(self(batch[0]), batch[1])
+            self.losses.append(float(loss.detach()))
+            return loss
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.01)
 
     torch.manual_seed(0)
-    model, callback = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)), LightningWatch(interval=2)
-    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.01), []
-    callback.on_train_start(None, model)
-
-    def closure() -> Tensor:
-        loss = F.cross_entropy(model(torch.randn(4, 6)), torch.tensor([0, 1, 2, 0]))
-        optimizer.zero_grad()
-        callback.on_before_backward(SimpleNamespace(accumulate_grad_batches=2), model, loss / 2)
-        loss.backward()
-        losses.append(float(loss.detach()))
-        return loss
-
-    for _ in range(4):
-        optimizer.step(closure)
-    callback.on_train_end(None, model)
+    module, callback = Module(), LightningWatch(interval=2)
+    data = TensorDataset(torch.randn(32, 6), torch.randint(3, (32,)))
+    extras = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = pl.Trainer(
+        max_epochs=1,
+        accumulate_grad_batches=2,
+        callbacks=[callback],
+        accelerator="cpu",
+        **dict.fromkeys(extras, False),
+    )
+    trainer.fit(module, DataLoader(data, batch_size=4))
     seen = callback.watch.table.query("quantity == 'loss'")
     assert seen["step"].tolist() == [1, 3]
-    assert seen["value"].tolist() == pytest.approx(losses[::2])
+    steps = torch.tensor(module.losses).view(4, 2).mean(1)
+    assert seen["value"].tolist() == pytest.approx(steps[::2].tolist())
     assert {"output", "update"} <= set(callback.watch.table["quantity"])
-    assert not model._forward_pre_hooks
-    sys.modules.pop("normless.integrations.lightning")
+    assert not module._forward_pre_hooks

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -58,7 +61,7 @@ def test_every_parameter_is_in_exactly_one_group(network: str, scheme: str) -> N
     assert all(group["params"] for group in groups)
     order = [GROUPS.index(group["name"]) for group in groups]
     assert order == sorted(set(order))
-    assert all(set(group) == {"params", "name", "lr", "lr_scale", "weight_decay"} for group in groups)
+    assert all(set(group) == {"params", "name", "lr", "rate_scale", "weight_decay"} for group in groups)
 
 
 def test_roles_of_a_cifar_resnet() -> None:
@@ -172,7 +175,7 @@ def test_only_decayed_parameters_shrink_under_zero_gradients(policy: Any) -> Non
 def test_scalars_take_their_own_rate() -> None:
     net = nl.convert(resnet_cifar(8), "fixup")
     groups = param_groups(net, lr=0.2, weight_decay=0.01, scalar_lr_scale=0.1)
-    rates = {group["name"]: (group["lr"], group["lr_scale"]) for group in groups}
+    rates = {group["name"]: (group["lr"], group["rate_scale"]) for group in groups}
     assert rates == {"weights": (0.2, 1.0), "biases": (0.2, 1.0), "scalars": (pytest.approx(0.02), 0.1)}
     optimizer = torch.optim.SGD(groups, lr=0.2)
     before = {name: parameter.clone() for name, parameter in net.named_parameters()}
@@ -205,7 +208,7 @@ def test_schedulers_keep_the_proportion(schedule: Any) -> None:
         scheduler.step()
         base = next(group["lr"] for group in optimizer.param_groups if group["name"] == "weights")
         for group in optimizer.param_groups:
-            assert group["lr"] == pytest.approx(base * group["lr_scale"])
+            assert group["lr"] == pytest.approx(base * group["rate_scale"])
         seen.add(base)
     assert len(seen) > 1
 
@@ -324,3 +327,16 @@ def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
 def test_errors_say_what_came(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         param_groups(resnet_cifar(8), **{"lr": 0.1, "weight_decay": 0.01} | arguments)
+
+
+def test_timms_factories_keep_the_rates_of_the_groups() -> None:
+    net = nl.convert(resnet_cifar(8), "fixup")
+    groups = nl.param_groups(net, lr=0.1, weight_decay=5e-4, scalar_lr_scale=0.1)
+    optimizer = create_optimizer_v2(groups, opt="sgd", lr=0.1)
+    scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=10, warmup_epochs=2)
+    for epoch in (2, 5, 9):
+        scheduler.step(epoch)
+        rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+        expected = 0.05 * (1 + math.cos(math.pi * epoch / 10))
+        assert rates["weights"] == pytest.approx((expected, 5e-4))
+        assert rates["scalars"] == pytest.approx((0.1 * expected, 0))

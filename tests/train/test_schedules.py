@@ -101,7 +101,7 @@ def test_inverse_square_root_warms_up_like_the_others_and_needs_no_warm_up() -> 
 
 
 def test_set_rate_keeps_the_groups_relative_rates() -> None:
-    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "lr_scale": scale} for scale in (1.0, 0.1)]
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "rate_scale": scale} for scale in (1.0, 0.1)]
     stepped = torch.optim.SGD([*groups, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=7.0)
     set_rate(stepped, 0.5)
     assert [group["lr"] for group in stepped.param_groups] == [0.5, 0.05, 0.5]

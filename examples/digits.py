@@ -1,0 +1,16 @@
+"""The images of the examples: 1437 and 360 handwritten digits as 3×32×32, which are part of normless."""
+
+from __future__ import annotations
+
+from torch.utils.data import TensorDataset
+
+from normless.data import Augmentation, load_data
+
+
+def digits(examples: int | None = None) -> tuple[TensorDataset, TensorDataset]:
+    """Training and test set, each image with its label; at most `examples` of each, or all."""
+    data = load_data("digits(side=32)")
+    data = data.subset(train=examples, test=None if examples is None else min(examples, data.test_size))
+    (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=Augmentation())
+    (test,) = data.test_batches(data.test_size)
+    return tuple(TensorDataset(one.inputs.expand(-1, 3, -1, -1), one.targets) for one in (train, test))
