@@ -14,6 +14,7 @@ from torch.nn.modules.conv import _ConvNd
 from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import replace_modules
+from normless.folding.in_place import work_in_place
 from normless.folding.network import fold
 from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import (
@@ -25,6 +26,7 @@ from normless.nn.affine import (
     TakesParts,
     of_class,
 )
+from normless.nn.in_place import InPlace
 from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,6 +76,8 @@ def fuse_for_inference(
         raise UnsupportedEditError(
             f"These parts cannot be folded into weights: {'; '.join(left)}. allow_partial=True keeps them."
         )
+    if inputs or kwargs:
+        work_in_place(fused, inputs, kwargs)
     return fused
 
 
@@ -106,7 +110,7 @@ class ConstantConvolution(nn.Module):
         return y.add_(constant)
 
 
-class ConstantActivation(nn.Module):
+class ConstantActivation(InPlace, nn.Module):
     """φ(s·x + b₁) + b₂ with three numbers; a ReLU is max(s·x + (b₁ + b₂), b₂)."""
 
     def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
@@ -115,11 +119,15 @@ class ConstantActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of the shape of x."""
+        is_own, is_relu = self.inplace, type(self.activation) is nn.ReLU and self.after != 0
+        shift = self.before + self.after if is_relu else self.before
         if self.scale != 1:
-            x = x * self.scale
-        if type(self.activation) is nn.ReLU and self.after:
-            return (x + (self.before + self.after)).clamp_(min=self.after)
-        y: Tensor = self.activation(x + self.before if self.before else x)
+            x, is_own = (x.mul_(self.scale) if is_own else x * self.scale), True
+        if shift:
+            x, is_own = (x.add_(shift) if is_own else x + shift), True
+        if is_relu:
+            return x.clamp_(min=self.after) if is_own else x.clamp(min=self.after)
+        y: Tensor = self.activation(x)
         return y + self.after if self.after else y
 
 
