@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 from torch.fx import GraphModule, Node
 
+from normless.folding.constants import ConstantActivation
 from normless.folding.frozen_norms import replace_modules
 from normless.nn import ResidualSum
 from normless.nn.affine import of_class
@@ -29,21 +30,30 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
     It must be computed by the forward code that calls the module, or by a module called there.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
-    callers: dict[nn.Module, set[nn.Module | None]] = defaultdict(set)
+    runs: dict[nn.Module, set[tuple[str, ...]]] = defaultdict(set)
+    callers: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
     for part in exported(model, inputs, kwargs).graph_module.modules():
         for node in part.graph.nodes if isinstance(part, GraphModule) else ():
             *around, path = modules_around(node)
             module = modules.get(path)
+            if module is None or not around:
+                continue
+            runs[module].add(_calls(node))
             operand = _operand(node, module)
-            if module is not None and isinstance(operand, Node) and around:
-                callers[module].add(modules.get(around[-1]) if is_private(operand, node) else None)
-    for module, (caller, *others) in callers.items():
+            if isinstance(operand, Node):
+                pair = (modules[around[-1]], modules[modules_around(operand)[-1]])
+                callers[module].add(pair if is_private(operand, node) else None)
+    for module, (pair, *others) in callers.items():
         # One module may run at several places.
-        if caller is not None and not others:
-            relu = of_class(module, InPlaceReLU) if type(module) is nn.ReLU else module
-            replace_modules(model, {module: relu})
-            assert isinstance(relu, InPlace)
-            relu.overwrite_in(caller)
+        if pair is None or others:
+            continue
+        caller, source = pair
+        if isinstance(module, ConstantActivation) and len(runs[module]) == len(runs[source]) == 1:
+            module.move_shift(source)
+        relu = of_class(module, InPlaceReLU) if type(module) is nn.ReLU else module
+        replace_modules(model, {module: relu})
+        assert isinstance(relu, InPlace)
+        relu.overwrite_in(caller)
 
 
 def _operand(node: Node, module: nn.Module | None) -> Any:

@@ -13,6 +13,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnsupportedEditError
+from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules
 from normless.folding.in_place import work_in_place
 from normless.folding.network import fold
@@ -26,7 +27,6 @@ from normless.nn.affine import (
     TakesParts,
     of_class,
 )
-from normless.nn.in_place import InPlace
 from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -43,11 +43,16 @@ def fuse_for_inference(
 
     over the weights of each output; where x is padded with zeros, outputs at the border see less of b₁, and what is
     added is computed once for each size of input. A multiplier on a residual sum becomes a constant of it, and the
-    biases of an activation become numbers.
+    biases of an activation become numbers; those of a ReLU join the bias of the layer before it where they can.
+
+    Without gradients, a ReLU or residual sum that is a module overwrites what it reads, where that was computed in
+    the same call of the module around it and no other operation reads it; while a module there carries hooks, it
+    does not. Operators in forward code stay what they are.
 
     Args:
         model: the network; it is left as it is.
-        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms.
+        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms, and to work
+            in place.
         example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
             keyword arguments.
         allow_partial: keep what cannot be folded, such as a layer norm.
@@ -79,56 +84,6 @@ def fuse_for_inference(
     if inputs or kwargs:
         work_in_place(fused, inputs, kwargs)
     return fused
-
-
-class ConstantConvolution(nn.Module):
-    """W ∗ x + c of zero-padded x with c = W ∗ (b₁·1) + b, computed once for each size of input and kept.
-
-    Shapes and options are those of `plain`, the convolution without b, shape (out,).
-    """
-
-    bias: Tensor
-
-    def __init__(self, plain: _ConvNd, shift: float, bias: Tensor | None) -> None:
-        super().__init__()
-        self.plain, self.shift = plain, shift
-        self.register_buffer("bias", plain.weight.new_zeros(len(plain.weight)) if bias is None else bias)
-        self._constants: dict[Any, Tensor] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        """W ∗ x + c."""
-        y: Tensor = self.plain(x)
-        size = x.shape[1 - self.plain.weight.dim() :]
-        key = (size, y.dtype, y.device)
-        constant = None if torch.compiler.is_compiling() else self._constants.get(key)
-        if constant is None:
-            whole = torch.full((1, *size), self.shift, dtype=x.dtype, device=x.device)
-            constant = (self.plain(whole)[0] + self.bias.reshape(-1, *[1] * (len(size) - 1))).to(y.dtype)
-            if not torch.compiler.is_compiling():
-                self._constants[key] = constant
-        # No other module has seen y.
-        return y.add_(constant)
-
-
-class ConstantActivation(InPlace, nn.Module):
-    """φ(s·x + b₁) + b₂ with three numbers; a ReLU is max(s·x + (b₁ + b₂), b₂)."""
-
-    def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
-        super().__init__()
-        self.activation, self.scale, self.before, self.after = activation, scale, before, after
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of the shape of x."""
-        is_own, is_relu = self.inplace, type(self.activation) is nn.ReLU and self.after != 0
-        shift = self.before + self.after if is_relu else self.before
-        if self.scale != 1:
-            x, is_own = (x.mul_(self.scale) if is_own else x * self.scale), True
-        if shift:
-            x, is_own = (x.add_(shift) if is_own else x + shift), True
-        if is_relu:
-            return x.clamp_(min=self.after) if is_own else x.clamp(min=self.after)
-        y: Tensor = self.activation(x)
-        return y + self.after if self.after else y
 
 
 def _fused(module: nn.Module) -> nn.Module | None:
