@@ -41,8 +41,8 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
             runs[module].add(_calls(node))
             operand = _operand(node, module)
             if isinstance(operand, Node):
-                pair = (modules[around[-1]], modules[modules_around(operand)[-1]])
-                callers[module].add(pair if is_private(operand, node) else None)
+                ends = (modules[around[-1]], modules[modules_around(operand)[-1]])
+                callers[module].add(ends if is_private(operand, node) else None)
     for module, (pair, *others) in callers.items():
         # One module may run at several places.
         if pair is None or others:
@@ -64,8 +64,8 @@ def _operand(node: Node, module: nn.Module | None) -> Any:
     if isinstance(module, ResidualSum) and name == "add":
         return node.args[module.skip_factor == 1]
     # What a module computes by itself it overwrites anyway.
-    is_first = isinstance(module, InPlace) and name in {"mul", "add", "clamp"}
-    return node.args[0] if is_first and modules_around(node.args[0]) != modules_around(node) else None
+    first = node.args[0] if isinstance(module, InPlace) and name in {"mul", "add", "clamp"} else None
+    return first if isinstance(first, Node) and modules_around(first) != modules_around(node) else None
 
 
 def is_private(tensor: Node, reader: Node) -> bool:

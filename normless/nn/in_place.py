@@ -32,7 +32,7 @@ class InPlace:
         self._hooks_around = tuple(kind for pair in hooks for kind in pair)
 
 
-class InPlaceReLU(InPlace, nn.ReLU):
+class InPlaceReLU(InPlace, nn.ReLU):  # type: ignore[override]
     """`nn.ReLU` that may work in place."""
 
     def __init__(self) -> None:
