@@ -13,7 +13,9 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.arguments import carried_inputs, forward_arguments, require_network
 from normless.errors import UnsupportedEditError
+from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules
+from normless.folding.in_place import work_in_place
 from normless.folding.network import fold
 from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import (
@@ -41,11 +43,16 @@ def fuse_for_inference(
 
     over the weights of each output; where x is padded with zeros, outputs at the border see less of b₁, and what is
     added is computed once for each size of input. A multiplier on a residual sum becomes a constant of it, and the
-    biases of an activation become numbers.
+    biases of an activation become numbers; those of a ReLU join the bias of the layer before it where they can.
+
+    Without gradients, a ReLU or residual sum that is a module overwrites what it reads, where that was computed in
+    the same call of the module around it and no other operation reads it; while a module there carries hooks, it
+    does not. Operators in forward code stay what they are.
 
     Args:
         model: the network; it is left as it is.
-        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms.
+        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms, and to work
+            in place.
         example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
             keyword arguments.
         allow_partial: keep what cannot be folded, such as a layer norm.
@@ -74,53 +81,9 @@ def fuse_for_inference(
         raise UnsupportedEditError(
             f"These parts cannot be folded into weights: {'; '.join(left)}. allow_partial=True keeps them."
         )
+    if inputs or kwargs:
+        work_in_place(fused, inputs, kwargs)
     return fused
-
-
-class ConstantConvolution(nn.Module):
-    """W ∗ x + c of zero-padded x with c = W ∗ (b₁·1) + b, computed once for each size of input and kept.
-
-    Shapes and options are those of `plain`, the convolution without b, shape (out,).
-    """
-
-    bias: Tensor
-
-    def __init__(self, plain: _ConvNd, shift: float, bias: Tensor | None) -> None:
-        super().__init__()
-        self.plain, self.shift = plain, shift
-        self.register_buffer("bias", plain.weight.new_zeros(len(plain.weight)) if bias is None else bias)
-        self._constants: dict[Any, Tensor] = {}
-
-    def forward(self, x: Tensor) -> Tensor:
-        """W ∗ x + c."""
-        y: Tensor = self.plain(x)
-        size = x.shape[1 - self.plain.weight.dim() :]
-        key = (size, y.dtype, y.device)
-        constant = None if torch.compiler.is_compiling() else self._constants.get(key)
-        if constant is None:
-            whole = torch.full((1, *size), self.shift, dtype=x.dtype, device=x.device)
-            constant = (self.plain(whole)[0] + self.bias.reshape(-1, *[1] * (len(size) - 1))).to(y.dtype)
-            if not torch.compiler.is_compiling():
-                self._constants[key] = constant
-        # No other module has seen y.
-        return y.add_(constant)
-
-
-class ConstantActivation(nn.Module):
-    """φ(s·x + b₁) + b₂ with three numbers; a ReLU is max(s·x + (b₁ + b₂), b₂)."""
-
-    def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
-        super().__init__()
-        self.activation, self.scale, self.before, self.after = activation, scale, before, after
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Of the shape of x."""
-        if self.scale != 1:
-            x = x * self.scale
-        if type(self.activation) is nn.ReLU and self.after:
-            return (x + (self.before + self.after)).clamp_(min=self.after)
-        y: Tensor = self.activation(x + self.before if self.before else x)
-        return y + self.after if self.after else y
 
 
 def _fused(module: nn.Module) -> nn.Module | None:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.nn.channels import per_channel
+from normless.nn.in_place import InPlace
 
 
-class ResidualSum(nn.Module):
+class ResidualSum(InPlace, nn.Module):
     """The residual sum as a module: total = factor · (s · skip + b · branch), plain unless an edit says more.
 
     Shapes: two tensors (B, C, …) to one.
@@ -49,11 +50,12 @@ class ResidualSum(nn.Module):
             branch = self.norm_branch(branch)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
+        overwrites = self.inplace and skip.shape == branch.shape and skip.dtype == branch.dtype
         if self.skip_factor == 1.0:
-            total = torch.add(skip, branch, alpha=self.branch_factor)
+            total = torch.add(skip, branch, alpha=self.branch_factor, out=branch if overwrites else None)
         else:
             scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor
-            total = torch.add(scaled, skip, alpha=self.skip_factor)
+            total = torch.add(scaled, skip, alpha=self.skip_factor, out=scaled if overwrites else None)
         if self.factor != 1.0:
             total = total * self.factor
         return total if self.norm_total is None else self.norm_total(total)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from normless import convert, fuse_for_inference
 from normless.errors import UnsupportedEditError
-from normless.folding.inference import ConstantConvolution
+from normless.folding.constants import ConstantConvolution
 from normless.models import resnet_cifar, wide_resnet
 from normless.nn import ResidualSum, scalar_affine
 from normless.nn.affine import ScalarConv2d, ScalarLinear, with_input_bias

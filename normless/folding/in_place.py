@@ -1,0 +1,84 @@
+"""Activations and residual sums of a network in evaluation that overwrite what nothing else reads."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.fx import GraphModule, Node
+
+from normless.folding.constants import ConstantActivation
+from normless.folding.frozen_norms import replace_modules
+from normless.nn import ResidualSum
+from normless.nn.affine import of_class
+from normless.nn.in_place import InPlace, InPlaceReLU
+from normless.residual.exporting import exported
+from normless.residual.operations import ACTIVATION, CONVOLUTION, LAYOUT
+from normless.residual.reader import modules_around, operation_name
+
+# They return a tensor in memory of its own.
+_NEW = ACTIVATION | CONVOLUTION | {"linear", "addmm", "bmm", "matmul", "add", "sub", "mul", "addcmul", "batch_norm"}
+# They may return what they read, or a view of all of it.
+_SAME = LAYOUT | {"dropout", "feature_dropout"}
+
+
+def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Let ReLUs and residual sums overwrite an operand wherever they run, if no other operation or caller sees it.
+
+    It must be computed by the forward code that calls the module, or by a module called there.
+    """
+    modules = dict(model.named_modules(remove_duplicate=False))
+    runs: dict[nn.Module, set[tuple[str, ...]]] = defaultdict(set)
+    callers: dict[nn.Module, set[tuple[nn.Module, nn.Module] | None]] = defaultdict(set)
+    for part in exported(model, inputs, kwargs).graph_module.modules():
+        for node in part.graph.nodes if isinstance(part, GraphModule) else ():
+            *around, path = modules_around(node)
+            module = modules.get(path)
+            if module is None or not around:
+                continue
+            runs[module].add(_calls(node))
+            operand = _operand(node, module)
+            if isinstance(operand, Node):
+                ends = (modules[around[-1]], modules[modules_around(operand)[-1]])
+                callers[module].add(ends if is_private(operand, node) else None)
+    for module, (pair, *others) in callers.items():
+        # One module may run at several places.
+        if pair is None or others:
+            continue
+        caller, source = pair
+        if isinstance(module, ConstantActivation) and len(runs[module]) == len(runs[source]) == 1:
+            module.move_shift(source)
+        relu = of_class(module, InPlaceReLU) if type(module) is nn.ReLU else module
+        replace_modules(model, {module: relu})
+        assert isinstance(relu, InPlace)
+        relu.overwrite_in(caller)
+
+
+def _operand(node: Node, module: nn.Module | None) -> Any:
+    """What a node of a ReLU or a sum could overwrite; None for any other node."""
+    name = operation_name(node)
+    if type(module) is nn.ReLU and name == "relu":
+        return node.args[0]
+    if isinstance(module, ResidualSum) and name == "add":
+        return node.args[module.skip_factor == 1]
+    # What a module computes by itself it overwrites anyway.
+    first = node.args[0] if isinstance(module, InPlace) and name in {"mul", "add", "clamp"} else None
+    return first if isinstance(first, Node) and modules_around(first) != modules_around(node) else None
+
+
+def is_private(tensor: Node, reader: Node) -> bool:
+    """Whether one node alone reads a tensor, which was made for it in the call of the module that it runs in."""
+    call = _calls(reader)[:-1]
+    while len(tensor.users) == 1 and _calls(tensor)[: len(call)] == call:
+        name = operation_name(tensor)
+        if name not in _SAME and not name.endswith("_"):
+            return name in _NEW
+        (tensor, *_) = tensor.all_input_nodes
+    return False
+
+
+def _calls(node: Node) -> tuple[str, ...]:
+    """The calls of modules that a node runs in, outermost first; each has a name of its own."""
+    return tuple(node.meta.get("nn_module_stack") or ())
