@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pytest
 import yaml
+from command_outputs import check_output
 
 from normless.cli import main
 from normless.live import LiveServer, View, run_view
@@ -235,13 +236,17 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, capsys: pyte
 def test_json_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "run", 1)
     assert main(["watch", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["words"] == "1 of 5 epochs finished"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["words"] == "1 of 5 epochs finished"
+    check_output("watch", printed)
     (tmp_path / "lab" / "work").mkdir(parents=True)
     assert main(["watch", str(tmp_path / "lab"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["words"] == "0 runs finished, 0 running"
     (tmp_path / "sweep.yaml").write_text("name: tiny\nrates: [0.1]\nreplicates: 3\n")
     assert main(["watch", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "lab"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["words"] == "0 of 3 runs finished, 0 running"
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["words"] == "0 of 3 runs finished, 0 running"
+    check_output("watch", printed)
     with served(lambda: TEXTS) as server:
         for words, said in (
             ([str(tmp_path)], "Expected the folder of a run, with its config.yaml, a sweep's YAML file"),
