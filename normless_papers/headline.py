@@ -145,6 +145,11 @@ def effect_of(one: Check) -> str:
     if "needed_difference" in numbers:
         (first, a), (second, b) = list(numbers.items())[:2]
         names = ("", "") if first == "first" else (f"{_spoken(first)} ", f"{_spoken(second)} ")
+        if math.isnan(a - b):
+            return ", ".join(
+                f"{name}{'at no rate' if math.isnan(x) else f'{x:.4g}'}"
+                for name, x in zip(names, (a, b), strict=True)
+            )
         return f"{names[0]}{a:.4g}, {names[1]}{b:.4g}: {a - b:+.3g}{interval}"
     if "low" in numbers:
         return f"{numbers['measured']:.3g}{interval} (within {numbers['low']:.3g} to {numbers['high']:.3g})"

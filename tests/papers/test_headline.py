@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from math import nan
 from pathlib import Path
 
 import pandas as pd
@@ -128,6 +129,8 @@ def test_an_effect_has_its_interval() -> None:
     assert pairs.numbers["half_width"] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
     assert effect_of(pairs) == "4, 2: +2 ± 2.5"
     shares = Check("In every draw.", "holds", {"share_of_draws": 0.75, "draws": 4.0})
+    untrained = Check("It is above.", "inconclusive", {"control_scheme": 4.0, "other": nan, "needed_difference": 0.0})
+    assert effect_of(untrained) == "control scheme 4, other at no rate"
     assert effect_of(shares) == "share of draws 0.75, draws 4"
     earlier = Check("It is within.", "holds", {"measured": 0.3, "low": 0.0, "high": 1.0, "standard_error": 0.1})
     assert effect_of(earlier) == "0.3, standard error 0.1 (within 0 to 1)"
