@@ -149,16 +149,28 @@ class Comparison:
     def similar_rates(
         self, methods: Sequence[str], sizes: Sequence[int], factor: float, metric: str = ""
     ) -> list[Check]:
-        """Whether the methods' optimal rates lie within a factor, or within a step of the grid, at each size."""
+        """Whether the methods' optimal rates lie within a factor, or within a step of the grid, at each size.
+
+        It fails only where all rates within a deviation of the optima are further apart, and is inconclusive between.
+        """
         metric, bound, checks = metric or self.metrics[0], max(factor, self.step), []
         what = f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)}"
         for size in sizes:
             exponents = [self.exponent(method, size, metric) for method in methods]
             low, high, ratio = 2 ** min(exponents), 2 ** max(exponents), _ratio(exponents)
-            holds = None if math.isnan(ratio) else ratio <= bound
+            lows, highs = zip(*(self._as_good(method, size, metric) for method in methods), strict=True)
+            apart = 2.0 ** max(0.0, max(lows) - min(highs))
+            holds = None if math.isnan(ratio) else True if ratio <= bound else False if apart > bound else None
             claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
-            checks.append(check(claim, holds, factor=ratio, lowest=low, highest=high))
+            checks.append(check(claim, holds, factor=ratio, lowest=low, highest=high, factor_within_deviations=apart))
         return checks
+
+    def _as_good(self, method: str, size: int, metric: str) -> tuple[float, float]:
+        """log₂ of the lowest and the highest rate within a deviation of the optimum; NaN where there is none."""
+        table = self.runs.optima(metric)
+        row = table[(table[self.column] == method) & (table[self.axis] == size)]
+        low, high = (math.nan, math.nan) if row.empty else row[["rate_low", "rate_high"]].iloc[0]
+        return math.log2(low), math.log2(high)
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
         """Whether the best rate of one method is above another's, or so many times as large; undecided where equal.
