@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import socket
-import time
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,6 +15,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
 
 import pandas as pd
 import pytest
@@ -66,7 +66,7 @@ def write(folder: Path, epochs: int) -> None:
 
 
 def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> Any:
-    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=5)
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
     content = answer.read()
@@ -203,34 +203,24 @@ def test_an_empty_run_and_numbers_that_are_none(opened: Any) -> None:
         assert "NaN" not in page.locator("#charts").inner_html()
 
 
-def test_the_command_serves_until_it_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     write(tmp_path, 3)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    seen = []
-
-    def visit() -> None:
-        for _ in range(200):
-            connection = HTTPConnection("127.0.0.1", port, timeout=5)
-            try:
-                connection.request("GET", "/view.json")
-                seen.append(json.loads(connection.getresponse().read())["done"])
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-            except ConnectionRefusedError:
-                time.sleep(0.05)
-            finally:
-                connection.close()
-
-    visitor = Thread(target=visit)
-    visitor.start()
-    assert main(["watch", str(tmp_path), "--port", str(port)]) == 130
-    visitor.join()
-    printed = capsys.readouterr()
-    assert seen == [3]
-    assert printed.out == f"{tmp_path} is shown at http://127.0.0.1:{port}/ until Ctrl-C\n"
-    assert printed.err == "normless: interrupted.\n"
+    command = [sys.executable, "-m", "normless", "watch", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            url = re.fullmatch(
+                rf"{re.escape(str(tmp_path))} is shown at (http://127\.0\.0\.1:\d+/) until Ctrl-C\n", told
+            )
+            assert url is not None
+            with urlopen(f"{url[1]}view.json", timeout=100) as answer:
+                assert json.load(answer)["done"] == 3
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=100) == ("", "normless: interrupted.\n")
+        finally:
+            process.kill()
+    assert process.returncode == 130
 
 
 def test_json_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
