@@ -158,19 +158,13 @@ class Comparison:
         for size in sizes:
             exponents = [self.exponent(method, size, metric) for method in methods]
             low, high, ratio = 2 ** min(exponents), 2 ** max(exponents), _ratio(exponents)
-            lows, highs = zip(*(self._as_good(method, size, metric) for method in methods), strict=True)
+            ranges = [self.runs.exponent_range(metric, **self.labels(method, size)) for method in methods]
+            lows, highs = zip(*ranges, strict=True)
             apart = 2.0 ** max(0.0, max(lows) - min(highs))
             holds = None if math.isnan(ratio) else True if ratio <= bound else False if apart > bound else None
             claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
             checks.append(check(claim, holds, factor=ratio, lowest=low, highest=high, factor_within_deviations=apart))
         return checks
-
-    def _as_good(self, method: str, size: int, metric: str) -> tuple[float, float]:
-        """log₂ of the lowest and the highest rate within a deviation of the optimum; NaN where there is none."""
-        table = self.runs.optima(metric)
-        row = table[(table[self.column] == method) & (table[self.axis] == size)]
-        low, high = (math.nan, math.nan) if row.empty else row[["rate_low", "rate_high"]].iloc[0]
-        return math.log2(low), math.log2(high)
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
         """Whether the best rate of one method is above another's, or so many times as large; undecided where equal.

@@ -107,6 +107,11 @@ class Runs:
         row = self._row(metric, **labels)
         return math.nan if row is None else math.log2(row["rate"])
 
+    def exponent_range(self, metric: str, **labels: Any) -> tuple[float, float]:
+        """log₂ of the lowest and the highest rate within a deviation of the optimum; NaN as in `optimum`."""
+        row = self._row(metric, **labels)
+        return (math.nan, math.nan) if row is None else (math.log2(row["rate_low"]), math.log2(row["rate_high"]))
+
     def _row(self, metric: str, **labels: Any) -> pd.Series | None:
         rows = chosen(self.optima(metric), **labels)
         if rows.empty or math.isnan(rows["rate"].iloc[0]) or (self.control and not rows["trainable"].iloc[0]):
