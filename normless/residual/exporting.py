@@ -55,17 +55,29 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             with preserve_node_meta(), without_text, _use_lazy_graph_module(True), redirect_stderr(StringIO()):
                 try:
                     return export(model, inputs, dict(kwargs), strict=False)
-                except GuardOnDataDependentSymNode:
-                    # Lengths, masks, indices: they are followed as on the example inputs, activations are not.
-                    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)  # type: ignore[attr-defined]
-                    with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
-                        program = export(model, inputs, dict(kwargs), strict=False)
-                    if _reads_activations(program):
-                        raise
-                    program.graph_module.meta[FOLLOWS_VALUES] = True
-                    return program
+                except GuardOnDataDependentSymNode as guard:
+                    return _exported_by_values(model, inputs, kwargs, guard)
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
+
+
+def _exported_by_values(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], guard: GuardOnDataDependentSymNode
+) -> ExportedProgram:
+    """Export with lengths, masks and indices followed as on the example inputs; `guard` where it is activations."""
+    soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)  # type: ignore[attr-defined]
+    try:
+        with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
+            program = export(model, inputs, dict(kwargs), strict=False)
+    except RuntimeError as error:
+        # torch 2.11 checks the activations that were followed in memory that was never set.
+        if "Runtime assertion failed" in str(error):
+            raise guard from error
+        raise
+    if _reads_activations(program):
+        raise guard
+    program.graph_module.meta[FOLLOWS_VALUES] = True
+    return program
 
 
 def _reads_activations(program: ExportedProgram) -> bool:
