@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
 from normless.process import available_cores
+from normless.train.pauses import StoppedError
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published
@@ -39,8 +40,9 @@ def reproduce(
 ) -> Reproduction:
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
-    What the artefact raises is the `error` of the result, which is tried again next time. UnknownArtefactError where
-    there is no such artefact, ResultError if an older result cannot be read, and `again` is false.
+    What the artefact raises is the `error` of the result, which is tried again next time; a TerminatedError (SIGTERM)
+    is raised, and an older result stays. UnknownArtefactError where there is no such artefact, ResultError if an older
+    result cannot be read, and `again` is false.
 
     Args:
         id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
@@ -65,6 +67,9 @@ def reproduce(
             _own_folder(out, id, budget) as own,
         ):
             result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
+    except StoppedError:
+        # No result of this artefact: the same command goes on with its runs.
+        raise
     except Exception as error:
         result, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
     seconds, other = round(time.perf_counter() - started, 3), None if id in published() else entry

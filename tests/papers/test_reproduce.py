@@ -12,6 +12,7 @@ import torch
 from synthetic_results import figure
 
 from normless.errors import NormlessError
+from normless.train.pauses import TerminatedError
 from normless.train import TrainConfig
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
@@ -126,14 +127,25 @@ def test_a_figure_that_cannot_be_drawn_leaves_the_numbers(tmp_path: Path, instal
     assert (folder_of(tmp_path, NAME, "smoke") / "files" / "own.txt").read_text() == "kept"
 
 
-def test_an_interruption_is_one(tmp_path: Path, install: Install) -> None:
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, TerminatedError])
+def test_an_interruption_is_one_and_an_older_result_stays(
+    tmp_path: Path, install: Install, stop: type[BaseException]
+) -> None:
     def interrupted(context: Context, *, depth: int) -> Evidence:
-        raise KeyboardInterrupt
+        raise stop
 
     install(interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(stop):
         reproduce(NAME, out=tmp_path)
     assert load(tmp_path, NAME, "smoke") is None
+    install(evidence)
+    older = reproduce(NAME, out=tmp_path)
+    install(interrupted)
+    with pytest.raises(stop):
+        reproduce(NAME, out=tmp_path, again=True)
+    kept = load(tmp_path, NAME, "smoke")
+    assert kept is not None
+    assert kept.to_dict() == older.to_dict()
 
 
 def test_unknown_ids_and_damaged_results_are_told(tmp_path: Path, install: Install) -> None:
