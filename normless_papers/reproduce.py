@@ -41,8 +41,8 @@ def reproduce(
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
     What the artefact raises is the `error` of the result, which is tried again next time; a TerminatedError (SIGTERM)
-    is raised, and an older result stays. UnknownArtefactError where there is no such artefact, ResultError if an older
-    result cannot be read, and `again` is false.
+    is raised, and an older result stays. UnknownArtefactError where there is no such artefact, ResultError if an
+    older result cannot be read, and `again` is false.
 
     Args:
         id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
