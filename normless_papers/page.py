@@ -154,7 +154,11 @@ def _figure(one: Reproduction, out: Path, name: str) -> str:
 
 def _caption(one: Reproduction) -> str:
     """What the figure shows, and of which network and data, as far as the set-up says."""
-    named = [text_of(one.setup[name]).partition(";")[0] for name in ("model", "models", "network", "data") if one.setup.get(name)]
+    named = [
+        text_of(one.setup[name]).partition(";")[0]
+        for name in ("model", "models", "network", "data")
+        if one.setup.get(name)
+    ]
     measured = f"Measured at the {one.budget} budget" + (f": {', '.join(named)}" if named else "")
     return f"{one.published.title}. {measured}."
 

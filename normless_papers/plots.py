@@ -71,6 +71,7 @@ BESIDE_PUBLISHED = Plot(
     y="name",
     by="series",
     error="deviation",
+    bounds=(0, None),
     beside="published",
 )
 
@@ -81,6 +82,7 @@ OPTIMA_BY_NAME = Plot(
     x="mean",
     hollow="untrained",
     error="deviation",
+    bounds=(0, None),
 )
 
 # A point per parameter of a layer: at the dotted line all summands of its gradient agree in sign.
