@@ -74,7 +74,7 @@ def _places(caller: nn.Module, module: nn.Module) -> Iterator[tuple[Mapping[str,
                 yield parent._modules, name, module
 
 
-class InPlaceReLU(InPlace, nn.ReLU):  # type: ignore[override]
+class InPlaceReLU(InPlace, nn.ReLU):
     """`nn.ReLU` that may work in place."""
 
     def __init__(self) -> None:
