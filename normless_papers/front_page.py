@@ -21,8 +21,8 @@ Fifteen claims of five papers, each decided by the checks that its design names 
 *refuted* where one fails, *holds* where all hold, *open* else. What is refuted comes first. Ours is the effect that
 decides, with its 95 % interval, at a set-up that is named, smaller than the paper's: a verdict is one of that set-up.
 Core-hours are of the training runs; their rows are [`runs.parquet`](runs.parquet), of which `normless report --from
-docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html), one per paper, without
-training. `make evidence` repeats everything; it resumes.
+docs/reproduction/runs.parquet` makes this table and [the page with the figures](claims.html) without training.
+`make evidence` repeats everything; it resumes.
 """
 
 
@@ -38,13 +38,12 @@ def front_page_of(out: Path) -> str:
 
 
 def headline_rows(out: Path) -> list[HeadlineRow]:
-    """The same for the pages of results, with the artefacts that each rests on."""
+    """The same for the page of results, with the artefacts that each rests on."""
     rows = []
     for one in decide(lambda name, budget: load(out, name, budget)):
         claim, printed = one.headline.claim, one.headline.printed
         ids = [result.id for result in one.results]
-        told = (_ours(one), SHOWN_AS[one.outcome], one.outcome, one.why, ids)
-        rows.append(HeadlineRow(claim, printed, *told, one.command, one.headline.refuted_if))
+        rows.append(HeadlineRow(claim, printed, _ours(one), SHOWN_AS[one.outcome], one.outcome, one.why, ids))
     return rows
 
 
@@ -52,7 +51,7 @@ def _markdown(place: int, one: Decided, state: RunState) -> str:
     hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
     cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
     authors = PAPERS[one.headline.paper].partition(",")[0]
-    figure = f" ([figure]({one.headline.paper}.html#{one.results[0].id}))" if one.results else ""
+    figure = f" ([figure](claims.html#{one.results[0].id}))" if one.results else ""
     ours = f"{_ours(one)}{figure}"
     cells = [f"{one.headline.claim} ({authors})", one.headline.printed, ours, f"**{one.outcome}**", *cost]
     return _row([str(place), *cells, one.why, f"`{one.command}`"])

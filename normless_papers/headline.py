@@ -36,7 +36,6 @@ class Headline:
         checks: by artefact, how the sentences of the checks that decide it begin, as patterns of `fnmatch`; the first
             is the effect shown.
         note: what else to know; empty if nothing.
-        refuted_if: the outcome that would refute it, as a clause.
     """
 
     claim: str
@@ -44,7 +43,6 @@ class Headline:
     small: str
     checks: Mapping[str, Sequence[str]]
     note: str = ""
-    refuted_if: str = ""
 
     @property
     def paper(self) -> str:
@@ -158,24 +156,6 @@ def effect_of(one: Check) -> str:
     if "control" in numbers:
         return f"{numbers['accuracy']:.1f} %{interval} (batch norm or control {numbers['control']:.1f} %)"
     return ", ".join(f"{_spoken(name)} {value:.3g}" for name, value in numbers.items())
-
-
-def compared(check: Check) -> list[tuple[str, str]]:
-    """The numbers of a check that compares two things, as "A 33.5 vs B 95.0" and what it needs; empty for others.
-
-    Differences are paired by seed where there are pairs, with the half width of their 95 % interval.
-    """
-    numbers = dict(check.numbers)
-    if "needed_difference" not in numbers:
-        return []
-    (first, a), (second, b) = list(numbers.items())[:2]
-    by, pairs, half = numbers["needed_difference"], int(numbers.get("pairs", 0)), numbers.get("half_width", math.nan)
-    added = f" {by:+.4g}" if by else ""
-    one, other = _spoken(first), _spoken(second)
-    said = [(f"{one} {a:.4g} vs {other} {b:.4g}, needs", f"{one} > {other}{added}")]
-    if not math.isnan(a - b):
-        said.append(("difference", f"{a - b:+.3g}" + ("" if math.isnan(half) else f" ± {half:.2g}")))
-    return said + ([("pairs", str(pairs))] if pairs else [])
 
 
 def _spoken(name: str) -> str:

@@ -1,8 +1,7 @@
-"""The pages of a folder of results: a front page, and one per paper, published beside measured."""
+"""The page of a folder of results: verdicts by paper, and every artefact with published and measured numbers."""
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,16 +13,13 @@ from normless.plots import (
     ArtefactsPage,
     Card,
     CheckedClaim,
-    HeadlineRow,
     PaperGroup,
     Result,
     inline_svg_text,
     write_artefacts,
 )
-from normless_papers.claims import Check
 from normless_papers.formatting import fact_texts, spoken, table_of, text_of
 from normless_papers.front_page import headline_rows
-from normless_papers.headline import DECIDING, compared
 from normless_papers.published import PAPERS, published
 from normless_papers.reproduction import Reproduction, ResultError
 from normless_papers.storage import FIGURE, folder_of, stored
@@ -40,52 +36,16 @@ CAUTION = (
 ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
 
 
-def write_pages_of(out: Path, path: Path | None = None) -> list[Path]:
-    """Write the front page of all results in a folder and, beside it, a page per paper; returns the paths.
+def write_page_of(out: Path, path: Path | None = None) -> Path:
+    """Write the page of all results in a folder to `index.html` in it, or to another path; returns the path.
 
-    The front page, which comes first, is `index.html` in the folder, or `path`; that of a paper is `PAPER.html`.
     ResultError if there are no results, or one of them cannot be read.
     """
     results = list(stored(out))
     if not results:
         raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
-    front = path or out / "index.html"
-    headlines = headline_rows(out)
-    whole = page_of(results, out)
-    files = {paper.key: _file(paper.key, front) for paper in whole.papers if paper.cards}
-    linked = [replace(paper, file=files.get(paper.key, "")) for paper in whole.papers]
-    written = [write_artefacts(replace(whole, papers=linked, headlines=headlines), front)]
-    for here in whole.papers:
-        if not here.cards:
-            continue
-        own = [one for one in results if one.published.paper == here.key]
-        page = ArtefactsPage(
-            title=f"{here.authors}, {here.work}",
-            finding=_finding(own),
-            caution=CAUTION,
-            papers=[replace(one, file="") if one.key == here.key else one for one in linked if one.cards],
-            facts=_facts(own),
-            headlines=[
-                _with_figure(row, place, own, out) for place, row in enumerate(headlines) if row.paper == here.key
-            ],
-            front=front.name,
-        )
-        written.append(write_artefacts(page, front.with_name(files[here.key])))
-    return written
-
-
-def _file(paper: str, front: Path) -> str:
-    """The name of a paper's page; its key may be that of a paper of another package."""
-    name = f"{re.sub(r'[^a-z0-9-]+', '-', paper.lower())}.html"
-    return name if name != front.name else f"paper-{name}"
-
-
-def _with_figure(row: HeadlineRow, place: int, own: Sequence[Reproduction], out: Path) -> HeadlineRow:
-    """With the figure of the first artefact that the claim rests on, at the largest of its budgets that decide."""
-    shown = [one for one in own if one.id in row.ids[:1] and one.budget in DECIDING]
-    if not shown:
-        return row
-    return replace(row, svg=_figure(shown[-1], out, f"claim-{place}"), caption=_caption(shown[-1]))
+    page = replace(page_of(results, out), headlines=headline_rows(out))
+    return write_artefacts(page, path or out / "index.html")
 
 
 def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
@@ -128,11 +88,16 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
         verdict=one.verdict,
         basis=one.basis,
         error=one.error,
-        checks=[CheckedClaim(check.claim, check.verdict, compared(check) or _numbers(check)) for check in one.checks],
+        checks=[
+            CheckedClaim(
+                check.claim, check.verdict, [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
+            )
+            for check in one.checks
+        ],
         table=table,
         left_out=left_out,
-        svg=_figure(one, out, f"{one.id.partition('/')[2]}-{one.budget}"),
-        caption=_caption(one),
+        svg=_figure(one, out),
+        caption=f"{one.published.title}, measured at the {one.budget} budget.",
         remarks=one.remarks,
         setup=fact_texts(one.setup) + fact_texts({ASKED.get(name, name): value for name, value in one.asked.items()}),
         provenance=fact_texts({**one.provenance, **effort}),
@@ -140,31 +105,17 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
     )
 
 
-def _figure(one: Reproduction, out: Path, name: str) -> str:
-    """The stored figure as an element of the page, whose ids begin with a name; empty if there is none."""
+def _figure(one: Reproduction, out: Path) -> str:
+    """The stored figure as an element of the page; empty if there is none."""
     path = folder_of(out, one.id, one.budget) / FIGURE
     if not path.exists():
         return ""
+    name = f"{one.id.replace('/', '-')}-{one.budget}"
     said = f"{one.published.title}. {one.figure}" if one.figure else one.published.title
     try:
         return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)
     except ValueError as error:
         raise ResultError(f"{path} cannot be read: {error} Remove it, or carry {one.id} out again.") from error
-
-
-def _caption(one: Reproduction) -> str:
-    """What the figure shows, and of which network and data, as far as the set-up says."""
-    named = [
-        text_of(one.setup[name]).partition(";")[0]
-        for name in ("model", "models", "network", "data")
-        if one.setup.get(name)
-    ]
-    measured = f"Measured at the {one.budget} budget" + (f": {', '.join(named)}" if named else "")
-    return f"{one.published.title}. {measured}."
-
-
-def _numbers(one: Check) -> list[tuple[str, str]]:
-    return [(spoken(name), text_of(value)) for name, value in one.numbers.items()]
 
 
 def _finding(results: Sequence[Reproduction]) -> str:

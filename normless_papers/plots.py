@@ -71,7 +71,6 @@ BESIDE_PUBLISHED = Plot(
     y="name",
     by="series",
     error="deviation",
-    bounds=(0, None),
     beside="published",
 )
 
@@ -82,7 +81,6 @@ OPTIMA_BY_NAME = Plot(
     x="mean",
     hollow="untrained",
     error="deviation",
-    bounds=(0, None),
 )
 
 # A point per parameter of a layer: at the dotted line all summands of its gradient agree in sign.

@@ -1,14 +1,13 @@
-"""Pages of artefacts: verdicts by paper, and the published beside the measured numbers of each artefact.
+"""The page of artefacts: verdicts by paper, and the published beside the measured numbers of each artefact.
 
-A front page and one per paper, each a self-contained HTML document; without its script it is complete, but cannot be
-filtered.
+One self-contained HTML document; without its script it is complete, but cannot be filtered.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,39 +87,18 @@ class Card:
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A paper: who wrote it and what it is called, its artefacts, and the ids of those not run.
-
-    `file` is the page that has its artefacts, beside the page in hand; empty for the page in hand.
-    """
+    """A paper: who wrote it and what it is called, its artefacts, and the ids of those not run."""
 
     key: str
     authors: str
     work: str
     cards: Sequence[Card]
     not_run: Sequence[str] = ()
-    file: str = ""
-
-    @property
-    def decided(self) -> list[Card]:
-        """Those that fail at a budget, and then those that hold."""
-        verdicts = {card.id: {result.verdict for result in card.results} for card in self.cards}
-        failing = [card for card in self.cards if "fails" in verdicts[card.id]]
-        return failing + [card for card in self.cards if "holds" in verdicts[card.id] and card not in failing]
-
-    @property
-    def undecided(self) -> list[Card]:
-        """The others, of which the numbers say nothing."""
-        decided = self.decided
-        return [card for card in self.cards if card not in decided]
 
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A headline claim: the paper's number and ours, the verdict and its word, why, and the ids that it rests on.
-
-    `command` repeats it, `refuted_if` says what would refute it, and `svg` is the figure of its first artefact, as
-    that of `Result`.
-    """
+    """A headline claim: the paper's number and ours, the verdict and its word, why, and the ids that it rests on."""
 
     claim: str
     printed: str
@@ -129,24 +107,11 @@ class HeadlineRow:
     word: str
     why: str
     ids: Sequence[str]
-    command: str = ""
-    refuted_if: str = ""
-    svg: str = ""
-    caption: str = ""
-
-    @property
-    def paper(self) -> str:
-        """The key of the paper."""
-        return self.ids[0].partition("/")[0] if self.ids else ""
 
 
 @dataclass(frozen=True)
 class ArtefactsPage:
-    """What a page says, in this order; the other fields are those of `normless.plots.Page`.
-
-    Papers with a `file` are on pages of their own, and only counted on this one. `front` is the file of the front
-    page, empty on it; headlines are a table there, and told at length on the page of a paper.
-    """
+    """What the page says, in this order; the other fields are those of `normless.plots.Page`."""
 
     title: str
     finding: str
@@ -154,7 +119,6 @@ class ArtefactsPage:
     papers: Sequence[PaperGroup]
     facts: Sequence[tuple[str, str]] = ()
     headlines: Sequence[HeadlineRow] = ()
-    front: str = ""
 
     @property
     def cards(self) -> list[Card]:
@@ -168,13 +132,8 @@ class ArtefactsPage:
 
     @property
     def kinds(self) -> list[str]:
-        """That occur on this page, by name."""
-        return sorted({card.kind for paper in self.here for card in paper.cards})
-
-    @property
-    def here(self) -> list[PaperGroup]:
-        """The papers whose artefacts stand on this page."""
-        return [paper for paper in self.papers if not paper.file]
+        """That occur, by name."""
+        return sorted({card.kind for card in self.cards})
 
 
 def render_artefacts(page: ArtefactsPage) -> str:
@@ -188,7 +147,7 @@ def render_artefacts(page: ArtefactsPage) -> str:
         bases=BASES,
         inks=VERDICT_INKS,
         colours=css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
-        linked=_linker(mentions, {paper.key: paper.file for paper in page.papers}),
+        linked=_linker(mentions),
         # Not by those that it names itself, where a link stands already.
         mentioned_by={
             name: [other for other, others in mentions.items() if name in others and other not in named]
@@ -230,11 +189,7 @@ def _ids(known: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w/-])(?:{names})(?![\w-])" if names else r"(?!)")
 
 
-def _linker(known: Iterable[str], files: Mapping[str, str]) -> Callable[[str], Markup]:
-    """A function from text to markup in which the ids of artefacts link to them, on the page of their paper."""
+def _linker(known: Iterable[str]) -> Callable[[str], Markup]:
+    """A function from text to markup in which the ids of artefacts link to them."""
     pattern = _ids(list(known))
-
-    def link(match: re.Match[str]) -> str:
-        return f'<a href="{escape(files[match[0].partition("/")[0]])}#{match[0]}">{match[0]}</a>'
-
-    return lambda text: Markup(pattern.sub(link, str(escape(text))))
+    return lambda text: Markup(pattern.sub(r'<a href="#\g<0>">\g<0></a>', str(escape(text))))

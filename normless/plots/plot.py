@@ -43,7 +43,6 @@ class Frame(TypedDict, total=False):
         x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
             as 2ᵏ; a mapping gives the text at each place.
         x_limits, y_limits: None leaves an end to the data.
-        bounds: what the measured quantity cannot leave, as 0 and 100 of percentages; bars and bands end there.
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
         name: form of the names of the series, such as ``"M = {}"``.
@@ -59,7 +58,6 @@ class Frame(TypedDict, total=False):
     y_ticks: Ticks
     x_limits: tuple[float | None, float | None]
     y_limits: tuple[float | None, float | None]
-    bounds: tuple[float | None, float | None]
     x_marks: Sequence[float]
     y_marks: Sequence[float]
     laws: Sequence[Law]

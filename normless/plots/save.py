@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -17,15 +16,14 @@ from matplotlib.figure import Figure
 from normless.plots.palette import css_variables
 from normless.plots.safe_svg import safe_svg
 
+# Lengths are in points, of which a hundredth cannot be seen.
+DECIMALS = 2
 # A figure takes the width that a page gives it, up to so many times its own.
 MAGNIFIED = 1.25
 _POINTS = re.compile(r"([\d.]+)pt")
-_LONG_NUMBER = re.compile(r"-?\d+\.\d{2,}(?![\de])")
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?![\de])")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _VARIABLES = {ink.light.lower(): f"var(--{name}, {ink.light})" for name, ink in css_variables().items()}
-_REFERENCE = re.compile(r"(^href=|url\()#([\w.-]+)")
-_FONTS = re.compile(r"font-family:\s*([^;]+)")
-_SHORT = 20
 _GEOMETRY = {"d", "points", "x", "y", "width", "height", "cx", "cy"}
 
 
@@ -51,21 +49,13 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
 
     Colours of `normless.plots.palette` become style-sheet variables, the light colour as fallback, for dark pages;
     ids carry ``name``, so that two figures of one page do not collide; the ``description`` is for screen readers.
-    Only what draws is left (see `safe_svg`), without ids that nothing refers to and without repeated names of fonts;
-    lengths are rounded to a tenth of a point, short ones to a hundredth. The figure is as wide as the page has room,
-    up to `MAGNIFIED` times its own width. A ValueError if the text is no SVG file.
+    Only what draws is left (see `safe_svg`), lengths are rounded to hundredths of a point, and the figure is as wide
+    as the page has room, up to `MAGNIFIED` times its own width. A ValueError if the text is no SVG file.
     """
     root = safe_svg(svg)
-    referred = (
-        old for one in root.iter() for pair in one.attrib.items() for _, old in _REFERENCE.findall("=".join(pair))
-    )
-    ids = {old: f"{name}-{place}" for place, old in enumerate(dict.fromkeys(referred))}
-    fonts = list(dict.fromkeys(found for one in root.iter() for found in _FONTS.findall(one.get("style", ""))))
     for element in root.iter():
-        if element.get("id") not in ids:
-            element.attrib.pop("id", None)
         for attribute, value in element.attrib.items():
-            text = _with_own_ids(attribute, _shortened(attribute, value, fonts), ids)
+            text = _own_ids(attribute, _rounded(attribute, value), name)
             element.set(attribute, _COLOUR.sub(lambda match: _VARIABLES.get(match[0].lower(), match[0]), text))
         # Line feeds and indentation between elements.
         if element.tag not in ("text", "tspan", "style") and not (element.text or "").strip():
@@ -74,38 +64,25 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
             element.tail = None
     width = _POINTS.fullmatch(root.attrib.pop("width", ""))
     root.attrib.pop("height", None)
-    styles = [f"max-width:{MAGNIFIED * float(width[1]):g}pt"] if width else []
-    styles += [f"font-family:{fonts[0]}"] if fonts else []
-    if styles:
-        root.set("style", ";".join(styles))
+    if width:
+        root.set("style", f"max-width: {MAGNIFIED * float(width[1]):g}pt")
     root.set("role", "img")
     root.set("aria-label", description)
     return ElementTree.tostring(root, encoding="unicode")
 
 
-def _shortened(attribute: str, value: str, fonts: Sequence[str]) -> str:
-    """The value with rounded lengths, without idle spaces and without the first font, which all inherit."""
+def _rounded(attribute: str, value: str) -> str:
     if attribute in _GEOMETRY or (attribute == "transform" and "matrix" not in value and "scale" not in value):
-        value = _LONG_NUMBER.sub(_rounded, value)
-    if attribute == "d":
-        return re.sub(r"\s*([A-Za-z])\s*", r"\1", " ".join(value.split()))
-    if attribute == "style":
-        pairs = [pair.strip().replace(": ", ":") for pair in value.split(";")]
-        return ";".join(pair for pair in pairs if pair and pair != f"font-family:{fonts[0] if fonts else None}")
+        return _LONG_NUMBER.sub(lambda match: f"{float(match[0]):.{DECIMALS}f}".rstrip("0").rstrip("."), value)
     return value
 
 
-def _rounded(number: re.Match[str]) -> str:
-    """Lengths are in points, of which a tenth cannot be seen; short ones may be of a marker, drawn many times."""
-    length = float(number[0])
-    return f"{length:.{1 if abs(length) >= _SHORT else 2}f}".rstrip("0").rstrip(".")
-
-
-def _with_own_ids(attribute: str, value: str, ids: Mapping[str, str]) -> str:
+def _own_ids(attribute: str, value: str, name: str) -> str:
     if attribute == "id":
-        return ids[value]
-    own = _REFERENCE.sub(lambda match: f"{match[1]}#{ids[match[2]]}", f"{attribute}={value}")
-    return own.partition("=")[2]
+        return f"{name}-{value}"
+    if attribute == "href":
+        return re.sub(r"^#", f"#{name}-", value)
+    return re.sub(r"url\(#", f"url(#{name}-", value)
 
 
 def _svg(axes: Axes) -> str:

@@ -10,10 +10,8 @@ import pandas as pd
 import pytest
 from synthetic_results import fill, made_up
 
-from normless_papers.claims import check, larger, replicates
 from normless_papers.formatting import fact_texts, table_of, text_of
-from normless_papers.headline import compared
-from normless_papers.page import page_of, write_pages_of
+from normless_papers.page import page_of, write_page_of
 from normless_papers.published import PAPERS, published
 from normless_papers.reproduction import ResultError
 from normless_papers.storage import save, stored
@@ -30,46 +28,18 @@ def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:
     assert all(result.svg.startswith("<svg") for card in page.cards for result in card.results)
 
 
-def test_the_pages_load_nothing_and_their_links_lead_somewhere(tmp_path: Path) -> None:
+def test_the_page_is_one_file_whose_links_lead_somewhere(tmp_path: Path) -> None:
     fill(tmp_path, [name for name in published() if name.startswith(("fixup/", "zeroinit/"))])
-    pages = write_pages_of(tmp_path)
-    assert [path.name for path in pages] == ["index.html", "zeroinit.html", "fixup.html"]
-    texts = {path.name: path.read_text("utf-8") for path in pages}
-    places = set()
-    for name, text in texts.items():
-        assert "://" not in text
-        ids = re.findall(r'\sid="([^"]+)"', text)
-        assert len(ids) == len(set(ids))
-        places |= {name, *(f"{name}#{one}" for one in ids)}
-    for name, text in texts.items():
-        links = re.findall(r'\shref="([^"]+)"', text)
-        assert links
-        assert {f"{name}{link}" if link.startswith("#") else link for link in map(unescape, links)} <= places
-    assert "Not carried out: skipinit/batch-norm-definition" in texts["index.html"]
-
-
-def test_what_is_decided_comes_first(tmp_path: Path) -> None:
-    checks = {"fixup/table-1": None, "fixup/table-2": True, "fixup/table-3": False, "fixup/figure-3": True}
-    for name, holds in checks.items():
-        save(made_up(name, checks=(check("It trains.", holds),)), None, tmp_path)
-    text = write_pages_of(tmp_path)[1].read_text("utf-8")
-    order = re.findall(r'<article id="([^"]+)"', text)
-    assert order == ["fixup/table-3", "fixup/figure-3", "fixup/table-2", "fixup/table-1"]
-    assert text.index('id="fixup/table-2"') < text.index("Undecided at") < text.index('id="fixup/table-1"')
-
-
-def test_a_comparison_says_both_sides_and_what_it_needs() -> None:
-    sides = {"Fixup": [33.0, 33.5, 34.0], "batch norm": [94.0, 95.0, 96.0]}
-    fixup, norm = (replicates(pd.Series(values), name=name) for name, values in sides.items())
-    said = " ".join(f"{name} {value}" for name, value in compared(larger("Fixup is better.", fixup, norm, by=-5.0)))
-    assert said == "Fixup 33.5 vs batch norm 95, needs Fixup > batch norm -5 difference -61.5 ± 1.2 pairs 3"
-    assert compared(check("It holds.", True, share=0.5)) == []
-
-
-def test_the_page_of_a_paper_named_as_the_front_page_has_another_name(tmp_path: Path) -> None:
-    save(made_up("fixup/table-1"), None, tmp_path)
-    pages = write_pages_of(tmp_path, tmp_path / "fixup.html")
-    assert [path.name for path in pages] == ["fixup.html", "paper-fixup.html"]
+    path = write_page_of(tmp_path)
+    assert path == tmp_path / "index.html"
+    text = path.read_text("utf-8")
+    assert "://" not in text
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    links = re.findall(r'\shref="([^"]+)"', text)
+    assert links
+    assert {unescape(link) for link in links} <= {f"#{name}" for name in ids}
+    assert "Not carried out: skipinit/batch-norm-definition" in text
 
 
 def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
@@ -82,14 +52,14 @@ def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
 
 def test_an_error_and_its_sentence_are_shown(tmp_path: Path) -> None:
     save(made_up("fixup/table-1", error="No <memory> was left."), None, tmp_path)
-    text = write_pages_of(tmp_path, tmp_path / "elsewhere" / "page.html")[1].read_text("utf-8")
+    text = write_page_of(tmp_path, tmp_path / "elsewhere" / "page.html").read_text("utf-8")
     assert "No &lt;memory&gt; was left." in text
     assert "Of 1 artefacts at the smoke budget, 1 ended in an error." in text
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="holds no results; normless reproduce --all"):
-        write_pages_of(tmp_path)
+        write_page_of(tmp_path)
 
 
 def test_published_and_measured_of_a_quantity_are_neighbours() -> None:

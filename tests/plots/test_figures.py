@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -16,7 +15,6 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from normless.plots import (
-    Plot,
     accuracy_against_depth,
     inline_svg,
     save_png,
@@ -160,25 +158,3 @@ def test_a_scheme_keeps_its_ink_whatever_its_arguments() -> None:
     assert scheme_ink("skipinit(alpha=1)") == scheme_ink("skipinit")
     assert scheme_ink("skipinit") != scheme_ink("fixup")
     assert scheme_ink("of_somebody_else").marker
-
-
-@pytest.mark.parametrize("grammar", ["lines", "points", "measured_on_predicted"])
-def test_bars_end_where_the_quantity_does(grammar: str) -> None:
-    table = pd.DataFrame({"name": ["a", "b"], "x": [1, 2], "value": [5.0, 97.0], "bar": [20.0, 20.0]})
-    arguments: dict[str, dict[str, Any]] = {
-        "lines": {"x": "x", "y": "value"},
-        "points": {"x": "value", "y": "name"},
-        "measured_on_predicted": {"x": "x", "measured": "value", "predicted": "value"},
-    }
-    for bounds, ends in (((0, 100), [(0.0, 25.0), (77.0, 100.0)]), ((None, None), [(-15.0, 25.0), (77.0, 117.0)])):
-        axes = Plot(grammar, error="bar", bounds=bounds, **arguments[grammar])(table)  # type: ignore[arg-type]
-        across = 0 if grammar == "points" else 1
-        bars = [path.vertices[:, across] for one in axes.collections for path in one.get_paths() if len(path) == 2]
-        assert sorted((float(bar.min()), float(bar.max())) for bar in bars if bar.min() < bar.max()) == ends
-
-
-def test_bands_end_where_the_quantity_does() -> None:
-    table = pd.DataFrame({"x": [1, 2], "value": [5.0, 97.0], "spread": [20.0, 20.0]})
-    axes = Plot("lines", x="x", y="value", band="spread", bounds=(0, 100))(table)
-    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (0, 100)

@@ -78,22 +78,12 @@ def drawable(values: pd.Series, *, log: bool) -> Numbers:
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
 
-def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbers | None:
-    """Lengths [2, N] of error bars from their half widths, or from both their ends; 0 where not known.
-
-    They end at the bounds of the frame.
-    """
+def bar_lengths(values: Numbers, ends: Sequence[Numbers]) -> Numbers | None:
+    """Lengths [2, N] of error bars from their half widths, or from both their ends; 0 where not known."""
     if not ends:
         return None
-    low, high = ends if len(ends) == 2 else (values - ends[0], values + ends[0])
-    low, high = within_bounds(np.array([low, high]), frame)
-    return np.nan_to_num(np.array([values - low, high - values]))
-
-
-def within_bounds(values: Numbers, frame: Frame) -> Numbers:
-    """The values, moved to the bounds of the frame where they are beyond."""
-    least, most = frame.get("bounds", (None, None))
-    return values if least is most is None else np.clip(values, least, most)
+    lengths = [values - ends[0], ends[1] - values] if len(ends) == 2 else [ends[0], ends[0]]
+    return np.nan_to_num(np.array(lengths))
 
 
 def finish(

@@ -53,7 +53,7 @@ def heat_map(
         vmax=limit,
         shading="nearest",
         zorder=2,
-        rasterized=matrix.size > 1_000,
+        rasterized=matrix.size > 10_000,
     )
     axes.grid(visible=False)
     axes.invert_yaxis()

@@ -22,7 +22,6 @@ from normless.plots.grammars.frame import (
     finish,
     series_column,
     series_of,
-    within_bounds,
 )
 from normless.plots.palette import PAPER, Ink
 from normless.plots.plot import Frame, require_columns
@@ -74,7 +73,7 @@ def lines(
         single = [one.sort_values(x) for _, one in rows.groupby(each, sort=False)] if each else []
         ordered = _summarized(rows if summary or not each else single[-1], x, summary)
         for column, dashes in zip(columns, cycle(_DASHES), strict=False):
-            line = _Line(axes, x, column, ink, frame)
+            line = _Line(axes, x, column, ink, "y" in frame.get("log", ""))
             label = name if len(columns) == 1 else f"{name}, {column.replace('_', ' ')}"
             line.draw_each(single, None if summary else label)
             if band:
@@ -107,11 +106,7 @@ class _Line:
     x: str
     column: str
     ink: Ink
-    frame: Frame
-
-    @property
-    def log(self) -> bool:
-        return "y" in self.frame.get("log", "")
+    log: bool
 
     def values(self, rows: pd.DataFrame) -> Numbers:
         return drawable(rows[self.column], log=self.log)
@@ -145,13 +140,12 @@ class _Line:
         """A band around the line; on a logarithmic axis it ends at a tenth of the line, since 0 has no place."""
         middle, width = self.values(ordered), np.nan_to_num(widths.to_numpy(float))
         low = np.maximum(middle - width, middle / 10) if self.log else middle - width
-        low, high = within_bounds(np.array([low, middle + width]), self.frame)
         style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}
-        self.axes.fill_between(ordered[self.x], low, high, **style)
+        self.axes.fill_between(ordered[self.x], low, middle + width, **style)
 
     def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str]) -> None:
         values = self.values(ordered)
-        bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends], self.frame)
+        bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends])
         style: dict[str, Any] = {"fmt": "none", "ecolor": self.ink.light, "elinewidth": 1, "capsize": 2.5}
         self.axes.errorbar(ordered[self.x].to_numpy(float), values, yerr=bars, zorder=2.5, **style)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.plots.axes import Curve
-from normless.plots.grammars.frame import Numbers, bar_lengths, begin, drawable, finish, series_column, series_of
+from normless.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
 from normless.plots.palette import QUIET, Ink, series_ink
 from normless.plots.plot import Frame, require_columns, require_unique
 
@@ -68,8 +68,7 @@ def measured_on_predicted(
             ink = own if len(names) == 1 else series_ink(place)
             label = ", ".join(filter(None, (name, names[column])))
             values = ordered[[x, column, theory[column]]].set_axis(["x", "measured", "predicted"], axis=1)
-            ends = [ordered[error].to_numpy(float)] if error else []
-            bars = bar_lengths(ordered[column].to_numpy(float), ends, frame)
+            bars = ordered[error].fillna(0.0) if error else None
             end = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
             curves.append(Curve(end_text(label), ordered[x].to_numpy(float), end, ink.light))
         if law:
@@ -81,7 +80,7 @@ def measured_on_predicted(
 
 
 def _draw(
-    axes: Axes, rows: pd.DataFrame, bars: Numbers | None, ink: Ink, label: str, log: str, joined: bool, shift: float
+    axes: Axes, rows: pd.DataFrame, bars: pd.Series | None, ink: Ink, label: str, log: str, joined: bool, shift: float
 ) -> Numbers:
     """The line, the points and the bars of a series; the heights of the line, or of the points if it has none."""
     across, measured = rows["x"].to_numpy(float), drawable(rows["measured"], log="y" in log)
