@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,8 +105,7 @@ class PaperGroup:
 
     def of_verdicts(self, *verdicts: str) -> list[Card]:
         """The artefacts whose result at the last budget has one of these verdicts, in the order of the verdicts."""
-        last = [(verdicts.index(card.results[-1].verdict), card) for card in self.cards if card.results[-1].verdict in verdicts]
-        return [card for _, card in sorted(last, key=lambda one: one[0])]
+        return [card for verdict in verdicts for card in self.cards if card.results[-1].verdict == verdict]
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def render_artefacts(page: ArtefactsPage, front: str = "index.html") -> dict[str
     """
     papers = {paper.file: paper for paper in page.papers if paper.cards}
     if front in papers:
-        raise ValueError(f"Expected a front page beside {front}, the page of a paper; choose another name than that.")
+        raise ValueError(f"Expected another name for the front page than {front}, the page of a paper.")
     return {front: _render(page, None, front)} | {name: _render(page, one, front) for name, one in papers.items()}
 
 
@@ -186,7 +185,9 @@ def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
     mentions = _mentions(page.cards)
     by_basis = [(basis, budget, _verdicts(page.cards, budget, basis)) for budget in page.budgets for basis in BASES]
     rows = [row for row in page.headlines if paper is None or row.paper == paper.key]
-    svgs = {(card.id, one.budget): one.svg for card in (paper.cards if paper else ()) for one in card.results if one.svg}
+    drawn = {(card.id, one.budget): one for card in (paper.cards if paper else ()) for one in card.results if one.svg}
+    svgs = {place: one.svg for place, one in drawn.items()}
+    captions = {place: one.caption for place, one in drawn.items()}
     texts, styles = with_shared_styles(list(svgs.values()))
     return template("artefacts.html.j2").render(
         page=page,
@@ -197,6 +198,7 @@ def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
         svgs=dict(zip(svgs, map(Markup, texts), strict=True)),
         styles=Markup(styles),
         shown_at=_shown_at(rows, svgs),
+        figures_of=lambda row: [(place, captions[place]) for place in _figures_of(row, svgs)[:1]],
         summary=[(one, budget, _verdicts(one.cards, budget)) for budget in page.budgets for one in page.papers],
         by_basis=[row for row in by_basis if row[2]],
         bases=BASES,
@@ -211,13 +213,17 @@ def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
     )
 
 
-def _shown_at(rows: Sequence[HeadlineRow], drawn: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The figures that stand at a headline claim, with its anchor: of each the first, and a figure once."""
-    there, places = set(drawn), dict[tuple[str, str], str]()
+def _figures_of(row: HeadlineRow, drawn: Container[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The figures of a headline claim on its page, the one to be shown first."""
+    return [(name, row.budget) for name in row.ids if (name, row.budget) in drawn]
+
+
+def _shown_at(rows: Sequence[HeadlineRow], drawn: Container[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The figures that stand at a headline claim, with its anchor: at the first of those that show it."""
+    places = dict[tuple[str, str], str]()
     for row in rows:
-        figure = next(((name, row.budget) for name in row.ids if (name, row.budget) in there), None)
-        if figure:
-            places.setdefault(figure, row.anchor)
+        for place in _figures_of(row, drawn)[:1]:
+            places.setdefault(place, row.anchor)
     return places
 
 
