@@ -89,7 +89,7 @@ def inline_svg_text(svg: str, *, name: str, description: str) -> str:
 
 
 def with_shared_styles(svgs: Sequence[str]) -> tuple[list[str], str]:
-    """The figures of one page, whose inline styles that come more than once are classes, and the style sheet of these.
+    """The figures of one page, with classes for inline styles that come more than once, and the style sheet of these.
 
     A style with a quote, a brace or a slash stays where it is: in a style sheet it could reach beyond its rule.
     """

@@ -29,7 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="in place of DIR, a file of --runs, whose checks and figures are made anew, without training",
     )
-    parser.add_argument("--page", type=Path | None, default=None, help="the front page; DIR/index.html if left out; a page of each paper stands beside it")
+    parser.add_argument(
+        "--page",
+        type=Path | None,
+        default=None,
+        help="the front page; DIR/index.html if left out; a page of each paper stands beside it",
+    )
     parser.add_argument(
         "--claims", type=Path | None, default=None, help="the headline claims as a Markdown table too"
     )

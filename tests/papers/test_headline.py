@@ -30,7 +30,9 @@ from normless_papers.trained import opposite, trains
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
-CLAIM = Headline("It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not")
+CLAIM = Headline(
+    "It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not"
+)
 
 
 def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:

@@ -53,7 +53,9 @@ def test_the_committed_pages_say_what_the_committed_runs_decide(folder: Path, tm
 def _claims(path: Path) -> list[str]:
     """The claims on a page, without their figures."""
     text = re.sub(r"<svg.*?</svg>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
-    return re.findall(r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL)
+    return re.findall(
+        r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL
+    )
 
 
 def test_the_file_written_anew_has_the_same_rows(folder: Path, tmp_path: Path) -> None:

@@ -41,7 +41,10 @@ def opened(browser: Browser, address: str) -> Iterator[Any]:
         page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda request: request.url.startswith(address.rpartition("/")[0]) or complaints.append(request.url))
+        page.on(
+            "request",
+            lambda request: request.url.startswith(address.rpartition("/")[0]) or complaints.append(request.url),
+        )
         page.goto(address + fragment)
         return page
 
