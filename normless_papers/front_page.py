@@ -22,7 +22,7 @@ Fifteen claims of five papers, each decided by the checks that its design names 
 *refuted* where one fails, *holds* where all hold, *open* else. What is refuted comes first. Ours is the effect that
 decides, with its 95 % interval, at a set-up that is named, smaller than the paper's: a verdict is one of that set-up.
 Core-hours are of the training runs; their rows are [`runs.parquet`](runs.parquet), of which `normless report --from
-docs/reproduction/runs.parquet` makes this table and [the page with the figures](claims.html) without training.
+docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without training.
 `make evidence` repeats everything; it resumes.
 """
 

@@ -111,12 +111,19 @@ def _result(one: Reproduction, same_runs: Sequence[str], svg: str) -> Result:
         table=table,
         left_out=left_out,
         svg=svg,
-        caption=f"{one.published.title}, measured at the {one.budget} budget.",
+        caption=_caption(one),
         remarks=one.remarks,
         setup=fact_texts(one.setup) + fact_texts({ASKED.get(name, name): value for name, value in one.asked.items()}),
         provenance=fact_texts({**one.provenance, **effort}),
         same_runs=same_runs,
     )
+
+
+def _caption(one: Reproduction) -> str:
+    """What the figure shows, as far as the result says: model and data, the axes, and what is drawn by name."""
+    said = [f"{one.published.title}, at the {one.budget} budget.", one.figure]
+    said += [f"{name.capitalize()}: {text_of(one.setup[name])}." for name in ("model", "network", "data") if name in one.setup]
+    return " ".join(filter(None, said))
 
 
 def _figure(one: Reproduction, out: Path, name: str) -> str:

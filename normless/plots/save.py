@@ -161,7 +161,9 @@ def _panel(axes: Axes) -> str:
     legend = axes.get_legend()
     names = [_words(text.get_text()) for text in legend.get_texts()] if legend is not None else []
     named = " against ".join(filter(None, (up, across)))
-    return "; ".join(filter(None, (title, named, ", ".join(filter(None, names)))))
+    drawn = {str(line.get_label()).rpartition(", ")[2] for line in axes.lines}
+    predicted = "lines are predicted, points measured" if {"predicted", "measured"} <= drawn else ""
+    return "; ".join(filter(None, (title, named, ", ".join(filter(None, names)), predicted)))
 
 
 def _words(text: str) -> str:
