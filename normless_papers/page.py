@@ -122,7 +122,11 @@ def _result(one: Reproduction, same_runs: Sequence[str], svg: str) -> Result:
 def _caption(one: Reproduction) -> str:
     """What the figure shows, as far as the result says: model and data, the axes, and what is drawn by name."""
     said = [f"{one.published.title}, at the {one.budget} budget.", one.figure]
-    said += [f"{name.capitalize()}: {text_of(one.setup[name])}." for name in ("model", "network", "data") if name in one.setup]
+    said += [
+        f"{name.capitalize()}: {text_of(one.setup[name])}."
+        for name in ("model", "network", "data")
+        if name in one.setup
+    ]
     return " ".join(filter(None, said))
 
 

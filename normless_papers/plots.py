@@ -70,7 +70,6 @@ DIFFERENCES = Plot(
 )
 
 
-
 def beside_published(table: pd.DataFrame, measured: Plot, x: str, title: str, x_label: str, **options: Any) -> Axes:
     """Draw measured rows, and below them the published ones on an axis of their own: those are of other networks.
 

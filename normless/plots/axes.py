@@ -46,11 +46,18 @@ def style_axes(axes: Axes) -> Axes:
 
 def title_axes(axes: Axes, title: str) -> None:
     """Set the title above the plot at the left, in place of another; it is wrapped to the width of its panel."""
-    axes.set_title(f"{_wrapped(axes, title, FONT_SIZE + 1)}\n", loc="left", fontsize=FONT_SIZE + 1, fontweight="bold", color=TEXT.light, pad=4)
+    axes.set_title(
+        f"{_wrapped(axes, title, FONT_SIZE + 1)}\n",
+        loc="left",
+        fontsize=FONT_SIZE + 1,
+        fontweight="bold",
+        color=TEXT.light,
+        pad=4,
+    )
 
 
 def _wrapped(axes: Axes, text: str, size: float) -> str:
-    """The text in lines that a panel has room for, in letters of so many points, bold ones 0.62 as wide on average."""
+    """The text in lines that a panel has room for; letters of a size in points are 0.62 of it wide on average."""
     figure, place = axes.get_figure(root=True), axes.get_subplotspec()
     if figure is None:
         return text
