@@ -163,7 +163,8 @@ class Comparison:
             apart = 2.0 ** max(0.0, max(lows) - min(highs))
             holds = None if math.isnan(ratio) else True if ratio <= bound else False if apart > bound else None
             claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
-            checks.append(check(claim, holds, factor=ratio, lowest=low, highest=high, factor_within_deviations=apart))
+            numbers = {"factor": ratio, "largest_factor": bound, "lowest": low, "highest": high}
+            checks.append(check(claim, holds, **numbers, factor_within_deviations=apart))
         return checks
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
@@ -176,7 +177,7 @@ class Comparison:
         claim = f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}."
         unknown = math.isnan(one - other) or one == other
         holds = None if unknown else one > other and 2 ** (one - other) >= factor
-        return check(claim, holds, **{first: 2**one, second: 2**other})
+        return check(claim, holds, **{first: 2**one, second: 2**other}, needed_factor=factor)
 
     def weakly_dependent(self, method: str) -> Check:
         """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid."""
@@ -185,7 +186,7 @@ class Comparison:
         unknown = math.isnan(factor) or len(exponents) < 2 or math.isinf(bound)
         claim = f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s."
         counted = {f"{self.axis}s": len(exponents)}
-        return check(claim, None if unknown else factor <= bound, factor=factor, **counted)
+        return check(claim, None if unknown else factor <= bound, factor=factor, largest_factor=bound, **counted)
 
     def table(self) -> pd.DataFrame:
         """A row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, the rates and counts."""

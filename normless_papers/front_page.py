@@ -7,8 +7,9 @@ from pathlib import Path
 
 from normless.plots import HeadlineRow
 from normless.sweeps import RunState
+from normless_papers.compared import effect_of
 from normless_papers.formatting import NOTHING
-from normless_papers.headline import SHOWN_AS, Decided, decide, effect_of
+from normless_papers.headline import SHOWN_AS, Decided, Headline, decide, headlines
 from normless_papers.published import PAPERS
 from normless_papers.reproduce import laboratory_in
 from normless_papers.storage import load
@@ -21,7 +22,7 @@ Fifteen claims of five papers, each decided by the checks that its design names 
 *refuted* where one fails, *holds* where all hold, *open* else. What is refuted comes first. Ours is the effect that
 decides, with its 95 % interval, at a set-up that is named, smaller than the paper's: a verdict is one of that set-up.
 Core-hours are of the training runs; their rows are [`runs.parquet`](runs.parquet), of which `normless report --from
-docs/reproduction/runs.parquet` makes this table and [the page with the figures](claims.html) without training.
+docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without training.
 `make evidence` repeats everything; it resumes.
 """
 
@@ -38,20 +39,41 @@ def front_page_of(out: Path) -> str:
 
 
 def headline_rows(out: Path) -> list[HeadlineRow]:
-    """The same for the page of results, with the artefacts that each rests on."""
-    rows = []
-    for one in decide(lambda name, budget: load(out, name, budget)):
-        claim, printed = one.headline.claim, one.headline.printed
-        ids = [result.id for result in one.results]
-        rows.append(HeadlineRow(claim, printed, _ours(one), SHOWN_AS[one.outcome], one.outcome, one.why, ids))
-    return rows
+    """The same for the pages of results; nothing where no artefact of a headline was carried out."""
+    decided = decide(lambda name, budget: load(out, name, budget))
+    return [_row_of(one) for one in decided] if any(one.results for one in decided) else []
+
+
+def _row_of(one: Decided) -> HeadlineRow:
+    headline, ids = one.headline, [result.id for result in one.results]
+    return HeadlineRow(
+        claim=headline.claim,
+        printed=headline.printed,
+        ours=_ours(one),
+        verdict=SHOWN_AS[one.outcome],
+        word=one.outcome,
+        why=one.why,
+        ids=sorted(ids, key=lambda name: one.shown is None or name != one.shown.id),
+        paper=headline.paper,
+        anchor=_anchor(headline),
+        refuted_if=headline.refuted_if,
+        to_decide=headline.to_decide if one.outcome == "open" else "",
+        command=one.command,
+        budget=one.budget,
+    )
+
+
+def _anchor(headline: Headline) -> str:
+    """Of a headline on its paper's page: its number in the file, which no verdict changes."""
+    return f"claim-{headlines().index(headline) + 1}"
 
 
 def _markdown(place: int, one: Decided, state: RunState) -> str:
     hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
     cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
     authors = PAPERS[one.headline.paper].partition(",")[0]
-    figure = f" ([figure](claims.html#{one.results[0].id}))" if one.results else ""
+    place = f"{one.headline.paper}.html#{_anchor(one.headline)}"
+    figure = f" ([figure]({place}))" if one.results else ""
     ours = f"{_ours(one)}{figure}"
     cells = [f"{one.headline.claim} ({authors})", one.headline.printed, ours, f"**{one.outcome}**", *cost]
     return _row([str(place), *cells, one.why, f"`{one.command}`"])

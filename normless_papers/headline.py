@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -35,6 +34,8 @@ class Headline:
         small: the set-up at the small budget.
         checks: by artefact, how the sentences of the checks that decide it begin, as patterns of `fnmatch`; the first
             is the effect shown.
+        refuted_if: what refutes it, as its design has it.
+        to_decide: what would decide it where it is open, as its design has it; empty if that says nothing.
         note: what else to know; empty if nothing.
     """
 
@@ -42,6 +43,8 @@ class Headline:
     printed: str
     small: str
     checks: Mapping[str, Sequence[str]]
+    refuted_if: str
+    to_decide: str = ""
     note: str = ""
 
     @property
@@ -76,6 +79,11 @@ class Decided:
         """The check whose effect is shown: the first that fails, or else that is undecided, or else the first."""
         order = ("fails", "inconclusive", "holds")
         return min(self.checks, key=lambda one: order.index(one.verdict), default=None)
+
+    @property
+    def shown(self) -> Reproduction | None:
+        """The result whose figure is shown: that of the check whose effect is."""
+        return next((one for one in self.results if self.deciding in one.checks), next(iter(self.results), None))
 
     @property
     def why(self) -> str:
@@ -133,33 +141,6 @@ def _decided(headline: Headline, result_of: Callable[[str, Budget], Reproduction
         results.append(result)
         checks += [check for start in starts for check in result.checks if fnmatchcase(check.claim, f"{start}*")]
     return Decided(headline, results, list({one.claim: one for one in checks}.values()), missing)
-
-
-def effect_of(one: Check) -> str:
-    """The numbers of a check: both sides and their difference, or what was measured, with its 95 % interval."""
-    numbers = dict(one.numbers)
-    half = numbers.get("half_width", math.nan)
-    # Results of an earlier version have no interval.
-    known = f" ± {half:.2g}" if not math.isnan(half) else ""
-    interval = known or (f", standard error {numbers['standard_error']:.2g}" if "standard_error" in numbers else "")
-    if "needed_difference" in numbers:
-        (first, a), (second, b) = list(numbers.items())[:2]
-        names = ("", "") if first == "first" else (f"{_spoken(first)} ", f"{_spoken(second)} ")
-        if math.isnan(a - b):
-            return ", ".join(
-                f"{name}{'at no rate' if math.isnan(x) else f'{x:.4g}'}"
-                for name, x in zip(names, (a, b), strict=True)
-            )
-        return f"{names[0]}{a:.4g}, {names[1]}{b:.4g}: {a - b:+.3g}{interval}"
-    if "low" in numbers:
-        return f"{numbers['measured']:.3g}{interval} (within {numbers['low']:.3g} to {numbers['high']:.3g})"
-    if "control" in numbers:
-        return f"{numbers['accuracy']:.1f} %{interval} (batch norm or control {numbers['control']:.1f} %)"
-    return ", ".join(f"{_spoken(name)} {value:.3g}" for name, value in numbers.items())
-
-
-def _spoken(name: str) -> str:
-    return name.replace("_", " ")
 
 
 def _sentence(one: Check) -> str:

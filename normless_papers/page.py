@@ -16,8 +16,9 @@ from normless.plots import (
     PaperGroup,
     Result,
     inline_svg_text,
-    write_artefacts,
+    write_artefact_pages,
 )
+from normless_papers.compared import compared, left_of
 from normless_papers.formatting import fact_texts, spoken, table_of, text_of
 from normless_papers.front_page import headline_rows
 from normless_papers.published import PAPERS, published
@@ -37,24 +38,33 @@ ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings o
 
 
 def write_page_of(out: Path, path: Path | None = None) -> Path:
-    """Write the page of all results in a folder to `index.html` in it, or to another path; returns the path.
+    """Write the pages of all results in a folder, the front page to `index.html` in it or to another path, its own.
 
-    ResultError if there are no results, or one of them cannot be read.
+    Raises:
+        ResultError: there are no results, one of them cannot be read, or the path is that of a paper's page.
     """
+    return write_pages_of(out, path)[0]
+
+
+def write_pages_of(out: Path, path: Path | None = None) -> list[Path]:
+    """As `write_page_of`; returns the front page and, beside it, `PAPER.html` of each paper."""
     results = list(stored(out))
     if not results:
         raise ResultError(f"{out} holds no results; normless reproduce --all --out {out} makes them.")
     page = replace(page_of(results, out), headlines=headline_rows(out))
-    return write_artefacts(page, path or out / "index.html")
+    try:
+        return write_artefact_pages(page, path or out / "index.html")
+    except ValueError as error:
+        raise ResultError(str(error)) from error
 
 
 def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
     """The page of results, in the order of the papers and the budgets, of a folder with their figures."""
     by_id: dict[str, list[Result]] = defaultdict(list)
-    for one in results:
+    for place, one in enumerate(results):
         runs = set(one.runs)
         same = dict.fromkeys(two.id for two in results if two.id != one.id and not runs.isdisjoint(two.runs))
-        by_id[one.id].append(_result(one, list(same), out))
+        by_id[one.id].append(_result(one, list(same), _figure(one, out, f"f{place}")))
     groups = []
     others = {one.id: one.published for one in results if one.entry}
     papers = {**PAPERS, **{entry.paper: entry.paper for entry in others.values()}}
@@ -76,11 +86,12 @@ def page_of(results: Sequence[Reproduction], out: Path) -> ArtefactsPage:
         ]
         not_run = [entry.id for entry in entries if entry.id not in by_id]
         authors, _, work = citation.partition(", ")
-        groups.append(PaperGroup(key, authors, work, cards, not_run))
+        own = [one for one in results if one.published.paper == key]
+        groups.append(PaperGroup(key, authors, work, cards, not_run, _finding(own)))
     return ArtefactsPage(TITLE, _finding(results), CAUTION, groups, _facts(results))
 
 
-def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
+def _result(one: Reproduction, same_runs: Sequence[str], svg: str) -> Result:
     table, left_out = table_of(one)
     effort = {"took": f"{one.seconds:.3g} s"} | ({"training runs": str(len(one.runs))} if one.runs else {})
     return Result(
@@ -90,14 +101,17 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
         error=one.error,
         checks=[
             CheckedClaim(
-                check.claim, check.verdict, [(spoken(name), text_of(value)) for name, value in check.numbers.items()]
+                check.claim,
+                check.verdict,
+                [(spoken(name), text_of(value)) for name, value in left_of(check).items()],
+                compared(check),
             )
             for check in one.checks
         ],
         table=table,
         left_out=left_out,
-        svg=_figure(one, out),
-        caption=f"{one.published.title}, measured at the {one.budget} budget.",
+        svg=svg,
+        caption=_caption(one),
         remarks=one.remarks,
         setup=fact_texts(one.setup) + fact_texts({ASKED.get(name, name): value for name, value in one.asked.items()}),
         provenance=fact_texts({**one.provenance, **effort}),
@@ -105,12 +119,22 @@ def _result(one: Reproduction, same_runs: Sequence[str], out: Path) -> Result:
     )
 
 
-def _figure(one: Reproduction, out: Path) -> str:
-    """The stored figure as an element of the page; empty if there is none."""
+def _caption(one: Reproduction) -> str:
+    """What the figure shows, as far as the result says: model and data, the axes, and what is drawn by name."""
+    said = [f"{one.published.title}, at the {one.budget} budget.", one.figure]
+    said += [
+        f"{name.capitalize()}: {text_of(one.setup[name])}."
+        for name in ("model", "network", "data")
+        if name in one.setup
+    ]
+    return " ".join(filter(None, said))
+
+
+def _figure(one: Reproduction, out: Path, name: str) -> str:
+    """The stored figure as an element of the page, whose ids begin with a name; empty if there is none."""
     path = folder_of(out, one.id, one.budget) / FIGURE
     if not path.exists():
         return ""
-    name = f"{one.id.replace('/', '-')}-{one.budget}"
     said = f"{one.published.title}. {one.figure}" if one.figure else one.published.title
     try:
         return inline_svg_text(path.read_text(encoding="utf-8"), name=name, description=said)

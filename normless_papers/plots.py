@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from normless.plots import BAR_INKS, Law, Plot, series_ink
+import math
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless.plots import BAR_INKS, Law, Plot, new_panels, series_ink
 
 # Exact agreement is drawn here, below any rounding.
 _EXACT = 1e-18
@@ -63,15 +69,31 @@ DIFFERENCES = Plot(
     x_marks=[0],
 )
 
-# A row per method: measured with its deviation, and published as a hollow diamond.
-BESIDE_PUBLISHED = Plot(
+
+def beside_published(table: pd.DataFrame, measured: Plot, x: str, title: str, x_label: str, **options: Any) -> Axes:
+    """Draw measured rows, and below them the published ones on an axis of their own: those are of other networks.
+
+    Args:
+        table: a row per name, with the columns `x` and `published`.
+        measured: how rows are drawn, and `options` of it.
+    """
+    printed = table[table["published"].notna()]
+    upper, *lower = new_panels(1, 2 if len(printed) else 1, width=6.4, height=1.4 + 0.3 * len(table))
+    measured(table, upper, x=x, title=f"{title}: measured here", x_label=x_label, **options)
+    for axes in lower:
+        shown = printed.assign(**{x: printed["published"], "deviation": math.nan, "error": math.nan})
+        measured(shown, axes, x=x, title="Published, of the paper's own set-up", x_label=x_label, **options)
+    return upper
+
+
+# A row per method: measured with its deviation, of test errors in percent.
+TEST_ERRORS = Plot(
     "points",
     lambda table: table.assign(series="measured"),
-    x="measured",
     y="name",
     by="series",
     error="deviation",
-    beside="published",
+    bounds=(0, 100),
 )
 
 # A row per method: the mean at its optimal learning rate with its deviation; hollow did not train.
@@ -81,6 +103,7 @@ OPTIMA_BY_NAME = Plot(
     x="mean",
     hollow="untrained",
     error="deviation",
+    bounds=(0, None),
 )
 
 # A point per parameter of a layer: at the dotted line all summands of its gradient agree in sign.

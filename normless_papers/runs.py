@@ -293,7 +293,7 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """A column of a summary, whose rows `on` names, beside an artefact's published numbers for `BESIDE_PUBLISHED`."""
+    """A column of a summary, whose rows `on` names, beside an artefact's published numbers for `beside_published`."""
     printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
     keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
     numbers = {"measured": measured[column], "deviation": measured[f"{column}_deviation"]}

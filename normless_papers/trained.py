@@ -49,8 +49,9 @@ def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, 
 
 
 def opposite(one: Check) -> Check:
-    """The check that holds where another fails, and is inconclusive where that is."""
-    return check(one.claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **one.numbers)
+    """The check that holds where another fails, and is inconclusive where that is; `needed` is `needed_below`."""
+    numbers = {"needed_below" if name == "needed" else name: value for name, value in one.numbers.items()}
+    return check(one.claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **numbers)
 
 
 def is_control(control: Estimate, chance: float, *, least: float = SHARE) -> bool:

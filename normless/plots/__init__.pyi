@@ -4,6 +4,7 @@ from .artefacts import CheckedClaim as CheckedClaim
 from .artefacts import HeadlineRow as HeadlineRow
 from .artefacts import PaperGroup as PaperGroup
 from .artefacts import Result as Result
+from .artefacts import write_artefact_pages as write_artefact_pages
 from .artefacts import write_artefacts as write_artefacts
 from .axes import name_axes as name_axes
 from .axes import new_axes as new_axes

@@ -1,13 +1,13 @@
-"""The page of artefacts: verdicts by paper, and the published beside the measured numbers of each artefact.
+"""The pages of artefacts: a front page with the verdicts, and by paper what was published beside what was measured.
 
-One self-contained HTML document; without its script it is complete, but cannot be filtered.
+Each is a self-contained HTML document; without its script it is complete, but cannot be filtered.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from normless.plots.page import Table, template
 from normless.plots.palette import VERDICT_INKS, css_variables
+from normless.plots.save import with_shared_styles
 
 # What the checks of a result can rest on, and what that means.
 BASES = {
@@ -26,11 +27,12 @@ BASES = {
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim, its verdict, and the numbers that decide it as (name, number)."""
+    """A claim, its verdict, the numbers that decide it as (name, number), and what of them is compared, in words."""
 
     claim: str
     verdict: str
     numbers: Sequence[tuple[str, str]] = ()
+    compared: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,18 +89,41 @@ class Card:
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A paper: who wrote it and what it is called, its artefacts, and the ids of those not run."""
+    """A paper: who wrote it and what it is called, its artefacts, the ids of those not run, and the finding."""
 
     key: str
     authors: str
     work: str
     cards: Sequence[Card]
     not_run: Sequence[str] = ()
+    finding: str = ""
+
+    @property
+    def file(self) -> str:
+        """The name of its page."""
+        return f"{self.key}.html"
+
+    def of_verdicts(self, *verdicts: str) -> list[Card]:
+        """The artefacts whose result at the last budget has one of these verdicts, in the order of the verdicts."""
+        return [card for verdict in verdicts for card in self.cards if card.results[-1].verdict == verdict]
 
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A headline claim: the paper's number and ours, the verdict and its word, why, and the ids that it rests on."""
+    """A headline claim with what became of it.
+
+    Attributes:
+        printed, ours: the paper's number and ours.
+        verdict, word: one of `normless.plots.VERDICT_INKS`, and what it is called.
+        why: the verdict in words.
+        ids: of the artefacts that it rests on, the one whose figure is shown first.
+        paper: the key of the paper on whose page it stands.
+        anchor: its id there.
+        refuted_if: what refutes it.
+        to_decide: what would decide it; empty where it is decided or nothing is known to.
+        command: that repeats it.
+        budget: at which it was decided.
+    """
 
     claim: str
     printed: str
@@ -107,6 +132,12 @@ class HeadlineRow:
     word: str
     why: str
     ids: Sequence[str]
+    paper: str = ""
+    anchor: str = ""
+    refuted_if: str = ""
+    to_decide: str = ""
+    command: str = ""
+    budget: str = ""
 
 
 @dataclass(frozen=True)
@@ -136,32 +167,78 @@ class ArtefactsPage:
         return sorted({card.kind for card in self.cards})
 
 
-def render_artefacts(page: ArtefactsPage) -> str:
-    """The page as one HTML document: style, script, figures and tables are inside it."""
+def render_artefacts(page: ArtefactsPage, front: str = "index.html") -> dict[str, str]:
+    """The front page by its file's name, and the page of each paper by the name of its file.
+
+    Each is one HTML document: style, script, figures and tables are inside it.
+
+    Raises:
+        ValueError: the front page has the name of a paper's.
+    """
+    papers = {paper.file: paper for paper in page.papers if paper.cards}
+    if front in papers:
+        raise ValueError(f"Expected another name for the front page than {front}, the page of a paper.")
+    return {front: _render(page, None, front)} | {name: _render(page, one, front) for name, one in papers.items()}
+
+
+def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
     mentions = _mentions(page.cards)
     by_basis = [(basis, budget, _verdicts(page.cards, budget, basis)) for budget in page.budgets for basis in BASES]
+    rows = [row for row in page.headlines if paper is None or row.paper == paper.key]
+    drawn = {(card.id, one.budget): one for card in (paper.cards if paper else ()) for one in card.results if one.svg}
+    svgs = {place: one.svg for place, one in drawn.items()}
+    captions = {place: one.caption for place, one in drawn.items()}
+    texts, styles = with_shared_styles(list(svgs.values()))
     return template("artefacts.html.j2").render(
         page=page,
-        summary=[(paper, budget, _verdicts(paper.cards, budget)) for budget in page.budgets for paper in page.papers],
+        paper=paper,
+        front=front,
+        title=f"{paper.authors}: {paper.work}" if paper else page.title,
+        headlines=rows,
+        svgs=dict(zip(svgs, map(Markup, texts), strict=True)),
+        styles=Markup(styles),
+        shown_at=_shown_at(rows, svgs),
+        figures_of=lambda row: [(place, captions[place]) for place in _figures_of(row, svgs)[:1]],
+        summary=[(one, budget, _verdicts(one.cards, budget)) for budget in page.budgets for one in page.papers],
         by_basis=[row for row in by_basis if row[2]],
         bases=BASES,
         inks=VERDICT_INKS,
         colours=css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
-        linked=_linker(mentions),
+        linked=_linker(mentions, paper.key if paper else ""),
         # Not by those that it names itself, where a link stands already.
         mentioned_by={
             name: [other for other, others in mentions.items() if name in others and other not in named]
             for name, named in mentions.items()
         },
-        Markup=Markup,
     )
 
 
+def _figures_of(row: HeadlineRow, drawn: Container[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The figures of a headline claim on its page, the one to be shown first."""
+    return [(name, row.budget) for name in row.ids if (name, row.budget) in drawn]
+
+
+def _shown_at(rows: Sequence[HeadlineRow], drawn: Container[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The figures that stand at a headline claim, with its anchor: at the first of those that show it."""
+    places = dict[tuple[str, str], str]()
+    for row in rows:
+        for place in _figures_of(row, drawn)[:1]:
+            places.setdefault(place, row.anchor)
+    return places
+
+
 def write_artefacts(page: ArtefactsPage, path: Path) -> Path:
-    """Write the page as UTF-8; returns the path."""
+    """Write the front page to a path and each paper's, `PAPER.html`, beside it, as UTF-8; returns the path."""
+    return write_artefact_pages(page, path)[0]
+
+
+def write_artefact_pages(page: ArtefactsPage, path: Path) -> list[Path]:
+    """As `write_artefacts`; returns all paths, that of the front page first."""
+    texts = render_artefacts(page, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(render_artefacts(page), encoding="utf-8")
-    return path
+    for name, text in texts.items():
+        path.with_name(name).write_text(text, encoding="utf-8")
+    return [path.with_name(name) for name in texts]
 
 
 def _verdicts(cards: Sequence[Card], budget: str, basis: str | None = None) -> Counter[str]:
@@ -189,7 +266,12 @@ def _ids(known: Sequence[str]) -> re.Pattern[str]:
     return re.compile(rf"(?<![\w/-])(?:{names})(?![\w-])" if names else r"(?!)")
 
 
-def _linker(known: Iterable[str]) -> Callable[[str], Markup]:
-    """A function from text to markup in which the ids of artefacts link to them."""
+def _linker(known: Iterable[str], paper: str) -> Callable[[str], Markup]:
+    """A function from text to markup in which the ids of artefacts link to them, from the page of a paper."""
     pattern = _ids(list(known))
-    return lambda text: Markup(pattern.sub(r'<a href="#\g<0>">\g<0></a>', str(escape(text))))
+
+    def link(match: re.Match[str]) -> str:
+        key = match[0].partition("/")[0]
+        return f'<a href="{"" if key == paper else f"{key}.html"}#{match[0]}">{match[0]}</a>'
+
+    return lambda text: Markup(pattern.sub(link, str(escape(text))))

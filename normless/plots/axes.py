@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -44,13 +45,32 @@ def style_axes(axes: Axes) -> Axes:
 
 
 def title_axes(axes: Axes, title: str) -> None:
-    """Set the title above the plot at the left, in place of another."""
-    axes.set_title(f"{title}\n", loc="left", fontsize=FONT_SIZE + 1, fontweight="bold", color=TEXT.light, pad=4)
+    """Set the title above the plot at the left, in place of another; it is wrapped to the width of its panel."""
+    axes.set_title(
+        f"{_wrapped(axes, title, FONT_SIZE + 1)}\n",
+        loc="left",
+        fontsize=FONT_SIZE + 1,
+        fontweight="bold",
+        color=TEXT.light,
+        pad=4,
+    )
+
+
+def _wrapped(axes: Axes, text: str, size: float) -> str:
+    """The text in lines that a panel has room for; letters of a size in points are 0.62 of it wide on average."""
+    figure, place = axes.get_figure(root=True), axes.get_subplotspec()
+    if figure is None:
+        return text
+    columns = place.get_gridspec().ncols if place is not None else 1
+    letters = int(72 * figure.get_size_inches()[0] / columns / (0.62 * size))
+    return "\n".join(fill(line, max(letters, 12)) for line in text.split("\n"))
 
 
 def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
     """Set the title and the name of the vertical axis above the plot at the left, the other name below."""
-    title_axes(axes, title)
+    up = _wrapped(axes, up, SMALL_FONT_SIZE)
+    # The name of the vertical axis has the last of the title's lines, and further ones of its own.
+    title_axes(axes, f"{title}" + "\n" * up.count("\n"))
     axes.annotate(
         up,
         xy=(0, 1),
@@ -59,6 +79,7 @@ def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
         textcoords="offset points",
         fontsize=SMALL_FONT_SIZE,
         color=QUIET.light,
+        verticalalignment="bottom" if "\n" in up else "baseline",
     )
     axes.set_xlabel(across, fontsize=SMALL_FONT_SIZE, color=QUIET.light)
 

@@ -43,6 +43,7 @@ class Frame(TypedDict, total=False):
         x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
             as 2ᵏ; a mapping gives the text at each place.
         x_limits, y_limits: None leaves an end to the data.
+        bounds: what a drawn quantity cannot be beyond, such as (0, 100) of percentages: bars end there.
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
         name: form of the names of the series, such as ``"M = {}"``.
@@ -58,6 +59,7 @@ class Frame(TypedDict, total=False):
     y_ticks: Ticks
     x_limits: tuple[float | None, float | None]
     y_limits: tuple[float | None, float | None]
+    bounds: tuple[float | None, float | None]
     x_marks: Sequence[float]
     y_marks: Sequence[float]
     laws: Sequence[Law]

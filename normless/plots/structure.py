@@ -19,9 +19,9 @@ from normless.residual import ResidualMap
 
 # Inches per unit, so that a layer's mark of 6.5 points stands clear of the next.
 UNIT = 0.14
-# The legend needs this many units.
+# The legend needs this many units for four columns of its longest names.
 NARROWEST = 60.0
-LEGEND_COLUMNS = 6
+LEGEND_COLUMNS = 4
 
 TOGETHER: dict[str, Any] = {"linestyle": "none", "markersize": 6.5}
 # By what the legend calls them; a name with an underscore is not in it.

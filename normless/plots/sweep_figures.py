@@ -131,10 +131,11 @@ def optimum_against(
         optima: a row per combination: the columns `series` and `across`, `mean` (not finite for a gap), `deviation`
             (NaN of a single run) and `trainable`.
         across: a numeric column such as depth or batch_size; logarithmic.
-        up: what the means are, with their unit.
+        up: what the means are, with their unit; neither accuracies (%) nor losses are below 0, where bars end.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
-    return _OPTIMUM(optima, ax, x=across, by=series, inks=inks, title=title, y_label=up)
+    bounds = (0, 100) if "%" in up else (0, None)
+    return _OPTIMUM(optima, ax, x=across, by=series, inks=inks, title=title, y_label=up, bounds=bounds)
 
 
 def rate_against(

@@ -1,4 +1,4 @@
-"""``normless report``: a page of the results in a folder, or of what a file of runs decides without training."""
+"""``normless report``: pages of the results in a folder, or of what a file of runs decides without training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="in place of DIR, a file of --runs, whose checks and figures are made anew, without training",
     )
-    parser.add_argument("--page", type=Path | None, default=None, help="the page; DIR/index.html if left out")
+    parser.add_argument(
+        "--page",
+        type=Path | None,
+        default=None,
+        help="the front page; DIR/index.html if left out; a page of each paper stands beside it",
+    )
     parser.add_argument(
         "--claims", type=Path | None, default=None, help="the headline claims as a Markdown table too"
     )
@@ -42,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Write the page and what else is asked for, and say where it is."""
     from normless_papers.front_page import front_page_of
-    from normless_papers.page import write_page_of
+    from normless_papers.page import write_pages_of
     from normless_papers.run_file import rebuilt, write_runs
 
     directory, source, claims = namespace.directory, namespace.source, namespace.claims
@@ -51,7 +56,7 @@ def run(namespace: Namespace) -> int:
     page = namespace.page or (None if source is None else source.with_suffix(".html"))
     written = []
     with nullcontext(directory) if source is None else rebuilt(source) as folder:
-        written.append(write_page_of(folder, page))
+        written += write_pages_of(folder, page)
         if claims is not None:
             claims.write_text(front_page_of(folder), encoding="utf-8")
             written.append(claims)

@@ -13,13 +13,13 @@ from normless.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
 from normless_papers.effort import Effort
-from normless_papers.plots import BESIDE_PUBLISHED
+from normless_papers.plots import TEST_ERRORS, beside_published
 from normless_papers.runs import Runs, carry_out, evidence_of, summary, with_published
 
 RATE = 0.1
 """The largest learning rate that networks with batch norm are trained at by default."""
 
-ERROR = "test error (%); diamonds: published"
+ERROR = "test error (%)"
 
 METHODS: Mapping[str, str] = {"batch_norm": "batch_norm", "xavier_init": "xavier", "fixup": "fixup"}
 
@@ -71,7 +71,7 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
 
 def draw_errors(name: str, measured: pd.DataFrame, on: Sequence[str], title: str, x_label: str = ERROR) -> Axes:
     """Test errors of the rows of a table, with those published."""
-    return BESIDE_PUBLISHED(with_published(name, measured, on, "test_error"), title=title, x_label=x_label)
+    return beside_published(with_published(name, measured, on, "test_error"), TEST_ERRORS, "measured", title, x_label)
 
 
 def draw_curves(

@@ -20,7 +20,7 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.effort import Effort
 from normless_papers.evidence import QUANTITY
-from normless_papers.plots import DIFFERENCES
+from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
 from normless_papers.runs import Runs, carry_out, chosen, estimate
 from normless_papers.trained import LEAST, best_accuracy, chance_of, trains
@@ -183,8 +183,8 @@ def _wide(comparison: DecayComparison, axis: str) -> pd.DataFrame:
 def _draw(comparison: DecayComparison, columns: Sequence[str]) -> Axes:
     """The differences to L2 on the weights alone of some columns, with the published ones."""
     table = _with_printed(comparison, columns, "published")
-    title, x_label = "L2 on the γ of one role", f"{POINTS}; diamonds: published"
-    return DIFFERENCES(table, y=L2, beside="published", inks=INKS, title=title, x_label=x_label, groups="model")
+    title, options = "L2 on the γ of one role", {"y": L2, "inks": INKS, "groups": "model"}
+    return beside_published(table, DIFFERENCES, "difference", title, POINTS, **options)
 
 
 def _with_printed(comparison: DecayComparison, choices: Sequence[str], name: str) -> pd.DataFrame:

@@ -61,7 +61,10 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         panels, inks = new_panels(1, 2, width=4.9, height=3.2), inks_of({method: scheme_of(method) for method in RUN})
         labels = {ACCURACY: ("Test accuracy", "percent"), LOSS: ("Training loss with the L2 term", "nats")}
         for axes, (metric, (title, label)) in zip(panels, labels.items(), strict=True):
-            OPTIMA_BY_NAME(runs.optima(metric), axes, y="method", inks=inks, title=title, x_label=label)
+            bounds = (0, 100 if metric == ACCURACY else None)
+            OPTIMA_BY_NAME(
+                runs.optima(metric), axes, y="method", inks=inks, title=title, x_label=label, bounds=bounds
+            )
         return panels[0]
 
     # Both optima of every method, side by side as they are printed.

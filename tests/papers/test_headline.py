@@ -14,22 +14,25 @@ from made_up_runs import Ending, made_up
 from synthetic_results import made_up as result_of
 
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import Check, Verdict, larger, replicates
+from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
+from normless_papers.compared import compared, effect_of, left_of
 from normless_papers.headline import (
     DECIDING,
     Decided,
     Headline,
     decide,
-    effect_of,
     headline_artefacts,
     headlines,
 )
 from normless_papers.published import published
 from normless_papers.reproduce import laboratory_in
+from normless_papers.trained import opposite, trains
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
-CLAIM = Headline("It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]})
+CLAIM = Headline(
+    "It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not"
+)
 
 
 def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:
@@ -127,10 +130,26 @@ def test_an_effect_has_its_interval() -> None:
     pairs = larger("It is larger.", spread.scaled(2), spread)
     # Differences 1, 2, 3: mean 2, standard error 1/√3, and t's 97.5 % quantile with 2 degrees of freedom is 4.3027.
     assert pairs.numbers["half_width"] == pytest.approx(4.302653 / 3**0.5, rel=1e-6)
-    assert effect_of(pairs) == "4, 2: +2 ± 2.5"
+    assert effect_of(pairs) == "first 4 vs second 2, needs first > second: +2 ± 2.5"
     shares = Check("In every draw.", "holds", {"share_of_draws": 0.75, "draws": 4.0})
     untrained = Check("It is above.", "inconclusive", {"control_scheme": 4.0, "other": nan, "needed_difference": 0.0})
-    assert effect_of(untrained) == "control scheme 4, other at no rate"
-    assert effect_of(shares) == "share of draws 0.75, draws 4"
+    assert effect_of(untrained) == "control scheme 4 vs other unknown, needs control scheme > other"
+    assert effect_of(shares) == "in 75 % of 4 draws, needs all"
     earlier = Check("It is within.", "holds", {"measured": 0.3, "low": 0.0, "high": 1.0, "standard_error": 0.1})
-    assert effect_of(earlier) == "0.3, standard error 0.1 (within 0 to 1)"
+    assert effect_of(earlier) == "measured 0.3, standard error 0.1, needs 0 to 1"
+
+
+def test_both_sides_and_what_is_needed_are_said() -> None:
+    one, other = Estimate(33.5, 1.0, 4, name="A"), Estimate(95.0, 1.0, 4, name="B")
+    plain = larger("A is above B.", one, other)
+    assert compared(plain).startswith("A 33.5 vs B 95, needs A > B: -61.5 ± ")
+    assert left_of(plain) == {"pairs": 0}
+    assert "needs A > B − 1: " in compared(larger("A is at least B less 1.", one, other, by=-1))
+    stops = opposite(trains("It stops.", Estimate(12.0), Estimate(90.0), 10.0))
+    # Half of the gain of 80 points over 10 %.
+    assert compared(stops) == "accuracy 12.0 % ± 0 vs control 90.0 %, needs < 50.0 % (half of the control's gain)"
+    assert compared(Check("It is 3.", "holds", {"value": 3.0})) == ""
+
+
+def test_what_refutes_a_claim_is_said_of_each() -> None:
+    assert all(len(one.refuted_if) > 20 for one in headlines())

@@ -14,7 +14,7 @@ from synthetic_results import figure, made_up
 from normless.plots import save_svg
 from normless.plots.save import inline_svg
 from normless_papers.claims import Check
-from normless_papers.page import write_page_of
+from normless_papers.page import write_page_of, write_pages_of
 from normless_papers.reproduction import ResultError
 from normless_papers.storage import FIGURE, RESULT, folder_of, save
 
@@ -70,7 +70,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_nothing_of_a_hostile_result_runs_or_loads(folder: Path, visit: Any) -> None:
-    path = write_page_of(folder)
+    _, path = write_pages_of(folder)
     page, asked, said = visit(path)
     assert page.title() != "stolen"
     assert asked == [path.as_uri()]
@@ -82,7 +82,7 @@ def test_nothing_of_a_hostile_result_runs_or_loads(folder: Path, visit: Any) -> 
 
 
 def test_the_policy_alone_holds_too(folder: Path, visit: Any) -> None:
-    path = write_page_of(folder)
+    _, path = write_pages_of(folder)
     text = path.read_text("utf-8")
     path.write_text(text.replace("<main>", f'<main>{SVG}<script>{STEAL}</script><img src=x onerror="{STEAL}">', 1))
     page, asked, said = visit(path)
@@ -98,7 +98,7 @@ def test_a_figure_in_the_page_looks_as_it_was_drawn(tmp_path: Path, visit: Any) 
     axes = figure()
     raw = save_svg(axes, tmp_path / "raw.svg").read_text("utf-8").partition("<svg")
     save(made_up("fixup/table-1"), axes, tmp_path)
-    page, _, _ = visit(write_page_of(tmp_path))
+    page, _, _ = visit(write_pages_of(tmp_path)[1])
     shown = page.locator("figure svg").evaluate("one => one.outerHTML")
     assert shown.startswith("<svg")
     policy = page.locator("meta[http-equiv]").evaluate("one => one.outerHTML")

@@ -9,7 +9,7 @@ import pytest
 
 from normless.cli import main
 from normless_papers.artefact import ARTEFACTS, artefact_of
-from normless_papers.page import write_page_of
+from normless_papers.page import write_pages_of
 from normless_papers.published import UnknownArtefactError
 from normless_papers.reproduce import reproduce
 from normless_papers.storage import stored
@@ -65,7 +65,7 @@ def test_it_is_reproduced_stored_and_shown(source: str, tmp_path: Path) -> None:
     assert ARTEFACTS[name].published.claim == "The mean is 0."
     (back,) = stored(out)
     assert back.to_dict() == one.to_dict()
-    assert name in write_page_of(out).read_text("utf-8")
+    assert name in write_pages_of(out)[1].read_text("utf-8")
     # It is found by its id as well, once its file has been read.
     assert reproduce(name, out=out).to_dict() == one.to_dict()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 
@@ -10,11 +12,12 @@ import pandas as pd
 import pytest
 from synthetic_results import fill, made_up
 
+from normless.plots import heat_map, lines, save_svg
 from normless_papers.formatting import fact_texts, table_of, text_of
-from normless_papers.page import page_of, write_page_of
+from normless_papers.page import page_of, write_page_of, write_pages_of
 from normless_papers.published import PAPERS, published
 from normless_papers.reproduction import ResultError
-from normless_papers.storage import save, stored
+from normless_papers.storage import FIGURE, save, stored
 
 
 def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:
@@ -28,18 +31,41 @@ def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:
     assert all(result.svg.startswith("<svg") for card in page.cards for result in card.results)
 
 
-def test_the_page_is_one_file_whose_links_lead_somewhere(tmp_path: Path) -> None:
+def test_a_page_for_each_paper_whose_links_lead_somewhere(tmp_path: Path) -> None:
     fill(tmp_path, [name for name in published() if name.startswith(("fixup/", "zeroinit/"))])
-    path = write_page_of(tmp_path)
-    assert path == tmp_path / "index.html"
-    text = path.read_text("utf-8")
-    assert "://" not in text
-    ids = re.findall(r'\sid="([^"]+)"', text)
-    assert len(ids) == len(set(ids))
-    links = re.findall(r'\shref="([^"]+)"', text)
-    assert links
-    assert {unescape(link) for link in links} <= {f"#{name}" for name in ids}
-    assert "Not carried out: skipinit/batch-norm-definition" in text
+    pages = {path.name: path.read_text("utf-8") for path in write_pages_of(tmp_path)}
+    assert list(pages) == ["index.html", "zeroinit.html", "fixup.html"]
+    ids = {name: re.findall(r'\sid="([^"]+)"', text) for name, text in pages.items()}
+    for name, text in pages.items():
+        assert "://" not in text
+        assert len(ids[name]) == len(set(ids[name]))
+        links = [unescape(link).partition("#") for link in re.findall(r'\shref="([^"]+)"', text)]
+        assert links
+        for file, _, fragment in links:
+            assert not fragment or fragment in ids[file or name]
+            assert (file or name) in pages
+
+
+def test_every_page_of_all_artefacts_is_small(tmp_path: Path) -> None:
+    """With a figure of 2560 cells, as a heat map of examples and classes has, or a curve of 2000 points in each."""
+    fill(tmp_path)
+    cells = pd.DataFrame([{"x": x, "y": y, "value": x * y % 7} for x in range(128) for y in range(20)])
+    curve = pd.DataFrame({"x": range(2000), "y": [math.sin(place / 30) for place in range(2000)], "scheme": "fixup"})
+    for name, axes in (
+        ("cells", heat_map(cells, x="x", y="y", value="value")),
+        ("curve", lines(curve, x="x", y="y")),
+    ):
+        save_svg(axes, tmp_path / f"{name}.svg")
+    for place, path in enumerate(sorted(tmp_path.glob(f"artefacts/*/*/*/{FIGURE}"))):
+        shutil.copy(tmp_path / ("cells.svg", "curve.svg")[place % 2], path)
+    sizes = {path.name: path.stat().st_size for path in write_pages_of(tmp_path)}
+    assert max(sizes.values()) < 1e6
+
+
+def test_a_papers_page_is_not_the_front_page(tmp_path: Path) -> None:
+    save(made_up("fixup/table-1"), None, tmp_path)
+    with pytest.raises(ResultError, match=r"another name for the front page than fixup\.html"):
+        write_page_of(tmp_path, tmp_path / "fixup.html")
 
 
 def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
@@ -52,9 +78,9 @@ def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
 
 def test_an_error_and_its_sentence_are_shown(tmp_path: Path) -> None:
     save(made_up("fixup/table-1", error="No <memory> was left."), None, tmp_path)
-    text = write_page_of(tmp_path, tmp_path / "elsewhere" / "page.html").read_text("utf-8")
-    assert "No &lt;memory&gt; was left." in text
-    assert "Of 1 artefacts at the smoke budget, 1 ended in an error." in text
+    front, page = (path.read_text("utf-8") for path in write_pages_of(tmp_path, tmp_path / "elsewhere" / "page.html"))
+    assert "No &lt;memory&gt; was left." in page
+    assert "Of 1 artefacts at the smoke budget, 1 ended in an error." in front
 
 
 def test_an_empty_folder_is_told(tmp_path: Path) -> None:

@@ -114,7 +114,8 @@ def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> N
     page = Path(facts["page"])
     assert page == tmp_path / "index.html"
     assert page.stat().st_size == facts["bytes"]
-    assert "fixup/fixup" in page.read_text("utf-8")
+    assert list(facts["files"]) == [str(page), str(tmp_path / "fixup.html")]
+    assert "fixup/fixup" in (tmp_path / "fixup.html").read_text("utf-8")
     assert main(["report", str(tmp_path), "--page", str(tmp_path / "p.html")]) == 0
     assert f"wrote {tmp_path / 'p.html'}" in capsys.readouterr().out
 

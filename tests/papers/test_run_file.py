@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +12,7 @@ import pytest
 
 from normless_papers.front_page import front_page_of
 from normless_papers.headline import headlines
-from normless_papers.page import write_page_of
+from normless_papers.page import write_pages_of
 from normless_papers.reproduction import ResultError
 from normless_papers.run_file import MissingRunsError, rebuilt, write_runs
 
@@ -28,10 +30,32 @@ def test_the_committed_front_page_is_that_of_the_committed_runs(folder: Path) ->
 
 
 def test_the_page_has_the_claims_and_figures(folder: Path, tmp_path: Path) -> None:
-    text = write_page_of(folder, tmp_path / "page.html").read_text(encoding="utf-8")
-    assert text.count("<svg") > 0
+    front, *papers = [path.read_text(encoding="utf-8") for path in write_pages_of(folder, tmp_path / "page.html")]
+    assert len(papers) == len({one.paper for one in headlines()})
+    assert "<svg" not in front
+    assert all("<svg" in text for text in papers)
     for one in headlines():
-        assert one.claim in text.replace("&#39;", "'")
+        assert one.claim in unescape(front)
+        own = [unescape(text) for text in papers if one.claim in unescape(text)]
+        assert len(own) == 1
+        assert one.refuted_if in own[0]
+
+
+def test_the_committed_pages_say_what_the_committed_runs_decide(folder: Path, tmp_path: Path) -> None:
+    """The claims; date, machine and seconds of the checks are those of the rebuilding."""
+    pages = write_pages_of(folder, tmp_path / "claims.html")
+    for path in pages:
+        assert path.stat().st_size < 1e6
+        assert _claims(path) == _claims(COMMITTED.with_name(path.name))
+    assert sum(len(_claims(path)) for path in pages[1:]) == len(headlines())
+
+
+def _claims(path: Path) -> list[str]:
+    """The claims on a page, without their figures."""
+    text = re.sub(r"<svg.*?</svg>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(
+        r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL
+    )
 
 
 def test_the_file_written_anew_has_the_same_rows(folder: Path, tmp_path: Path) -> None:

@@ -78,12 +78,15 @@ def drawable(values: pd.Series, *, log: bool) -> Numbers:
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
 
-def bar_lengths(values: Numbers, ends: Sequence[Numbers]) -> Numbers | None:
-    """Lengths [2, N] of error bars from their half widths, or from both their ends; 0 where not known."""
+def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbers | None:
+    """Lengths [2, N] of error bars from half widths or both ends, within the frame's bounds; 0 where not known."""
     if not ends:
         return None
     lengths = [values - ends[0], ends[1] - values] if len(ends) == 2 else [ends[0], ends[0]]
-    return np.nan_to_num(np.array(lengths))
+    low, high = frame.get("bounds", (None, None))
+    room = [values - (-np.inf if low is None else low), (np.inf if high is None else high) - values]
+    # A value beyond its bounds, which rounding makes, has no bar to that side.
+    return np.clip(np.nan_to_num(np.array(lengths)), 0.0, np.maximum(np.nan_to_num(room, posinf=np.inf), 0.0))
 
 
 def finish(

@@ -14,6 +14,9 @@ from normless.plots.grammars.frame import begin, finish
 from normless.plots.palette import PAPER, QUIET, SCHEME_INKS, TEXT, Ink
 from normless.plots.plot import Frame, require_columns, require_unique
 
+# More cells than this are an image: as shapes they would be most of a page.
+_MOST_CELLS = 400
+
 
 def heat_map(
     table: pd.DataFrame,
@@ -53,7 +56,7 @@ def heat_map(
         vmax=limit,
         shading="nearest",
         zorder=2,
-        rasterized=matrix.size > 10_000,
+        rasterized=matrix.size > _MOST_CELLS,
     )
     axes.grid(visible=False)
     axes.invert_yaxis()

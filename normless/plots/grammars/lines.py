@@ -81,7 +81,7 @@ def lines(
             if summary or not each:
                 line.draw(ordered, label, linewidth=1.8, linestyle=dashes)
             if ends:
-                line.draw_bars(ordered, ends)
+                line.draw_bars(ordered, ends, frame)
             if column == columns[0]:
                 if hollow:
                     marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
@@ -143,9 +143,9 @@ class _Line:
         style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}
         self.axes.fill_between(ordered[self.x], low, middle + width, **style)
 
-    def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str]) -> None:
+    def draw_bars(self, ordered: pd.DataFrame, ends: Sequence[str], frame: Frame) -> None:
         values = self.values(ordered)
-        bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends])
+        bars = bar_lengths(values, [ordered[end].to_numpy(float) for end in ends], frame)
         style: dict[str, Any] = {"fmt": "none", "ecolor": self.ink.light, "elinewidth": 1, "capsize": 2.5}
         self.axes.errorbar(ordered[self.x].to_numpy(float), values, yerr=bars, zorder=2.5, **style)
 

@@ -63,7 +63,7 @@ def points(
     if not numeric:
         frame.setdefault("size", _rows_size(table, y, groups))
         axes = begin(ax, frame)
-        _draw_rows(axes, table, (x, y, by or y), (hollow, beside, beside_marker, groups), ends, inks)
+        _draw_rows(axes, table, (x, y, by or y), (hollow, beside, beside_marker, groups), ends, inks, frame)
         finish(axes, {**frame, "names": "none"}, x=x)
         return _style_rows(axes, table, y, groups)
     axes, curves = begin(ax, frame), list[Curve]()
@@ -121,6 +121,7 @@ def _draw_rows(
     options: tuple[str | None, str | None, str, str | None],
     ends: Sequence[str],
     inks: Mapping[str, Ink] | None,
+    frame: Frame,
 ) -> None:
     """Draw each row's point, its bar, and its reference mark.
 
@@ -145,7 +146,7 @@ def _draw_rows(
             axes.errorbar(
                 [row[x]],
                 [height],
-                xerr=bar_lengths(np.array([row[x]]), [np.array([row[end]], dtype=float) for end in ends]),
+                xerr=bar_lengths(np.array([row[x]]), [np.array([row[end]], dtype=float) for end in ends], frame),
                 color=ink.light,
                 marker=ink.marker,
                 markersize=6.5,

@@ -1,6 +1,13 @@
 "use strict";
 (() => {
   const form = document.querySelector("form.filters");
+  if (!form) {
+    // On the front page: a link of before the papers had pages leads on to an artefact.
+    const file = `${decodeURIComponent(location.hash.slice(1)).split("/")[0]}.html`;
+    const link = [...document.querySelectorAll("th a")].find((one) => one.getAttribute("href") === file);
+    if (link) location.replace(file + location.hash);
+    return;
+  }
   const status = form.querySelector("[role=status]");
   const cards = [...document.querySelectorAll("article")].map((article) => ({
     article,
@@ -9,7 +16,7 @@
     badges: [...article.querySelectorAll(".badges .badge")],
     text: [...article.querySelectorAll("[data-words]")].map((part) => part.textContent).join(" ").toLowerCase(),
   }));
-  const papers = [...document.querySelectorAll(".paper")];
+  const parts = [...document.querySelectorAll(".part")];
 
   const show = () => {
     const asked = Object.fromEntries(new FormData(form));
@@ -20,13 +27,12 @@
         (!asked.verdict || dataset.verdict === asked.verdict) && (!asked.budget || dataset.budget === asked.budget));
       results.forEach((result, i) => { result.hidden = !fits[i]; badges[i].hidden = !fits[i]; });
       article.hidden = !(fits.includes(true)
-        && (!asked.paper || article.dataset.paper === asked.paper)
         && (!asked.kind || article.dataset.kind === asked.kind)
         && words.every((word) => text.includes(word)));
       shown += !article.hidden;
     }
     const filtered = Object.values(asked).some(Boolean);
-    for (const paper of papers) paper.hidden = filtered && !paper.querySelector("article:not([hidden])");
+    for (const part of parts) part.hidden = filtered && !part.querySelector("article:not([hidden])");
     const said = `${shown} of ${cards.length} artefacts`;
     if (status.textContent !== said) status.textContent = said;
   };
