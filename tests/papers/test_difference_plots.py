@@ -10,7 +10,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from normless.plots import SCHEME_INKS, lines
-from normless_papers.plots import DIFFERENCES
+from normless_papers.plots import DIFFERENCES, TEST_ERRORS, beside_published
 
 INKS = {"one": SCHEME_INKS["fixup"], "two": SCHEME_INKS["skipinit"]}
 
@@ -45,6 +45,16 @@ def test_published_differences_are_hollow_diamonds() -> None:
     diamonds = [line for line in axes.lines if line.get_label() == "_beside"]
     assert [float(line.get_xdata()[0]) for line in diamonds] == [0.5, 2.0]  # type: ignore[index, arg-type]
     assert {line.get_marker() for line in diamonds} == {"D"}
+
+
+def test_published_numbers_have_an_axis_of_their_own() -> None:
+    rows = [{"name": "fixup", "measured": 60.0, "deviation": 50.0, "published": 7.0}]
+    axes = beside_published(pd.DataFrame(rows), TEST_ERRORS, "measured", "Errors", "test error (%)")
+    upper, lower = axes.figure.axes
+    drawn = [[float(one.lines[0].get_xdata()[0]) for one in panel.containers] for panel in (upper, lower)]
+    assert drawn == [[60.0], [7.0]]
+    # A deviation of 50 points about 60 % ends at 100 %.
+    assert upper.containers[0].lines[2][0].get_segments()[0][:, 0].tolist() == [10.0, 100.0]
 
 
 def test_a_line_per_series_through_its_means_and_a_thin_one_per_run() -> None:
