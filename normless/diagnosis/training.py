@@ -100,6 +100,21 @@ class Training:
             past.clear()
             self._jump = None
 
+    def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
+        """The finding that the training stops at a diverged loss, if no recent one says what happened."""
+        said = (one for one in self.findings if one.kind in ("not_finite", "jump"))
+        if any(one.evidence["step"] > step - FEW for one in said):
+            return
+        gradients = self._gradients[-1] if self._gradients else {}
+        largest = max(gradients, key=gradients.__getitem__, default="")
+        words = (
+            f"the largest gradient, of norm {gradients[largest]:.3g}, is that of {largest}"
+            if largest
+            else "no gradient was seen"
+        )
+        _, place, words = self._jump or (loss, largest, words)
+        yield from self._new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
+
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """The first layer in order of execution whose output jumps, else the one whose gradient jumps most."""
         sizes = as_floats(outputs.sizes) if outputs else {}

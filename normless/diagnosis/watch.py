@@ -83,6 +83,12 @@ class Watch:
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
         return value
 
+    def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
+        """Say what is known of the loss at which a training stops, also before the optimizer's step."""
+        if self._now.losses:
+            self._look(optimizer)
+        self._say(self._training.judge_end(step, loss))
+
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What went wrong so far, with numbers, theory and cure; `evidence["step"]` is the step."""

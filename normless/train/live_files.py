@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import time
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from normless.diagnosis import Watch
 from normless.train.directory import RunDirectory
 from normless.train.durable_files import replaced
 from normless.train.result import Report, Row
 from normless.train.run_listener import RunListener, RunStart
+
+if TYPE_CHECKING:
+    from normless.diagnosis import Watch
 
 SECONDS = 1.0
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless.diagnosis import Watch
 from normless.divergence import first_diverged
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
@@ -34,6 +33,9 @@ from normless.train.schedules import set_rate
 from normless.train.sharding import Sharded
 from normless.train.synchronized import synchronized
 from normless.train.task import EpochTraining, Task
+
+if TYPE_CHECKING:
+    from normless.diagnosis import Watch
 
 # On an accelerator, reading losses waits for all work in flight, so they are read together.
 STEPS_BETWEEN_READS = 25
@@ -146,7 +148,12 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
     # Of the parameters as they are now, parts of them where they are sharded.
     optimizer: Any = fabric.setup_optimizers(task.build_optimizer(network, structure))
     clipped = task.clipped_parameters(network, structure)
-    watch = Watch(wrapped.module) if watched else None
+    watch = None
+    if watched:
+        # Only a watched training needs the checks of `diagnose`, which take a while to import.
+        from normless.diagnosis import Watch
+
+        watch = Watch(wrapped.module)
     return Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
 
 

@@ -221,6 +221,7 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pau
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
             if row is None:
+                _say_diverged(training, epoch, trained)
                 return _result(training, curves, trained)
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
@@ -232,6 +233,15 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pau
         curves.close()
         if training.watch is not None:
             training.watch.close()
+
+
+def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
+    """Tell the watch, if there is one, of the loss at which the training stops."""
+    if training.watch is not None and trained.diverged is not None:
+        step = epoch * training.task.steps_per_epoch + trained.diverged + 1
+        # Hooks see torch's own optimizer, inside Fabric's.
+        optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
+        training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
 
 
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:

@@ -89,6 +89,25 @@ def test_findings_of_before_an_interruption_stay(tmp_path: Path) -> None:
     LiveFiles(place, None).on_start(RunStart(CONFIG, 4, ()))
 
 
+@pytest.mark.parametrize(
+    ("scheme", "rate", "kinds"),
+    [("none(keep_scale=False)", 0.1, ["diverged"]), ("none", 1e9, ["not_finite", "diverged"])],
+)
+def test_a_divergence_within_the_first_steps_is_a_finding(
+    tmp_path: Path, scheme: str, rate: float, kinds: list[str]
+) -> None:
+    config = replace(CONFIG, model="normless:wide_resnet(depth=64, width=1)", scheme=scheme, rate=rate, epochs=1)
+    with pytest.warns(WatchWarning):
+        result = train(config, tmp_path, watch=True)
+    assert result.outcome == "diverged"
+    last = pd.read_parquet(tmp_path / "steps.parquet").iloc[-1]
+    (finding,) = json.loads((tmp_path / "findings.json").read_text())
+    assert finding["kind"] in kinds
+    assert (finding["step"], finding["where"] != [""]) == (last["step"], True)
+    if finding["kind"] == "diverged":
+        assert finding["evidence"]["loss"] == last["loss"] > 1000
+
+
 def test_several_processes_are_not_watched(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="watched in one process, got devices=2"):
         train(replace(CONFIG, devices=2), tmp_path / "run", watch=True)
