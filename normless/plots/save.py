@@ -99,7 +99,7 @@ def with_shared_styles(svgs: Sequence[str]) -> tuple[list[str], str]:
     def shared(match: re.Match[str]) -> str:
         return f'class="{names[match[1]]}"' if match[1] in names else match[0]
 
-    sheet = "\n".join(f"svg .{name} {{ {style} }}" for style, name in names.items())
+    sheet = "\n".join(f"svg.{name}, svg .{name} {{ {style} }}" for style, name in names.items())
     return [_PLAIN_STYLE.sub(shared, svg) for svg in svgs], sheet
 
 

@@ -130,7 +130,7 @@ def test_styles_that_come_again_are_classes() -> None:
     plain, quoted = "fill: #ff0000", "font-family: 'a}b'"
     svgs = [f'<svg><path style="{plain}" /><text style="{quoted}" /></svg>'] * 2
     shared, sheet = with_shared_styles([*svgs, '<svg><path style="fill: none" /></svg>'])
-    assert sheet == "svg .s0 { fill: #ff0000 }"
+    assert sheet == "svg.s0, svg .s0 { fill: #ff0000 }"
     # A brace would end the rule, and what comes once saves nothing.
     assert shared[0] == f'<svg><path class="s0" /><text style="{quoted}" /></svg>'
     assert shared[2] == '<svg><path style="fill: none" /></svg>'
