@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
 from normless.plots import accuracy_against_epoch, accuracy_against_rate, series_ink
-from normless_papers.plots import BESIDE_PUBLISHED
+from normless_papers.plots import TEST_ERRORS, beside_published
 
 INKS = {"first": series_ink(0), "second": series_ink(1)}
 
@@ -78,12 +78,16 @@ def test_runs_that_do_not_train_are_hollow() -> None:
 def test_every_method_has_its_row(values: list[tuple[float, float, float]]) -> None:
     table = pd.DataFrame(values, columns=["measured", "deviation", "published"])
     table["name"] = [f"method_{place}" for place in range(len(values))]
-    axes = BESIDE_PUBLISHED(table, title="Errors")
-    published = [line.get_data() for line in axes.get_lines() if line.get_label() == "_beside"]
-    assert [(float(x[0]), y[0]) for x, y in published] == [(value[2], place) for place, value in enumerate(values)]
-    assert [label.get_text() for label in axes.get_yticklabels()] == [
-        f"method {place}" for place in range(len(values))
-    ]
+    upper = beside_published(table, TEST_ERRORS, "measured", "Errors", "percent")
+    figure = upper.get_figure()
+    assert figure is not None
+    for axes, column in zip(figure.axes, (0, 2), strict=True):
+        drawn = [
+            (float(one.get_xdata()[0]), one.get_ydata()[0]) for one in axes.get_lines() if one.get_marker() != "|"
+        ]
+        assert drawn == [(value[column], place) for place, value in enumerate(values)]
+        names = [label.get_text() for label in axes.get_yticklabels()]
+        assert names == [f"method {place}" for place in range(len(values))]
 
 
 def test_missing_columns_are_named() -> None:
@@ -93,4 +97,4 @@ def test_missing_columns_are_named() -> None:
     with pytest.raises(ValueError, match="rate"):
         accuracy_against_rate(empty, series="network", inks=INKS, title="")
     with pytest.raises(ValueError, match="measured"):
-        BESIDE_PUBLISHED(empty)
+        TEST_ERRORS(empty, x="measured")
