@@ -58,9 +58,14 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
 
     Raises:
         ValueError: there is no such scheme or edit, or it does not take an argument or its value.
+        TypeError: it is no scheme, text or function, as where example inputs stand in the place of the scheme.
     """
     if isinstance(name, Scheme):
         return name
+    if not isinstance(name, str) and not callable(name):
+        raise TypeError(
+            f"Expected a scheme or its name, such as 'fixup', got an object of type {type(name).__name__}."
+        )
     terms = split_terms(name) if isinstance(name, str) else [SCHEMES.text_of(name)]
     first, *further = map(absolute, terms)
     own, written = parse_call(first)

@@ -72,8 +72,7 @@ def _markdown(place: int, one: Decided, state: RunState) -> str:
     hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
     cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
     authors = PAPERS[one.headline.paper].partition(",")[0]
-    place = f"{one.headline.paper}.html#{_anchor(one.headline)}"
-    figure = f" ([figure]({place}))" if one.results else ""
+    figure = f" ([figure]({one.headline.paper}.html#{_anchor(one.headline)}))" if one.results else ""
     ours = f"{_ours(one)}{figure}"
     cells = [f"{one.headline.claim} ({authors})", one.headline.printed, ours, f"**{one.outcome}**", *cost]
     return _row([str(place), *cells, one.why, f"`{one.command}`"])

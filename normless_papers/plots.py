@@ -81,7 +81,8 @@ def beside_published(table: pd.DataFrame, measured: Plot, x: str, title: str, x_
     upper, *lower = new_panels(1, 2 if len(printed) else 1, width=6.4, height=1.4 + 0.3 * len(table))
     measured(table, upper, x=x, title=f"{title}: measured here", x_label=x_label, **options)
     for axes in lower:
-        shown = printed.assign(**{x: printed["published"], "deviation": math.nan, "error": math.nan})
+        shown = printed.assign(deviation=math.nan, error=math.nan)
+        shown[x] = printed["published"]
         measured(shown, axes, x=x, title="Published, of the paper's own set-up", x_label=x_label, **options)
     return upper
 

@@ -93,6 +93,10 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
     is_index = targets.dtype in (torch.int64, torch.uint8)
     if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         return finding("label_shape", 0.99, (), evidence)
+    if logits.dim() > 2 and targets.shape == logits.shape[:-1] != (len(logits), *logits.shape[2:]):
+        # The message of torch may be of a label that is beyond the length of a text.
+        evidence["message"] = "the classes are the last axis of the outputs, and the loss takes the second for them"
+        return finding("label_shape", 0.99, (), evidence)
     if not is_index and targets.dim() == logits.dim() - 1:
         return finding("label_type", 0.99, (), evidence)
     kept = targets[targets != IGNORED]

@@ -103,7 +103,7 @@ class Training:
     def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
         """The finding that the training stops at a diverged loss, if no recent one says what happened."""
         said = (one for one in self.findings if one.kind in ("not_finite", "jump"))
-        if any(one.evidence["step"] > step - FEW for one in said):
+        if any(float(one.evidence["step"]) > step - FEW for one in said):
             return
         gradients = self._gradients[-1] if self._gradients else {}
         largest = max(gradients, key=gradients.__getitem__, default="")

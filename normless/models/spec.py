@@ -171,9 +171,9 @@ def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:
     """What the function of a file or module returned: a network, or one and its inputs."""
     model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
-        returns = f"{spec} returned a {type(model).__name__}"
+        returns = f"{spec} returned an object of type {type(model).__name__}"
         raise ValueError(f"{returns}, expected a torch.nn.Module, or one and its inputs.")
     if not isinstance(inputs, Tensor | tuple | dict | None):
-        returns = f"{spec} returned inputs that are a {type(inputs).__name__}"
+        returns = f"{spec} returned inputs of type {type(inputs).__name__}"
         raise ValueError(f"{returns}, expected a tensor, a tuple of positional or a dictionary of keyword arguments.")
     return model, inputs

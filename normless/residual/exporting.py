@@ -174,7 +174,8 @@ def _explanation(model: nn.Module, error: Exception) -> str:
         reason = "what it does there depends on the values of a tensor."
         advice = "Decide it by torch.where or torch.cond"
     return (
-        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: {reason} "
+        f"torch.export could not trace this {type(model).__name__}: it stopped in {_place(model, error)}: "
+        f"{reason if reason[-1] in '.…!?' else reason + '.'} "
         f"{advice}, or let the network state its structure by residual_structure() (normless.residual.Structure)."
     )
 

@@ -94,7 +94,7 @@ def test_a_file_of_the_users_own(tmp_path: object) -> None:
             "from torch import nn\ndef net(width=3):\n    return nn.Linear(width, 1)\ndef no():\n    return 3\n"
         )
     assert build_model(f"{path}:net(width=5)").in_features == 5
-    with pytest.raises(ValueError, match=r"returned a int, expected a torch\.nn\.Module"):
+    with pytest.raises(ValueError, match=r"returned an object of type int, expected a torch\.nn\.Module"):
         build_model(f"{path}:no")
 
 

@@ -371,3 +371,8 @@ def test_masks_that_gather_activations_are_followed() -> None:
     net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", x, graph)
     y = model.stem(x)
     torch.testing.assert_close(net(x, graph), 2 * y + model.f(y.relu()) + model.g(y))
+
+
+def test_the_message_of_an_error_and_the_advice_are_two_sentences() -> None:
+    with pytest.raises(UnresolvedStructureError, match=r"channels instead\. Check that forward takes these inputs"):
+        residual_map(nn.Sequential(nn.Conv2d(3, 2, 1), nn.ReLU()), torch.randn(2, 1, 4, 4))
