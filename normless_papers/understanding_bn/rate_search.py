@@ -147,7 +147,7 @@ class RateSearch:
 
     def above(self, claim: str, higher: str, lower: str) -> Check:
         """Whether the highest rate of one network is above another's."""
-        decades = (highest_decade(self.of(name), self.control) for name in (higher, lower))
+        decades = (replace(highest_decade(self.of(name), self.control), name=name) for name in (higher, lower))
         return larger(f"{claim} (log₁₀ of the rates).", *decades)
 
     def is_printed(self, claim: str, measured: float, printed: float) -> Check:
