@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
 from normless.process import available_cores
-from normless.train.pauses import StoppedError
+from normless.train import StoppedError
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published

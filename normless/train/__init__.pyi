@@ -11,6 +11,8 @@ from .durable_files import replaced as replaced
 from .image_task import build_network as build_network
 from .image_task import build_optimizer as build_optimizer
 from .image_task import example_inputs as example_inputs
+from .pauses import StoppedError as StoppedError
+from .pauses import TerminatedError as TerminatedError
 from .result import WINDOW as WINDOW
 from .result import EpochRow as EpochRow
 from .result import Outcome as Outcome

@@ -205,7 +205,10 @@ def test_an_empty_run_and_numbers_that_are_none(opened: Any) -> None:
 
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     write(tmp_path, 3)
-    command = [sys.executable, "-m", "normless", "watch", str(tmp_path)]
+    # A shell starts its background jobs, and so all tests within one, with Ctrl-C ignored.
+    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heeding}; from normless.cli import main; sys.exit(main(['watch', sys.argv[1]]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
