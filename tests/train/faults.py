@@ -31,7 +31,7 @@ from run_helpers import Interrupt, without_seconds
 from normless.errors import NormlessError
 from normless.sweeps import Laboratory
 from normless.train import TrainConfig, train, trained_network
-from normless_papers.page import write_page_of
+from normless_papers.page import write_pages_of
 from normless_papers.reproduce import reproduce
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.fsync")
@@ -215,16 +215,17 @@ ARTEFACT = "understanding-bn/figure-9"
 def _report(folder: Path) -> None:
     """As ``normless reproduce`` of a formula's artefact, and ``normless report``."""
     reproduce(ARTEFACT, out=folder)
-    write_page_of(folder)
+    write_pages_of(folder)
 
 
 def _facts_of_report(folder: Path) -> list[Any]:
-    """The numbers and the checks of the artefact, its figure, and the page but for its dates."""
+    """The numbers and the checks of the artefact, its figure, and the pages but for their dates."""
     one = reproduce(ARTEFACT, out=folder)
-    page = write_page_of(folder).read_text(encoding="utf-8")
+    pages = [path.read_text(encoding="utf-8") for path in write_pages_of(folder)]
     figures = [file.stat().st_size for file in sorted(folder.rglob("figure.*"))]
     checks = [(check.claim, check.verdict, dict(check.numbers)) for check in one.checks]
-    return [one.measured.to_csv(), checks, figures, page.count("<svg"), page.rstrip().endswith("</html>")]
+    drawn, ended = [page.count("<svg") for page in pages], [page.rstrip().endswith("</html>") for page in pages]
+    return [one.measured.to_csv(), checks, figures, drawn, ended]
 
 
 def at_operations(work: Work, step: int, do: Callable[[int], Operation]) -> Iterator[str]:
