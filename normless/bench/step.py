@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from normless.bench.by_hand import Bare, HandWrittenFixup
 from normless.bench.timing import ratio_table, seconds_in_turns
 from normless.conversion import convert
-from normless.folding import fuse_for_inference, train_in_place
+from normless.folding import fuse_for_inference
 from normless.models import resnet_cifar, wide_resnet
 from normless.train.memory import activation_bytes
 
@@ -76,15 +75,9 @@ class StepBench(ImageBench):
 
 
 def measure_step(bench: StepBench) -> pd.DataFrame:
-    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to the bare network.
-
-    Converted networks take steps as they are and by `train_in_place`.
-    """
+    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to the bare network."""
     batch = bench.placed_batch()
-    networks = bench.networks()
-    for scheme in bench.schemes:
-        networks[f"{scheme}, in place"] = train_in_place(deepcopy(networks[scheme]), batch[0])
-    steps = {name: training_step(_opened(network), *batch) for name, network in networks.items()}
+    steps = {name: training_step(_opened(network), *batch) for name, network in bench.networks().items()}
     return _to_bare(seconds_in_turns(steps, bench.rounds))
 
 

@@ -57,7 +57,7 @@ class ConstantActivation(InPlace, nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Of the shape of x."""
-        is_own, is_relu = self.may_overwrite(x), type(self.activation) is nn.ReLU
+        is_own, is_relu = self.inplace, type(self.activation) is nn.ReLU
         shift = self.before + self.after if is_relu else self.before
         if self.scale != 1:
             x, is_own = (x.mul_(self.scale) if is_own else x * self.scale), True

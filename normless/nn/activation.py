@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
-from normless.nn.in_place import InPlace
 from normless.nn.kept_once import ShiftedReLU, pays
 
 
-class ShiftedActivation(InPlace, TakesParts):
+class ShiftedActivation(TakesParts):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
@@ -40,7 +39,7 @@ class ShiftedActivation(InPlace, TakesParts):
     def forward(self, x: Tensor) -> Tensor:
         parts, is_relu = (self.input_bias, self.output_bias), type(self.activation) is nn.ReLU
         if is_relu and self.output_bias is not None and not _is_watched(self.activation) and pays(x, *parts):
-            return cast(Tensor, ShiftedReLU.apply(x, *parts, self.may_overwrite(x)))
+            return cast(Tensor, ShiftedReLU.apply(x, *parts))
         if self.input_bias is not None:
             x = x + self.input_bias.to(x.dtype)
         y = cast(Tensor, self.activation(x))

@@ -23,7 +23,7 @@ def pays(x: Tensor, *parts: Tensor | None) -> bool:
     Compilers, exports, `torch.func` and modes that watch operators see the operators.
     """
     return (
-        nothing_watches()
+        not torch.compiler.is_compiling()
         and type(x) is Tensor
         and x.is_cpu
         and x.numel() >= SMALLEST
@@ -31,13 +31,6 @@ def pays(x: Tensor, *parts: Tensor | None) -> bool:
         and all(part is None or part.dtype == x.dtype for part in parts)
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-    )
-
-
-def nothing_watches() -> bool:
-    """Whether operators run as they are called: no compiler, export, transform or mode sees them."""
-    return (
-        not torch.compiler.is_compiling()
         and not torch._C._are_functorch_transforms_active()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch.autograd.forward_ad._current_level < 0
@@ -47,17 +40,13 @@ def nothing_watches() -> bool:
 class ShiftedReLU(torch.autograd.Function):
     """relu(x + b₁) + b₂ = max(x + (b₁ + b₂), b₂), of which backward needs the result alone.
 
-    The gradient passes where the result is above b₂; b₁ and b₂ have one element each, b₁ may be None. The result is
-    in the place of x if `overwrites`.
+    The gradient passes where the result is above b₂; b₁ and b₂ have one element each, b₁ may be None.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor, overwrites: bool = False) -> Tensor:
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor) -> Tensor:
         ctx.least = after.item()
-        shift = ctx.least if before is None else ctx.least + before.item()
-        if overwrites:
-            ctx.mark_dirty(x)
-        y: Tensor = (x.add_(shift) if overwrites else x + shift).clamp_(min=ctx.least)
+        y: Tensor = (x + (ctx.least if before is None else ctx.least + before.item())).clamp_(min=ctx.least)
         ctx.save_for_backward(y)
         ctx.shape = after.shape
         return y
@@ -67,7 +56,7 @@ class ShiftedReLU(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient, y, ctx.least)
         shifts = (passed if ctx.needs_input_grad[1] else None, gradient if ctx.needs_input_grad[2] else None)
-        return passed, *(None if part is None else part.sum().reshape(ctx.shape) for part in shifts), None
+        return passed, *(None if part is None else part.sum().reshape(ctx.shape) for part in shifts)
 
 
 def shifted_convolution(

@@ -50,14 +50,12 @@ class ResidualSum(InPlace, nn.Module):
             branch = self.norm_branch(branch)
         if self.multiplier is not None:
             branch = branch * per_channel(self.multiplier, branch)
-        if skip.shape == branch.shape and skip.dtype == branch.dtype and self.may_overwrite(branch):
-            scaled = branch if self.branch_factor == 1.0 else branch.mul_(self.branch_factor)
-            total = scaled.add_(skip, alpha=self.skip_factor)
-        elif self.skip_factor == 1.0:
-            total = torch.add(skip, branch, alpha=self.branch_factor)
+        overwrites = self.inplace and skip.shape == branch.shape and skip.dtype == branch.dtype
+        if self.skip_factor == 1.0:
+            total = torch.add(skip, branch, alpha=self.branch_factor, out=branch if overwrites else None)
         else:
             scaled = branch if self.branch_factor == 1.0 else branch * self.branch_factor
-            total = torch.add(scaled, skip, alpha=self.skip_factor)
+            total = torch.add(scaled, skip, alpha=self.skip_factor, out=scaled if overwrites else None)
         if self.factor != 1.0:
             total = total * self.factor
         return total if self.norm_total is None else self.norm_total(total)
