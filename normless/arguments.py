@@ -7,6 +7,7 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -31,12 +32,20 @@ def forward_arguments(
 
     Raises:
         ValueError: they came both ways.
+        InputsError: they are numbers or NumPy arrays, without a tensor.
     """
-    if example_inputs is None:
-        return inputs, dict(kwargs)
-    if inputs or kwargs:
+    positional, named = (inputs, dict(kwargs)) if example_inputs is None else arguments_of(example_inputs)
+    if example_inputs is not None and (inputs or kwargs):
         raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
-    return arguments_of(example_inputs)
+    leaves = tree_leaves((positional, named))
+    if leaves and all(isinstance(one, (int, float, np.ndarray)) for one in leaves):
+        if isinstance(leaves[0], np.ndarray):
+            came, way = f"a NumPy array of shape {leaves[0].shape}", "torch.from_numpy(array)"
+        else:
+            came = "numbers: " + ", ".join(map(str, leaves[:4])) + (", …" if len(leaves) > 4 else "")
+            way = "torch.tensor(numbers), or torch.randn(shape) where they are its shape"
+        raise InputsError(f"Expected tensors as example inputs, got {came}. Pass {way}.")
+    return positional, named
 
 
 def require_network(model: object) -> None:

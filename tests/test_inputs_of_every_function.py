@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.cli.inspection import inspect_network
+from normless.errors import InputsError
 
 
 class Gained(nn.Module):
@@ -140,3 +141,17 @@ def test_inputs_in_the_place_of_the_scheme_are_told() -> None:
     for function in (nl.convert, nl.plan):
         with pytest.raises(TypeError, match=r"Expected a scheme or its name, such as 'fixup', got .* type Tensor\."):
             function(model, IMAGES, "skipinit")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((4, 3, 5, 5), r"got numbers: 4, 3, 5, 5\. Pass .* torch\.randn\(shape\) where they are its shape\."),
+        (IMAGES.tolist(), r"got numbers: .*, …\. Pass torch\.tensor\(numbers\)"),
+        (IMAGES.numpy(), r"got a NumPy array of shape \(4, 3, 5, 5\)\. Pass torch\.from_numpy\(array\)\."),
+    ],
+)
+@pytest.mark.parametrize("name", TAKERS)
+def test_a_shape_a_list_or_an_array_is_refused(name: str, inputs: Any, message: str) -> None:
+    with pytest.raises(InputsError, match=message):
+        TAKERS[name](Gained(), example_inputs=inputs)

@@ -116,7 +116,7 @@ def test_what_is_refuted_comes_first() -> None:
 def test_the_gpu_budget_trains_where_it_is_cut_down(tmp_path: Path) -> None:
     found = artefact_of("fixup/table-1")
     gpu = found.settings["gpu"]["effort"]
-    effort = replace(gpu, data="digits(train=32, test=20)", epochs=1, batch_size=16, replicates=1)
+    effort = replace(gpu, data="digits(train=32, test=20)", epochs=2, batch_size=16, replicates=1)
     with laboratory_in(tmp_path, 1) as laboratory:
         context = Context("gpu", laboratory, tmp_path)
         evidence = found.function(context, effort=effort, xavier_rates=(0.01,))
