@@ -12,6 +12,7 @@ from typing import Any, Literal
 import yaml
 
 from normless.errors import NormlessError
+from normless.registry import did_you_mean
 
 Kind = Literal["algorithm", "analytic", "guideline", "probe", "training"]
 
@@ -89,10 +90,7 @@ def published() -> Mapping[str, Published]:
 
 def published_as(artefact: str) -> Published:
     """The artefact of an id; UnknownArtefactError where there is none."""
-    from difflib import get_close_matches
-
     if artefact not in published():
-        close = get_close_matches(artefact, published(), n=3)
-        meant = f"did you mean {' or '.join(close)}?" if close else "see normless reproduce --list."
-        raise UnknownArtefactError(f"No artefact has the id {artefact!r}; {meant}")
+        meant = did_you_mean(artefact, published()) or " See normless reproduce --list."
+        raise UnknownArtefactError(f"No artefact has the id {artefact!r}.{meant}")
     return published()[artefact]

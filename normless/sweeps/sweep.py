@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from inspect import signature
 from itertools import product
 from math import prod
@@ -17,6 +16,7 @@ from pydantic import BeforeValidator, Field, InstanceOf
 
 from normless.errors import NormlessError
 from normless.process import read_yaml
+from normless.registry import did_you_mean
 from normless.sweeps.rates import RateGrid
 from normless.sweeps.runs import METRICS, kind_of
 from normless.train import Settings
@@ -248,9 +248,8 @@ class Sweep:
                 if name == "seed" or (name == "rate" and place == "base"):
                     raise SweepError(f"{place} sets {name}, which the sweep's rates and seed are for.")
                 if name not in known:
-                    close = get_close_matches(str(name), known, n=2)
-                    hint = f"did you mean {' or '.join(close)}?" if close else f"the settings are {', '.join(known)}."
-                    raise SweepError(f"{place} sets {name!r}, which is no setting of these runs; {hint}")
+                    hint = did_you_mean(str(name), known) or f" The settings are {', '.join(known)}."
+                    raise SweepError(f"{place} sets {name!r}, which is no setting of these runs.{hint}")
         for axis in self.axes:
             if axis in RESERVED:
                 raise SweepError(f"An axis cannot be called {axis}: the table of runs has a column of that name.")

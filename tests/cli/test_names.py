@@ -49,7 +49,7 @@ def test_the_names_are_those_of_the_registry(argument: str) -> None:
         ("convert normless:dense --scheme fixop(gain=0.1)+ZeroClassifier() --out nowhere", "Did you mean fixup?"),
         ("inspect normless:dnse", "Did you mean dense?"),
         ("diagnose normless:dense --scheme non", "Did you mean none?"),
-        ("reproduce fixup/tabel-1", "did you mean fixup/table-1"),
+        ("reproduce fixup/tabel-1", "Did you mean fixup/table-1"),
         ("sweep run sweep.yaml", "Did you mean fixup?"),
         ("sweep status sweep.yaml", "Did you mean fixup?"),
         ("inspekt normless:dense", "Did you mean inspect?"),

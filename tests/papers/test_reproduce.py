@@ -150,7 +150,7 @@ def test_an_interruption_is_one_and_an_older_result_stays(
 
 def test_unknown_ids_and_damaged_results_are_told(tmp_path: Path, install: Install) -> None:
     install(evidence)
-    with pytest.raises(UnknownArtefactError, match="did you mean fixup/equation-1"):
+    with pytest.raises(UnknownArtefactError, match="Did you mean fixup/equation-1"):
         reproduce("fixup/equation-2", out=tmp_path)
     reproduce(NAME, out=tmp_path)
     (folder_of(tmp_path, NAME, "smoke") / "result.json").write_text("{")

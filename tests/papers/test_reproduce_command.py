@@ -125,7 +125,7 @@ def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> N
     [
         (["reproduce"], "Expected ids of artefacts, such as fixup/table-1, or --all"),
         (["reproduce", "fixup/fixup", "--all"], "Expected ids of artefacts, such as fixup/table-1, or --all"),
-        (["reproduce", "fixup/fixup", "fixup/tabel-1"], "No artefact has the id 'fixup/tabel-1'; did you mean"),
+        (["reproduce", "fixup/fixup", "fixup/tabel-1"], "No artefact has the id 'fixup/tabel-1'. Did you mean"),
         (["reproduce", "--list", "--paper", "fix"], "There is no paper 'fix'; choose among skipinit"),
         (["reproduce", "fixup/fixup", "--budget", "huge"], "budget"),
         (["report", "nowhere"], "nowhere holds no results"),

@@ -90,9 +90,9 @@ def test_a_sweep_without_axes_is_a_grid_of_rates() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"base": {"epoch": 3}}, "base sets 'epoch'.*did you mean epochs"),
+        ({"base": {"epoch": 3}}, "base sets 'epoch'.*Did you mean epochs"),
         ({"base": {"rate": 3}}, "base sets rate"),
-        ({"axes": {"scheme": {"x": {"schema": "none"}}}}, r"axes\.scheme\.x sets 'schema'.*did you mean scheme"),
+        ({"axes": {"scheme": {"x": {"schema": "none"}}}}, r"axes\.scheme\.x sets 'schema'.*Did you mean scheme"),
         ({"axes": {"outcome": {"x": {}}}}, "cannot be called outcome"),
         ({"axes": {"a": {"x": {"seed": 1}}}}, r"axes\.a\.x sets seed"),
         ({"axes": {"a": {}}}, "has no combination"),
