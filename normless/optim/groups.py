@@ -47,7 +47,7 @@ def param_groups(
         policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; several of
             them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
             from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
-        scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 is that of the code of Fixup's authors.
+        scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
         eps: ε of Adam, multiplied as the rate is where a scheme (`completep`) scales it on branches.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
