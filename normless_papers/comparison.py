@@ -158,9 +158,8 @@ class Comparison:
         for size in sizes:
             exponents = [self.exponent(method, size, metric) for method in methods]
             low, high, ratio = 2 ** min(exponents), 2 ** max(exponents), _ratio(exponents)
-            ranges = [self.runs.exponent_range(metric, **self.labels(method, size)) for method in methods]
-            lows, highs = zip(*ranges, strict=True)
-            apart = 2.0 ** max(0.0, max(lows) - min(highs))
+            lows, highs = zip(*(self.rate_range(method, size, metric) for method in methods), strict=True)
+            apart = _apart(lows, highs)
             holds = None if math.isnan(ratio) else True if ratio <= bound else False if apart > bound else None
             claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
             numbers = {"factor": ratio, "largest_factor": bound, "lowest": low, "highest": high}
@@ -168,25 +167,33 @@ class Comparison:
         return checks
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
-        """Whether the best rate of one method is above another's, or so many times as large; undecided where equal.
+        """Whether the best rate of one method is above another's, or so many times as large.
 
-        Two optima at one point of the grid may differ by less than its step.
+        Undecided where the optima are equal, and where rates within a deviation of them are in the other order.
         """
         one, other = self.exponent(first, size), self.exponent(second, size)
         times = f"at least {factor:g} times" if factor > 1 else "larger than"
         claim = f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}."
-        unknown = math.isnan(one - other) or one == other
-        holds = None if unknown else one > other and 2 ** (one - other) >= factor
+        holds = ordered(one, self.rate_range(first, size), other, self.rate_range(second, size), factor)
         return check(claim, holds, **{first: 2**one, second: 2**other}, needed_factor=factor)
 
+    def rate_range(self, method: str, size: int, metric: str = "") -> tuple[float, float]:
+        """log₂ of the lowest and highest rate within a deviation of the optimum at a size."""
+        return self.runs.exponent_range(metric or self.metrics[0], **self.labels(method, size))
+
     def weakly_dependent(self, method: str) -> Check:
-        """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid."""
+        """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid.
+
+        It fails only where all rates within a deviation of the optima are further apart, and is inconclusive between.
+        """
         exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
-        factor, bound = _ratio(exponents), max(2.0, self.step)
+        lows, highs = zip(*(self.rate_range(method, size) for size in self.sizes), strict=True)
+        factor, bound, apart = _ratio(exponents), max(2.0, self.step), _apart(lows, highs)
         unknown = math.isnan(factor) or len(exponents) < 2 or math.isinf(bound)
+        holds = None if unknown else True if factor <= bound else False if apart > bound else None
         claim = f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s."
-        counted = {f"{self.axis}s": len(exponents)}
-        return check(claim, None if unknown else factor <= bound, factor=factor, largest_factor=bound, **counted)
+        numbers = {"factor": factor, "largest_factor": bound, "factor_within_deviations": apart}
+        return check(claim, holds, **numbers, **{f"{self.axis}s": len(exponents)})
 
     def table(self) -> pd.DataFrame:
         """A row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, the rates and counts."""
@@ -240,6 +247,26 @@ class Comparison:
         """The evidence of a table over depth, in the columns that are printed."""
         measured = self.runs.printed(self.metrics[0], self.metrics[0])
         return self.evidence(title, measured=measured, on=(self.column, "depth"), remarks=remarks)
+
+
+def ordered(
+    one: float, within: tuple[float, float], other: float, other_within: tuple[float, float], factor: float = 1.0
+) -> bool | None:
+    """Whether a best rate is above another, or so many times as large; None where their ranges leave it open.
+
+    Rates are log₂, each with the lowest and highest within a deviation of the optimum.
+    """
+    if math.isnan(one - other) or one == other:
+        return None
+    if one - other >= math.log2(factor) and within[0] > other_within[1]:
+        return True
+    lower = within[1] < other_within[0]
+    return False if lower or (factor > 1 and within[1] - other_within[0] < math.log2(factor)) else None
+
+
+def _apart(lows: Sequence[float], highs: Sequence[float]) -> float:
+    """The smallest factor between rates of ranges, of log₂; 1 where all overlap."""
+    return float(2.0 ** max(0.0, max(lows) - min(highs)))
 
 
 def _ratio(exponents: Sequence[float]) -> float:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from normless_papers.claims import Check, above_zero, check, difference, larger, near
-from normless_papers.comparison import SMALL_BATCH, Comparison
+from normless_papers.comparison import SMALL_BATCH, Comparison, ordered
 from normless_papers.de_smith import ACCURACY, GHOST_BATCH_SIZE, LOSS, figure_over_batch_sizes
 from normless_papers.published import published_as
 from normless_papers.stated_claims import decided, stated
@@ -61,7 +61,8 @@ def _critical(facts: Comparison) -> Check:
 
 
 def _figure_2(facts: Comparison) -> list[Check]:
-    small, largest = facts.up_to(LARGE_BATCH), {method: _saturation(facts, method) for method in COMPARED}
+    small = facts.up_to(LARGE_BATCH)
+    largest = {method: _saturation(facts, method) for method in COMPARED}
     printed = published_as("zeroinit/figure-2").rows[0]["value"]
     tests = {
         f"The optimal learning rate of {method} saturates at 2^{printed[method]}, to a factor 2.": decided(
@@ -72,7 +73,10 @@ def _figure_2(facts: Comparison) -> list[Check]:
     return [
         *(facts.proportional(method, small, metric) for metric in (ACCURACY, LOSS) for method in COMPARED),
         *facts.similar_rates(COMPARED, facts.up_to(SMALL_BATCH), 4),
-        *(_ordered(largest, *pair) for pair in (("zeroinit", "without_batch_norm"), ("batch_norm", "zeroinit"))),
+        *(
+            _saturates_above(facts, *pair)
+            for pair in (("zeroinit", "without_batch_norm"), ("batch_norm", "zeroinit"))
+        ),
         *map(facts.as_printed, stated(tests)),
     ]
 
@@ -89,11 +93,21 @@ def _saturations(facts: Comparison) -> tuple[str, str]:
     return "saturation_of_the_test_optimal_lr_log2", text
 
 
-def _ordered(largest: Mapping[str, float], higher: str, lower: str) -> Check:
-    """Which method's rates saturate higher; undecided where they do at the same rate of the grid."""
-    gap, rates = largest[higher] - largest[lower], {name: 2 ** largest[name] for name in (higher, lower)}
+def _saturates_above(facts: Comparison, higher: str, lower: str) -> Check:
+    """Which method's rates saturate higher; undecided as in `ordered`."""
+    largest = {name: _saturation(facts, name) for name in (higher, lower)}
+    ranges = {name: _range_at_saturation(facts, name) for name in largest}
+    holds = ordered(largest[higher], ranges[higher], largest[lower], ranges[lower])
     claim = f"The largest optimal learning rate of {higher} is above that of {lower}."
-    return check(claim, None if math.isnan(gap) or gap == 0 else gap > 0, **rates)
+    return check(claim, holds, **{name: 2**exponent for name, exponent in largest.items()})
+
+
+def _range_at_saturation(facts: Comparison, method: str) -> tuple[float, float]:
+    """log₂ of the rates within a deviation of the largest optimum, over the batch sizes that have it."""
+    saturation = _saturation(facts, method)
+    ranges = [facts.rate_range(method, size) for size in facts.sizes if facts.exponent(method, size) == saturation]
+    lows, highs = zip(*ranges or [(math.nan, math.nan)], strict=True)
+    return max(lows), min(highs)
 
 
 def _range(facts: Comparison) -> list[Check]:
