@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,9 @@ from normless.residual.classify import computed_kind, describe, gamma_of, kind_o
 from normless.residual.formulas import Formula, written_norm
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import ACTIVATION, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
+
+# The number by which an exported graph tells calls of one function apart: relu_1.
+_COUNTED = re.compile(r"_\d+$")
 
 
 class Names:
@@ -260,7 +264,8 @@ class Layers:
             gamma=None if gamma is None else self.names.parameter(gamma),
             parameters=tuple(dict.fromkeys(parameters)),
             shifts=tuple(dict.fromkeys(map(self.names.parameter, shifts))),
-            description=within or describe(self._modules[path]),
+            description=(within if kind in ("weight", "scale") else _COUNTED.sub("", within))
+            or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
             offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),

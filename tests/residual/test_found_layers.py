@@ -155,6 +155,24 @@ def test_activations_are_known_by_what_they_compute(activation: nn.Module) -> No
     assert block.gates == ()
 
 
+class Functional(nn.Module):
+    """Two calls of one function in a module: the graph numbers them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.last(F.relu(self.first(x))))
+
+
+def test_calls_of_functions_are_described_by_the_function_without_the_graphs_number() -> None:
+    network = nn.Sequential(nn.Linear(WIDTH, WIDTH), Functional(), nn.Linear(WIDTH, 2))
+    (block,) = residual_map(network, torch.randn(2, WIDTH)).blocks
+    assert [one.description for one in (block.branch_layers[1], *block.after_sum)] == ["relu", "relu"]
+    assert block.activations != (block.activation_after_sum,)
+
+
 def test_layer_scale_and_dropout_end_a_branch_and_are_no_weights() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(nn.Identity(), nn.Dropout(0.1), Scale()))
     (block,) = residual_map(model, torch.randn(4, WIDTH)).blocks
