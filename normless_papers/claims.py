@@ -153,6 +153,11 @@ def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Check:
     return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
 
 
+def not_asked(one: Check, why: str) -> Check:
+    """A check that the runs cannot decide, and why: undecided."""
+    return replace(one, claim=f"{one.claim} Not asked, since {why}.", verdict="inconclusive")
+
+
 def at_scale(one: Check, reduction: str) -> Check:
     """A check of the paper's very numbers: inconclusive where a reduction, given as a sentence, is not empty."""
     if not reduction:

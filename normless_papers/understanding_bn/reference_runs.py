@@ -22,6 +22,7 @@ from normless_papers.claims import (
     combined,
     difference,
     larger,
+    not_asked,
     over_draws,
     quantity_table,
     replicates,
@@ -85,11 +86,7 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
 def _at_plateau(runs: Runs, one: Check, *names: str) -> Check:
     """A comparison of some configurations, undecided where learning was cut short in one of their runs."""
     whole = runs.table[runs.table[AXIS].isin(names)]["plateaued"].eq(True).all()
-    return one if whole else _not_asked(one, "learning had not plateaued when the rate was lowered")
-
-
-def _not_asked(one: Check, why: str) -> Check:
-    return replace(one, claim=f"{one.claim} Not asked, since {why}.", verdict="inconclusive")
+    return one if whole else not_asked(one, "learning had not plateaued when the rate was lowered")
 
 
 def _evidence(runs: Runs, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any) -> Evidence:
@@ -116,7 +113,7 @@ def _figure_1(runs: Runs) -> list[Check]:
     )
     against, unnormalized = {AXIS: HIGH}, dict[str, Any]({AXIS: NONE})
     if runs.trains("It trains.", against=against, least=LEAST, **unnormalized).verdict != "holds":
-        low = [_not_asked(one, "the unnormalized network did not train at the low rate") for one in low]
+        low = [not_asked(one, "the unnormalized network did not train at the low rate") for one in low]
     checks = [_at_plateau(runs, one, NONE, LOW) for one in low]
     words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
     for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
