@@ -16,6 +16,7 @@ from worlds.de_smith_imagenet import as_published
 
 from normless.sweeps import RateGrid
 from normless_papers.claims import verdict_of
+from normless_papers.comparison import ordered
 from normless_papers.de_smith import rates_at
 from normless_papers.effort import Effort
 
@@ -153,3 +154,24 @@ def test_every_smoke_is_structured_even_if_undecided(tmp_path: Path) -> None:
         assert {point.seed for point in laboratory.points} == {0, 1, 2}
         assert evidence.draw is not None
         evidence.draw().figure.draw_without_rendering()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "factor", "holds"),
+    [
+        # log₂ of the optimum, of the lowest and of the highest rate within a deviation of it.
+        ((2, 1, 3), (-1, -2, 0), 1, True),
+        ((2, 0, 3), (-1, -2, 0), 1, None),
+        ((-1, -2, 0), (2, 1, 3), 1, False),
+        ((-1, -2, 1), (2, 1, 3), 1, None),
+        ((2, 2, 2), (2, 2, 2), 1, None),
+        ((math.nan, 0, 0), (2, 1, 3), 1, None),
+        ((3, 3, 3), (1, 1, 1), 4, True),
+        ((2, 2, 2), (1, 1, 1), 4, False),
+        ((2, 2, 3), (1, 1, 1), 4, None),
+    ],
+)
+def test_one_best_rate_is_above_another_only_where_their_ranges_do_not_overlap(
+    one: tuple[float, float, float], other: tuple[float, float, float], factor: float, holds: bool | None
+) -> None:
+    assert ordered(one[0], one[1:], other[0], other[1:], factor) is holds
