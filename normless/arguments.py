@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any
@@ -37,15 +37,20 @@ def forward_arguments(
     positional, named = (inputs, dict(kwargs)) if example_inputs is None else arguments_of(example_inputs)
     if example_inputs is not None and (inputs or kwargs):
         raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
-    leaves = tree_leaves((positional, named))
-    if leaves and all(isinstance(one, (int, float, np.ndarray)) for one in leaves):
-        if isinstance(leaves[0], np.ndarray):
-            came, way = f"a NumPy array of shape {leaves[0].shape}", "torch.from_numpy(array)"
-        else:
-            came = "numbers: " + ", ".join(map(str, leaves[:4])) + (", …" if len(leaves) > 4 else "")
-            way = "torch.tensor(numbers), or torch.randn(shape) where they are its shape"
-        raise InputsError(f"Expected tensors as example inputs, got {came}. Pass {way}.")
+    _refuse_numbers(tree_leaves((positional, named)))
     return positional, named
+
+
+def _refuse_numbers(leaves: Sequence[Any]) -> None:
+    """Raise an InputsError for numbers and NumPy arrays without a tensor."""
+    if not leaves or not all(isinstance(one, (int, float, np.ndarray)) for one in leaves):
+        return
+    if isinstance(leaves[0], np.ndarray):
+        came, way = f"a NumPy array of shape {leaves[0].shape}", "torch.from_numpy(array)"
+    else:
+        came = "numbers: " + ", ".join(map(str, leaves[:4])) + (", …" if len(leaves) > 4 else "")
+        way = "torch.tensor(numbers), or torch.randn(shape) where they are its shape"
+    raise InputsError(f"Expected tensors as example inputs, got {came}. Pass {way}.")
 
 
 def require_network(model: object) -> None:

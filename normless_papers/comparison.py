@@ -157,10 +157,9 @@ class Comparison:
         what = f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)}"
         for size in sizes:
             exponents = [self.exponent(method, size, metric) for method in methods]
-            low, high, ratio = 2 ** min(exponents), 2 ** max(exponents), _ratio(exponents)
-            lows, highs = zip(*(self.rate_range(method, size, metric) for method in methods), strict=True)
-            apart = _apart(lows, highs)
-            holds = None if math.isnan(ratio) else True if ratio <= bound else False if apart > bound else None
+            ranges = [self.rate_range(method, size, metric) for method in methods]
+            ratio, apart, holds = _spread(exponents, ranges, bound)
+            low, high = 2 ** min(exponents), 2 ** max(exponents)
             claim = f"{what} lie within a factor {bound:g} {self.at(size)}."
             numbers = {"factor": ratio, "largest_factor": bound, "lowest": low, "highest": high}
             checks.append(check(claim, holds, **numbers, factor_within_deviations=apart))
@@ -187,10 +186,10 @@ class Comparison:
         It fails only where all rates within a deviation of the optima are further apart, and is inconclusive between.
         """
         exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
-        lows, highs = zip(*(self.rate_range(method, size) for size in self.sizes), strict=True)
-        factor, bound, apart = _ratio(exponents), max(2.0, self.step), _apart(lows, highs)
-        unknown = math.isnan(factor) or len(exponents) < 2 or math.isinf(bound)
-        holds = None if unknown else True if factor <= bound else False if apart > bound else None
+        bound = max(2.0, self.step)
+        factor, apart, holds = _spread(exponents, [self.rate_range(method, size) for size in self.sizes], bound)
+        if len(exponents) < 2 or math.isinf(bound):
+            holds = None
         claim = f"The optimal learning rate of {method} changes by at most a factor {bound:g} between {self.axis}s."
         numbers = {"factor": factor, "largest_factor": bound, "factor_within_deviations": apart}
         return check(claim, holds, **numbers, **{f"{self.axis}s": len(exponents)})
@@ -264,14 +263,18 @@ def ordered(
     return False if lower or (factor > 1 and within[1] - other_within[0] < math.log2(factor)) else None
 
 
-def _apart(lows: Sequence[float], highs: Sequence[float]) -> float:
-    """The smallest factor between rates of ranges, of log₂; 1 where all overlap."""
-    return float(2.0 ** max(0.0, max(lows) - min(highs)))
+def _spread(
+    exponents: Sequence[float], ranges: Sequence[tuple[float, float]], bound: float
+) -> tuple[float, float, bool | None]:
+    """The factor between best rates, that between their ranges, and whether it is within a bound; rates are log₂.
 
-
-def _ratio(exponents: Sequence[float]) -> float:
-    """The largest over the smallest of powers of 2; NaN where one is."""
-    return math.nan if any(map(math.isnan, exponents)) else 2 ** (max(exponents) - min(exponents))
+    NaN and None where a rate is NaN; None too where the rates are further apart than the bound, and their ranges not.
+    """
+    factor = math.nan if any(map(math.isnan, exponents)) else 2 ** (max(exponents) - min(exponents))
+    lows, highs = zip(*ranges, strict=True)
+    apart = float(2.0 ** max(0.0, max(lows) - min(highs)))
+    holds = None if math.isnan(factor) else True if factor <= bound else False if apart > bound else None
+    return factor, apart, holds
 
 
 def _unit(metric: str, *, short: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from normless_papers.claims import Check, above_zero, check, difference, larger, near
 from normless_papers.comparison import SMALL_BATCH, Comparison, ordered
@@ -74,7 +74,7 @@ def _figure_2(facts: Comparison) -> list[Check]:
         *(facts.proportional(method, small, metric) for metric in (ACCURACY, LOSS) for method in COMPARED),
         *facts.similar_rates(COMPARED, facts.up_to(SMALL_BATCH), 4),
         *(
-            _saturates_above(facts, *pair)
+            _saturates_above(facts, largest, *pair)
             for pair in (("zeroinit", "without_batch_norm"), ("batch_norm", "zeroinit"))
         ),
         *map(facts.as_printed, stated(tests)),
@@ -93,18 +93,16 @@ def _saturations(facts: Comparison) -> tuple[str, str]:
     return "saturation_of_the_test_optimal_lr_log2", text
 
 
-def _saturates_above(facts: Comparison, higher: str, lower: str) -> Check:
+def _saturates_above(facts: Comparison, largest: Mapping[str, float], higher: str, lower: str) -> Check:
     """Which method's rates saturate higher; undecided as in `ordered`."""
-    largest = {name: _saturation(facts, name) for name in (higher, lower)}
-    ranges = {name: _range_at_saturation(facts, name) for name in largest}
+    ranges = {name: _range_at(facts, name, largest[name]) for name in (higher, lower)}
     holds = ordered(largest[higher], ranges[higher], largest[lower], ranges[lower])
     claim = f"The largest optimal learning rate of {higher} is above that of {lower}."
-    return check(claim, holds, **{name: 2**exponent for name, exponent in largest.items()})
+    return check(claim, holds, **{name: 2 ** largest[name] for name in ranges})
 
 
-def _range_at_saturation(facts: Comparison, method: str) -> tuple[float, float]:
+def _range_at(facts: Comparison, method: str, saturation: float) -> tuple[float, float]:
     """log₂ of the rates within a deviation of the largest optimum, over the batch sizes that have it."""
-    saturation = _saturation(facts, method)
     ranges = [facts.rate_range(method, size) for size in facts.sizes if facts.exponent(method, size) == saturation]
     lows, highs = zip(*ranges or [(math.nan, math.nan)], strict=True)
     return max(lows), min(highs)
