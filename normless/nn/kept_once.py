@@ -8,7 +8,7 @@ each bias is one more pass over the activations, in both directions. The functio
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -73,7 +73,28 @@ def shifted_convolution(
     stride, padding, dilation = settings
     y = torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * (x.dim() - 2), groups)
     # No other module has seen y, and its own backward pass does not read it.
-    return y.add_(moved.view(y.shape[1:]))
+    return cast(Tensor, _AddedToEach.apply(y, moved.view(y.shape[1:])))
+
+
+class _AddedToEach(torch.autograd.Function):
+    """y + m for each example, in place: y of shape (B, C, …), m of shape (C, …).
+
+    torch's own broadcasting takes ten times as long where y has its channels last, in both directions.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, added: Tensor) -> Tensor:
+        ctx.mark_dirty(y)
+        return y.add_(torch.empty_like(y[0]).copy_(added))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        rows = gradient.movedim(1, -1)
+        are_last = rows.is_contiguous()
+        rows = rows if are_last else gradient
+        # A product is faster than a sum over the examples.
+        total = (gradient.new_ones(1, len(rows)) @ rows.flatten(1)).view(rows.shape[1:])
+        return gradient, total.movedim(-1, 0) if are_last else total
 
 
 @lru_cache(maxsize=16)
