@@ -286,7 +286,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
     (
         {"data": "sst3"},
-        r"There is no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment, sst2, labelled_text",
+        r"There is no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment, sst2, labelled",
     ),
     ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
