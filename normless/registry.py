@@ -101,8 +101,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """Raise a ValueError for a name that is neither an entry's nor `FILE.py:NAME` or `MODULE:NAME`."""
         if name not in self and ":" not in name:
             raise ValueError(
-                f"There is no {self.kind} {name!r}; the {self.plural} are {', '.join(self)}; "
-                f"one of your own is FILE.py:NAME or MODULE:NAME.{did_you_mean(name, self)}"
+                f"There is no {self.kind} {name!r}.{did_you_mean(name, self)} The {self.plural} are "
+                f"{', '.join(self)}; one of your own is FILE.py:NAME or MODULE:NAME."
             )
 
     def find(self, name: str) -> Entry:
@@ -158,7 +158,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """The end of an error on an unknown name: ` Did you mean fixup?`, or nothing where no known one is like it."""
+    """A sentence of an error on an unknown name: ` Did you mean fixup?`, or nothing where no known one is like it."""
     by_small = {one.lower(): one for one in known}
     close = get_close_matches(name.lower(), by_small, n=1)
     return f" Did you mean {by_small[close[0]]}?" if close else ""

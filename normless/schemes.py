@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
+from torch import nn
+
 from normless import edits
 from normless.edits import EDITS, Edit
 from normless.initialization import Kind
@@ -62,7 +64,7 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     """
     if isinstance(name, Scheme):
         return name
-    if not isinstance(name, str) and not callable(name):
+    if not isinstance(name, str) and (isinstance(name, nn.Module) or not callable(name)):
         raise TypeError(
             f"Expected a scheme or its name, such as 'fixup', got an object of type {type(name).__name__}."
         )

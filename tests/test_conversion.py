@@ -147,7 +147,10 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("none + Zero()", "There is no edit 'Zero'; the edits are ChannelBiases, .* one of your own is FILE.py:NAME"),
+        (
+            "none + Zero()",
+            "There is no edit 'Zero'.* The edits are ChannelBiases, .* one of your own is FILE.py:NAME",
+        ),
         ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
         ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),
         ("none + ReplaceNorms()", r"The edit ReplaceNorms needs family, as in ReplaceNorms\(family=…\)"),
@@ -179,9 +182,11 @@ def test_ablations_leave_edits_out() -> None:
 def test_unknown_schemes_list_the_known() -> None:
     with pytest.raises(
         ValueError,
-        match=r"There is no scheme 'fixupp'; the schemes are as_written, batch_norm, .* Did you mean fixup\?$",
+        match=r"There is no scheme 'fixupp'. Did you mean fixup\? The schemes are as_written, batch_norm, ",
     ):
         nl.convert(wide_resnet(10, 1), "fixupp")
+    with pytest.raises(TypeError, match="such as 'fixup', got an object of type WideResNet"):
+        nl.convert("fixup", wide_resnet(10, 1))
     with pytest.raises(ValueError, match="The scheme skipinit takes alpha, keep_scale; it does not take beta"):
         parse_scheme("skipinit(beta=1)")
     with pytest.raises(ValueError, match="The scheme as_written takes no arguments"):

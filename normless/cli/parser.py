@@ -22,6 +22,8 @@ _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 _KEY = re.compile(r"Parser key \"(\w+)\"", re.IGNORECASE)
 _TYPE = re.compile(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])", re.IGNORECASE)
 _VALUE = re.compile(r"(?:Got|Given) value: (.*)", re.IGNORECASE | re.DOTALL)
+_UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
+_FILE = re.compile(r"Parser key \"config\": File does not exist: '(.*)'")
 _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "Path": "a path"}
 
 
@@ -66,7 +68,14 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 
 def _sentence(message: str, parser: ArgumentParser) -> str:
-    """What jsonargparse says of an argument, without types of Python."""
+    """What jsonargparse says of an argument, with the names of flags and without types of Python."""
+    if (lacking := message.partition("arguments are required: ")[2]) != "":
+        return f"The command needs {', '.join(_flag(name, parser) for name in lacking.split(', '))}"
+    if missing := _FILE.match(message):
+        return f"There is no file {missing[1]}"
+    if unknown := _UNKNOWN.match(message):
+        meant = did_you_mean(unknown[1], parser._option_string_actions).replace(" D", " (d")
+        return f"{message}{meant and f'{meant})'}"
     key, value = _KEY.search(message), _VALUE.search(message)
     types: list[str] = []
     for kind, values in _TYPE.findall(message):
@@ -74,11 +83,15 @@ def _sentence(message: str, parser: ArgumentParser) -> str:
     types = [kind for kind in types if kind != "NoneType"]
     if key is None or value is None or not types:
         return message.rstrip(".")
-    flag = f"--{key[1].replace('_', '-')}"
-    what = flag if flag in parser._option_string_actions else key[1]
     *most, last = types
     expected = f"{', '.join(most)} or {last}" if most else last
-    return f"Expected {what} to be {expected}, got {value[1]}"
+    return f"Expected {_flag(key[1], parser)} to be {expected}, got {value[1]}"
+
+
+def _flag(name: str, parser: ArgumentParser) -> str:
+    """A setting as it is written on the command line."""
+    flag = f"--{name.replace('_', '-')}"
+    return flag if flag in parser._option_string_actions else name
 
 
 def _without_aliases(text: str) -> Any:

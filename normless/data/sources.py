@@ -87,8 +87,8 @@ def _load(
     source, written = parse_call(name)
     if source not in DATA and ":" not in source:
         raise ValueError(
-            f"There is no data set {source!r} of {kind.kind}; there are {', '.join(sources_of(kind))}; "
-            f"one of your own is FILE.py:NAME or MODULE:NAME.{did_you_mean(source, sources_of(kind))}"
+            f"There is no data set {source!r} of {kind.kind}.{did_you_mean(source, sources_of(kind))} There are "
+            f"{', '.join(sources_of(kind))}; one of your own is FILE.py:NAME or MODULE:NAME."
         )
     load = DATA.find(source)
     parameters = inspect.signature(load).parameters

@@ -78,8 +78,9 @@ def check_trial(e: Examination, steps: int) -> Steps:
     if closed := _closed(e, model, trial):
         evidence = {"shut": len(closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
         yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence)
-    before, after, count = trial.losses[0], trial.losses[-1], f"{trial.steps} step{'s' * (trial.steps != 1)}"
-    return f"{count} at rate {trial.rate:.3g} take the loss from {before:.3g} to {after:.3g}"
+    before, after = trial.losses[0], trial.losses[-1]
+    words = ("1 step", "takes") if trial.steps == 1 else (f"{trial.steps} steps", "take")
+    return f"{words[0]} at rate {trial.rate:.3g} {words[1]} the loss from {before:.3g} to {after:.3g}"
 
 
 def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:

@@ -67,7 +67,7 @@ class Measurements:
 def probe(
     model: nn.Module,
     batch: Any,
-    probes: Sequence[str | Watcher] = DEFAULT_PROBES,
+    probes: str | Sequence[str | Watcher] = DEFAULT_PROBES,
     *,
     loss: Loss = F.cross_entropy,
     residual_map: ResidualMap | None = None,
@@ -104,10 +104,10 @@ def probe(
     return Measurements(MappingProxyType(tables), value, tuple(missed))
 
 
-def make_watchers(probes: Sequence[str | Watcher]) -> dict[str, Watcher]:
+def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
     """Watchers by the name of their probe, that of its class for a given watcher; ValueError as from `probe`."""
     watchers: dict[str, Watcher] = {}
-    for one in probes:
+    for one in [probes] if isinstance(probes, str) else probes:
         name = parse_call(one)[0].rpartition(":")[2] if isinstance(one, str) else type(one).__name__
         if name in watchers:
             raise ValueError(f"The probe {name!r} is named twice; measure the second in a call of its own.")

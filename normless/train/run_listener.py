@@ -97,7 +97,11 @@ class ProgressBar(RunListener[Row, Report]):
         done = len(start.finished)
         self._waiting.close()
         self._progress.start()
-        self._line(f"{self._epochs} epochs of {start.steps_per_epoch} steps; {done} done")
+        epochs, steps = (
+            f"{count} {what}{'s' * (count != 1)}"
+            for count, what in ((self._epochs, "epoch"), (start.steps_per_epoch, "step"))
+        )
+        self._line(f"{epochs} of {steps}; {done} done")
         self._task = self._progress.add_task(
             "training",
             total=self._epochs * start.steps_per_epoch,

@@ -138,7 +138,7 @@ def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'; the probes are"),
+        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'. Did you mean signal? The probes are"),
         (["probe", WIDE, "--batch-size", "0"], "Expected --batch-size to be 1 or more, got 0"),
         (["probe", "TOKENS:scores"], "Expected logits of shape (…, classes) from Flatten, got (128,)"),
         (["diagnose", WIDE, "--data", "letters"], "There is no data set 'letters'"),

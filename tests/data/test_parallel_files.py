@@ -214,7 +214,9 @@ def test_hub_files_without_the_language_or_a_shard_are_named(tmp_path: Path) -> 
 def test_a_folder_without_text_says_what_was_sought(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError, match=r"neither train\.de with train\.en .* nor \*train\*\.parquet"):
         load_parallel_text("parallel_text", root=tmp_path)
-    with pytest.raises(ValueError, match="no data set 'wmt' of parallel text; there are grammar, multi30k, parallel"):
+    with pytest.raises(
+        ValueError, match=r"no data set 'wmt' of parallel text\. There are grammar, multi30k, parallel"
+    ):
         load_parallel_text("wmt", root=tmp_path)
     with pytest.raises(ValueError, match="no option size; its options are source, target, test"):
         load_parallel_text("multi30k(size=3)", root=tmp_path)

@@ -13,7 +13,7 @@ NOTHING = Augmentation()
 
 
 def test_unknown_names_and_options_list_the_known() -> None:
-    with pytest.raises(ValueError, match="no data set 'mnist' of labelled images; there are digits, cifar10, "):
+    with pytest.raises(ValueError, match=r"no data set 'mnist' of labelled images\. There are digits, cifar10, "):
         load_data("mnist")
     with pytest.raises(ValueError, match=r"gaussian has no option sides; its options are image_shape, classes"):
         load_data("gaussian(sides=3)")

@@ -88,6 +88,8 @@ def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 150
     for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *PAGES, *TUTORIALS):
+        # mkdocs turns the paths of Markdown into those of the site, and leaves those of HTML.
+        assert page.name == "README.md" or "<img" not in page.read_text(encoding="utf-8"), page.name
         targets = re.findall(r'\]\(([^)#]+)(?:#[^)]*)?\)|src="([^"]+)"', page.read_text(encoding="utf-8"))
         for target in filter(None, (one or other for one, other in targets)):
             assert "://" in target or (page.parent / target).exists(), f"{page.name} links to {target}"

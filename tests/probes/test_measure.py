@@ -46,6 +46,7 @@ def test_one_pass_measures_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(measured[name])
         assert getattr(measured, name) is measured[name]
     pd.testing.assert_frame_equal(measured.signal, nl.probe(model, batch()[0], ["signal"]).signal)
+    pd.testing.assert_frame_equal(measured.signal, nl.probe(model, batch()[0], "signal").signal)
     assert measured.loss == pytest.approx(
         float(F.cross_entropy(model.train()(batch()[0]), batch()[1]).detach()), rel=1e-5
     )
@@ -204,7 +205,10 @@ def test_a_given_watcher() -> None:
 @pytest.mark.parametrize(
     ("measure", "said"),
     [
-        (lambda: nl.probe(network(), batch(), ["signals"]), "There is no probe 'signals'; the probes are .*signal"),
+        (
+            lambda: nl.probe(network(), batch(), ["signals"]),
+            r"There is no probe 'signals'. Did you mean signal\? The probes are ",
+        ),
         (lambda: nl.probe(network(), batch(), ["signal", "signal"]), "'signal' is named twice"),
         (lambda: nl.probe(network(), batch()[0]), "so targets are needed"),
         (lambda: nl.probe(network(), (*batch(), None)), "Expected a batch of two, .*got tuple of 3"),

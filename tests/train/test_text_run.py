@@ -284,7 +284,10 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"model": "bert"}, "Expected transformers:KIND"),
     ({"model": "words.py:nothing"}, "There is no file words.py"),
     ({"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
-    ({"data": "sst3"}, "There is no data set 'sst3' of labelled text; there are sentiment, sst2, labelled_text"),
+    (
+        {"data": "sst3"},
+        r"There is no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment, sst2, labelled",
+    ),
     ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
         {"model": BERT.replace("embeddings=40", "embeddings=8")},

@@ -227,7 +227,7 @@ MISTAKES = [
     ({"scheme": "magic"}, "There is no scheme 'magic'"),
     (
         {"data": "europarl"},
-        "There is no data set 'europarl' of parallel text; there are grammar, multi30k",
+        "There is no data set 'europarl' of parallel text. There are grammar, multi30k",
     ),
     ({"source": "fr"}, "languages are en and de"),
     ({"vocabulary": 10}, "and the special tokens alone are"),
