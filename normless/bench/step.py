@@ -20,6 +20,7 @@ from normless.train.memory import activation_bytes
 
 REFERENCE = "bare"
 OFFICIAL = "hand-written fixup"
+ORDER = torch.channels_last
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,8 @@ class ImageBench:
 class StepBench(ImageBench):
     """Which `schemes` to compare with the bare network, in addition to the hand-written Fixup of a CIFAR ResNet.
 
-    With a `width` the network is a Wide-ResNet. `device` is as torch names it.
+    With a `width` the network is a Wide-ResNet. `device` is as torch names it. Weights and images have their channels
+    last, as in `normless train`.
     """
 
     batch_size: int = 64
@@ -66,12 +68,12 @@ class StepBench(ImageBench):
         networks |= {scheme: convert(network, scheme) for scheme in self.schemes}
         if not self.width:
             networks[OFFICIAL] = HandWrittenFixup(network)
-        return {name: one.to(self.device) for name, one in networks.items()}
+        return {name: one.to(self.device).to(memory_format=ORDER) for name, one in networks.items()}
 
     def placed_batch(self) -> tuple[Tensor, Tensor]:
         """Random images and classes on the device."""
         images, labels = self.batch()
-        return images.to(self.device), labels.to(self.device)
+        return images.to(self.device, memory_format=ORDER), labels.to(self.device)
 
 
 def measure_step(bench: StepBench) -> pd.DataFrame:
