@@ -43,15 +43,22 @@ def crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:
 
     Its first row and column in the padded image are the shift [B, 2], 0 … 2·padding.
     """
-    height, width = images.shape[-2:]
+    examples, channels, height, width = images.shape
     padded = F.pad(images, (padding,) * 4)
-    windows = padded.unfold(2, height, 1).unfold(3, width, 1)  # a view: [B, C, 2p + 1, 2p + 1, H, W]
-    return windows[torch.arange(len(images), device=images.device), :, shift[:, 0], shift[:, 1]]
+    down, across = padded.shape[2:]
+    plane, row = (torch.arange(count, device=images.device) for count in (examples * channels, height))
+    first = shift[:, 0] * across + shift[:, 1]
+    starts = plane.view(examples, channels, 1) * (down * across) + first[:, None, None] + row * across
+    # Rows of windows are consecutive in memory, so that selecting them copies memory and not single pixels.
+    rows = padded.flatten().unfold(0, width, 1)
+    return rows.index_select(0, starts.flatten()).view(images.shape)
 
 
 def flip(images: Tensor, chosen: Tensor) -> Tensor:
     """Mirror the chosen [B] of the images [B, C, H, W] left and right."""
-    return torch.where(chosen[:, None, None, None], images.flip(-1), images)
+    rows = torch.arange(len(images), device=images.device)
+    # Selecting whole images copies memory; `torch.where` looks at each pixel.
+    return torch.cat([images, images.flip(-1)]).index_select(0, rows + len(images) * chosen)
 
 
 def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
