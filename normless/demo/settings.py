@@ -39,13 +39,13 @@ class DemoSettings:
     depths: Annotated[tuple[int, ...], Field(min_length=1)] = (16, 100, 400)
     schemes: Annotated[tuple[str, ...], Field(min_length=1)] = ("none", "skipinit", "fixup", "batch_norm")
     epochs: Count = 3
-    rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.025, 0.05, 0.1)
-    batch_size: Count = 64
+    rates: Annotated[tuple[Annotated[float, Field(gt=0)], ...], Field(min_length=1)] = (0.05, 0.1)
+    batch_size: Count = 32
     seed: int = 0
     out: Path = Path("normless-demo")
     workers: Count | None = None
     width: Count = 1
-    data: str = "digits"
+    data: str = "digits(train=704)"
 
     def __post_init__(self) -> None:
         from normless.models import blocks_per_stage

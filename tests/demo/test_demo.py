@@ -222,7 +222,7 @@ def test_a_run_that_fails_is_named_and_carried_out_again(tmp_path: Path) -> None
 
 
 def test_a_run_that_goes_on_is_the_run_that_never_paused(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(10,), schemes=("skipinit",), rates=(0.1,), batch_size=256)
+    settings = DemoSettings(depths=(10,), schemes=("skipinit",), rates=(0.1,), batch_size=256, data="digits")
     (point,) = settings.first_epochs().points()
     assert isinstance(point.config, FirstEpochConfig)
     config = point.config.whole()
