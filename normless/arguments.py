@@ -61,6 +61,14 @@ def require_network(model: object) -> None:
         raise UnresolvedStructureError("This network is TorchScript; pass the module that it was scripted from.")
 
 
+def inputs_missing(model: nn.Module, function: str, why: str = "") -> UnresolvedStructureError:
+    """The error of a function that has to trace a network and got no example inputs."""
+    return UnresolvedStructureError(
+        f"A {type(model).__name__} {why}has to be traced: "
+        f"pass example inputs, as in {function}(model, torch.randn(2, 3, 224, 224))."
+    )
+
+
 def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """What a network or a loss returns; an InputsError says that it does not take these arguments."""
     try:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless.arguments import carry_inputs, forward_arguments
 from normless.edits import Change, Surgery
 from normless.edits.verify import verify
-from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError
+from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
 from normless.garbage import uncollected
 from normless.lifting.calls import never_fuse
 from normless.models.pretrained import keep_when_saved
@@ -135,7 +135,11 @@ def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     never_fuse(surgery.model)
     with uncollected():
         for edit in scheme.edits:
-            surgery.run(edit)
+            try:
+                surgery.run(edit)
+            except UnsupportedEditError as error:
+                # People wrote the scheme, not its edits.
+                raise UnsupportedEditError(f"{scheme.text} is not possible: {error}") from error
     return surgery
 
 

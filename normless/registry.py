@@ -44,11 +44,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     An entry is added by the decorator `register`, or by an entry point of an installed distribution in the group
     `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
 
-    `kind` is what an entry is, in the singular, for messages: ``"scheme"``.
+    `kind` is what an entry is, in the singular, for messages: ``"scheme"``; `sources` may stand before a name too, as
+    ``timm`` in ``timm:NAME``, and are read elsewhere.
     """
 
-    def __init__(self, kind: str, plural: str | None = None) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, plural: str | None = None, *, sources: Collection[str] = ()) -> None:
+        self.kind, self.sources = kind, sources
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
@@ -116,7 +117,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         except ModuleNotFoundError as error:
             if source.endswith(".py"):
                 raise
-            raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.") from error
+            meant = did_you_mean(source, self.sources)
+            raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.{meant}") from error
         FILES_OF_USERS.add(str(getattr(module, "__file__", source)))
         if not callable(getattr(module, name, None)):
             raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")

@@ -62,8 +62,8 @@ def save(
             shapes and dtypes are recorded. Those that `model` brings if None.
 
     Raises:
-        RecipeError: the network is not converted, its scheme has no text, or something in it or its inputs has no
-            place in the files.
+        RecipeError: the network is not converted, its scheme has no text, something in it or its inputs has no
+            place in the files, or `path` is a file.
         ValueError: `model` is no text of a network.
     """
     net = getattr(net, "_orig_mod", net)  # what torch.compile wraps
@@ -78,6 +78,9 @@ def save(
     if strangers:
         raise RecipeError(f"safetensors holds tensors alone, and {strangers[0]} in the network's state is none.")
     folder = Path(path)
+    file = next((one for one in (folder, *folder.parents) if one.is_file()), None)
+    if file is not None:
+        raise RecipeError(f"Expected a folder to save to, but {file} is a file; name another folder.")
     folder.mkdir(parents=True, exist_ok=True)
     # A folder with a recipe is complete, whenever the process is killed.
     (folder / RECIPE_FILE).unlink(missing_ok=True)

@@ -50,11 +50,18 @@ def _number(value: float) -> str:
     return "unknown" if math.isnan(value) else f"{value:.4g}"
 
 
+def _label(name: str) -> str:
+    """The name of a side as words: `fixup, rate 0.1` as `fixup (rate 0.1)`; a list, `gamma 1, gamma 2`, stays one."""
+    first, _, rest = spoken(name).partition(", ")
+    return f"{first} ({rest})" if rest and first.split()[0] != rest.split()[0] else spoken(name)
+
+
 def _two(numbers: Numbers, needs: str) -> str:
     """Both sides by name, and what is needed of them, in which {0} and {1} stand for their names."""
     names = _sides(numbers)
-    words = [spoken(name) for name in names]
-    sides = [f"{word} {_number(numbers[name])}" for word, name in zip(words, names, strict=True)]
+    words = [_label(name) for name in names]
+    colon = ":" if any("," in name for name in names) else ""
+    sides = [f"{word}{colon} {_number(numbers[name])}" for word, name in zip(words, names, strict=True)]
     return f"{sides[0]} vs {sides[1]}, needs {needs.format(*words)}"
 
 

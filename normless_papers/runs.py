@@ -302,4 +302,6 @@ def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column:
 
 
 def _name(labels: Mapping[str, Any]) -> str:
-    return ", ".join(map(str, labels.values()))
+    return ", ".join(
+        f"{axis} {value}" if isinstance(value, (int, float)) else str(value) for axis, value in labels.items()
+    )

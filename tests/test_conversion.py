@@ -41,8 +41,11 @@ def test_converting_twice_is_refused_also_after_a_copy() -> None:
 
 def test_a_refusal_leaves_the_original_convertible() -> None:
     model = dense(2, 8, in_features=4)
-    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0"):
+    said = r"^fixup is not possible: RescaleBranches\(gain=1\.0\) is not possible at blocks\.0: its branch has 1"
+    with pytest.raises(nl.UnsupportedEditError, match=said):
         nl.convert(model, "fixup")
+    with pytest.raises(nl.UnsupportedEditError, match=said):
+        nl.plan(model, "fixup")
     assert isinstance(nl.convert(model, "skipinit"), nn.Module)
 
 

@@ -254,6 +254,14 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     with pytest.raises(nl.RecipeError, match="it cannot hold a set"):
         nl.save(net, tmp_path / "none", CIFAR, example_inputs=(IMAGES, {1}))
     assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (file, file / "below" / "it"):
+        with pytest.raises(
+            nl.RecipeError, match=f"^Expected a folder to save to, but {file} is a file; name another"
+        ):
+            nl.save(net, path, CIFAR)
+    assert file.read_text() == "mine"
 
 
 def test_an_extended_scheme_is_saved_by_its_text(tmp_path: Path) -> None:

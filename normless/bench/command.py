@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
     several = f"{ALL}: every benchmark that takes minutes, as one table"
     texts = [*(f"{name}: {one.summary}" for name, one in BENCHMARKS.items()), several]
-    parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="; ".join(texts))
+    parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="\n".join(texts))
     what, how = parser.add_argument_group("what is measured"), parser.add_argument_group("how it is measured")
     for name, text in NUMBERS.items():
         (how if name in HOW else what).add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     from normless.cli.mistakes import report
     from normless.cli.names import check_names
-    from normless.cli.parser import main_help, parse
+    from normless.cli.parser import interruption, main_help, parse
 
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             check_names(vars(namespace))
         return run(namespace)
     except KeyboardInterrupt:
-        sys.stderr.write("normless: interrupted.\n")
+        sys.stderr.write(f"normless: {interruption(words)}\n")
         return 130
     except (Exception, SystemExit) as error:
         return report(error, debug=debug)

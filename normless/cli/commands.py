@@ -18,7 +18,7 @@ from normless.registry import Registry
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its line in the main help, its implementation and an example.
+    """One command: its line in the main help, its implementation, an example, and whether it resumes when repeated.
 
     The implementation is a module with ``add_arguments`` and ``run``, or ``MODULE:NAME`` of an object with them.
     A command of two words is one of a group, whose name is the first.
@@ -27,6 +27,7 @@ class Command:
     help: str
     module: str
     example: str
+    resumes: bool = False
 
     def implementation(self) -> Any:
         """What has ``add_arguments`` and ``run``, imported now."""

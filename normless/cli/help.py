@@ -18,6 +18,9 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
             return f"{text} (required)"
         return f"{text} (default: {default})" if default and action.option_strings else text
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [line for part in text.splitlines() for line in super(HelpFormatter, self)._split_lines(part, width)]
+
     def _format_args(self, action: Action, default_metavar: str) -> str:
         # An option that is left out has no value; a value for that is for files.
         return super()._format_args(action, default_metavar).replace(",null}", "}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
@@ -133,3 +133,30 @@ def as_text(made: Table, width: int | None = None) -> str:
     with console.capture() as capture:
         console.print(made)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
+
+
+def in_parts(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: tuple[int, ...] = ()) -> str:
+    """A table as text; one wider than the terminal in parts below each other, with titles broken at underscores.
+
+    Each part has the columns up to the last one of text, which name the rows.
+    """
+    width, count = terminal_width(), len(titles)
+
+    def extent(columns: Iterable[int]) -> int:
+        texts = ([line for row in [titles, *rows] for line in row[i].splitlines()] for i in columns)
+        return sum(GAP + max(map(len, lines), default=0) for lines in texts) - GAP
+
+    if extent(range(count)) > width:
+        titles = [title.replace("_", "_\n") for title in titles]
+    names = tuple(range(max((i + 1 for i in range(count) if i not in right), default=0)))
+    parts = [names]
+    for i in range(len(names), count):
+        if parts[-1] != names and extent((*parts[-1], i)) > width:
+            parts.append(names)
+        parts[-1] += (i,)
+    texts = []
+    for part in parts:
+        heads, *lines = ([row[i] for i in part] for row in [titles, *rows])
+        numbers = tuple(at for at, i in enumerate(part) if i in right)
+        texts.append(as_text(table(heads, lines, right=numbers), width))
+    return "\n\n".join(texts)

@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
     SystemExit says that help has been printed, on request or because a group's command is missing.
     """
-    name, rest = _command(words)
+    name, rest = command_of(words)
     command = COMMANDS[name]
     implementation = command.implementation()
     parser = ArgumentParser(
@@ -65,6 +65,14 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
         raise NormlessError(f"{_sentence(str(error), parser)}; see normless {name} --help.") from error
+
+
+def interruption(words: Sequence[str]) -> str:
+    """The sentence on a command that Ctrl-C ended, and whether it goes on where it ended."""
+    if not COMMANDS[command_of(words)[0]].resumes:
+        return "interrupted."
+    other = " without --restart" if "--restart" in words else ""
+    return f"interrupted; the same command{other} goes on from there."
 
 
 def _sentence(message: str, parser: ArgumentParser) -> str:
@@ -101,7 +109,7 @@ def _without_aliases(text: str) -> Any:
     return _LOAD_YAML(text)
 
 
-def _command(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The name of the command that words begin with, and the words after it."""
     groups = {name.split()[0] for name in COMMANDS if " " in name}
     length = 2 if words[0] in groups else 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
-from normless.cli.network import as_text, table
+from normless.cli.network import in_parts
 from normless.process import add_json_flag, answer, working
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _as_text(measured: pd.DataFrame) -> str:
         half = MOST_ROWS // 2
         cells = [*cells[:half], (f"… {left_out} rows", *[""] * (shown.shape[1] - 1)), *cells[-half:]]
     numbers = tuple(i for i, column in enumerate(shown.columns) if shown[column].dtype.kind in "fiu")
-    return as_text(table([str(column) for column in shown.columns], cells, right=numbers))
+    return in_parts([str(column) for column in shown.columns], cells, right=numbers)
 
 
 def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:

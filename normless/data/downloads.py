@@ -19,6 +19,8 @@ Data = TypeVar("Data")
 
 # Address, file name, MD5 in hexadecimal.
 Download = tuple[str, str, str]
+BY_ROOT = "by --data-root (data_root in a configuration, root in load_data)"
+"""How a folder of data is named, for messages."""
 
 
 def first_of(read: Callable[[Path], Data | None], folders: Iterable[Path]) -> Data | None:
@@ -54,7 +56,7 @@ def find_or_fetch(
     if data is not None:
         return data
     missing = f"The data set {name} is not in {' or '.join(map(str, folders))}: expected {layout}"
-    by_hand = f"Put them by hand into {folder}, or name the folder that holds them with root."
+    by_hand = f"Put them by hand into {folder}, or name the folder that holds them {BY_ROOT}."
     if not download:
         raise DataNotFoundError(f"{missing}, and downloading is switched off. {by_hand}")
     try:

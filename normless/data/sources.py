@@ -22,6 +22,13 @@ from normless.spec import parse_call
 
 DATA: Registry[Any] = Registry("data set", "data")
 
+# What reads a folder of the user's own, by the kind of data in it.
+_OF_FOLDERS: Mapping[type[Any], str] = {
+    ImageData: "image_folder",
+    LabelledText: "labelled_text",
+    ParallelText: "parallel_text",
+}
+
 Data = TypeVar("Data", ImageData, LabelledText, ParallelText)
 
 for _source in (
@@ -84,6 +91,7 @@ def _load(
     options: Mapping[str, Any],
 ) -> Data:
     """Read a data set by a text such as ``cifar10(train=5000)``."""
+    _refuse_paths(name, kind)
     source, written = parse_call(name)
     if source not in DATA and ":" not in source:
         raise ValueError(
@@ -114,6 +122,19 @@ def _load(
     parts = {part: chosen[part] for part in sizes if chosen.get(part) is not None}
     smaller: Data = data.subset(**parts) if parts else data
     return smaller
+
+
+def _refuse_paths(name: str, kind: type[Data]) -> None:
+    """Raise a ValueError for a path in the place of a name."""
+    path = name.strip()
+    if ":" in path or "(" in path or not any(separator in path for separator in ("/", os.sep)):
+        return
+    found = f"{path!r} is no data set's name" if os.path.exists(path) else f"There is no data set or folder {path!r}"  # noqa: PTH110 - a text too long for a path is none
+    reader = _OF_FOLDERS[kind]
+    raise ValueError(
+        f"{found}. A folder of your own is read by the data set {reader}, with --data {reader} --data-root FOLDER "
+        "(in Python, root=FOLDER)."
+    )
 
 
 SOURCES = sources_of(ImageData)

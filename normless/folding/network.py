@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from normless.arguments import forward_arguments
+from normless.arguments import carried_inputs, forward_arguments, inputs_missing
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side
@@ -81,13 +81,14 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     Args:
         model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
-        inputs, kwargs: what its forward takes, by position and by name; values do not matter.
+        inputs, kwargs: what its forward takes, by position and by name; values do not matter. A network that was
+            converted on example inputs carries their shapes.
         example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
             keyword arguments.
 
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
-        UnresolvedStructureError: the network cannot be exported on these inputs.
+        UnresolvedStructureError: no inputs came, or the network cannot be exported on them.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if isinstance(model, (_BatchNorm, FrozenAffine)):
@@ -97,6 +98,10 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         )
     # Frozen first: then train mode shows what dropout hides in eval mode, and whether a batch statistic is left.
     frozen = freeze(model)
+    if not (inputs or kwargs):
+        inputs, kwargs = carried_inputs(model)
+    if not (inputs or kwargs):
+        raise inputs_missing(model, "fold")
     neighbours = []
     for training in (False, True):
         with in_mode(frozen, training):

@@ -12,7 +12,7 @@ from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure
 
-MODELS = Registry[Callable[..., nn.Module]]("model")
+MODELS = Registry[Callable[..., nn.Module]]("model", sources=("normless", "torchvision", "timm", "transformers"))
 """Reference networks by name; `MODELS.register("mine")` decorates a class or a function that returns a network."""
 
 Names = tuple[str, ...]

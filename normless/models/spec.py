@@ -156,7 +156,7 @@ def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) ->
     if source == "normless":
         if name not in MODELS:
             raise ValueError(
-                f"normless has no network {name!r}; it has {', '.join(MODELS)}.{did_you_mean(name, MODELS)}"
+                f"normless has no network {name!r}.{did_you_mean(name, MODELS)} It has {', '.join(MODELS)}."
             )
         known = inspect.signature(MODELS[name]).parameters
     fitted: dict[str, Any] = (

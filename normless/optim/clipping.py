@@ -31,6 +31,7 @@ def adaptive_gradient_clipping(
         exclude: a module or parameters whose gradients stay as they are; the papers leave out the classifier.
 
     Raises:
+        TypeError: something among the parameters is no tensor.
         ValueError: clip or eps is not above 0, or a gradient is sparse.
     """
     if not (clip > 0 and eps > 0):
@@ -65,8 +66,17 @@ def _factor(weights: Tensor, gradients: Tensor, clip: float, eps: float) -> Tens
     return torch.where(norms > limit, limit / norms, torch.ones_like(norms))
 
 
-def _parameters(source: nn.Module | Iterable[Tensor]) -> Iterable[Tensor]:
-    return source.parameters() if isinstance(source, nn.Module) else source
+def _parameters(source: nn.Module | Iterable[Tensor]) -> list[Tensor]:
+    """The parameters of a network, those listed, or the one given."""
+    if isinstance(source, nn.Module):
+        return list(source.parameters())
+    listed = list(source) if isinstance(source, Iterable) and not isinstance(source, Tensor) else [source]
+    for one in listed:
+        if not isinstance(one, Tensor):
+            where = "" if one is source else f" in a {type(source).__name__}"
+            got = f"an object of type {type(one).__name__}{where}"
+            raise TypeError(f"Expected a network or parameters, such as model.parameters(), got {got}.")
+    return listed
 
 
 def _unit_norms(x: Tensor) -> Tensor:

@@ -24,8 +24,13 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
     Returns what ends this by `close()`, or as a context manager.
 
     Raises:
+        TypeError: it is no optimizer.
         ValueError: the optimizer's step needs all gradients.
     """
+    if not hasattr(optimizer, "param_groups"):
+        raise TypeError(
+            f"Expected an optimizer, such as torch.optim.SGD(…), got an object of type {type(optimizer).__name__}."
+        )
     if isinstance(optimizer, LBFGS):
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
     parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]

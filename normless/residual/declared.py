@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from normless.arguments import carried_inputs, forward_arguments, require_network
+from normless.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
 from normless.errors import UnresolvedStructureError
 from normless.garbage import uncollected
 from normless.nn import ResidualSum, SkipOnlySum
@@ -115,10 +115,7 @@ def residual_map(
 
         mapped = map_of_both_modes(model, inputs, kwargs)
     else:
-        raise UnresolvedStructureError(
-            f"A {type(model).__name__} does not state its residual structure, so it has to be traced: "
-            "pass example inputs, as in residual_map(model, torch.randn(2, 3, 224, 224))."
-        )
+        raise inputs_missing(model, "residual_map", "does not state its residual structure, so it ")
     if strict and mapped.unresolved:
         listed = "; ".join(map(str, mapped.unresolved))
         raise UnresolvedStructureError(

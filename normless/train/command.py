@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -46,6 +47,11 @@ class TrainCommand:
             "--config",
             action="config",
             help="YAML file with these settings, such as the config.yaml of a run; flags after it win",
+        )
+        # jsonargparse adds it to --config.
+        parser._option_string_actions["--print_config"].help = (
+            "print all settings as YAML, those of the other flags too, and exit; with =skip_default those alone that "
+            "differ from their defaults"
         )
         names = [field.name for field in fields(self.config_type)]
         titles = {name: title for title, members in GROUPS.items() for name in members}
@@ -142,7 +148,9 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
     hints, meanings = get_type_hints(kind), descriptions(kind)
     for name in names:
         flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
-        meaning = meanings[name].rstrip(".").replace("%", "%%")
+        meaning = " ".join(meanings[name].split()).rstrip(".").replace("%", "%%")
+        for other in (one for one in hints if "_" in one):
+            meaning = re.sub(rf"\b{other}\b", f"--{other.replace('_', '-')}", meaning)
         hint, default = hints[name], getattr(kind, name)
         if default is None:
             meaning = meaning.replace("if null", "if left out")

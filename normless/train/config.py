@@ -44,8 +44,8 @@ class RunConfig(Settings):
         data: the data set as text, with its options in brackets.
         data_root: folder that holds or receives the data set; the usual place if null.
         weight_decay: L2 coefficient λ of λ/2·‖p‖².
-        decay_policy: which parameters decay: guidelines, all, weights, or terms joined by +, as in weights+last, by
-            the rules of normless.decay.
+        decay_policy: which parameters decay: guidelines (weights and the γ of the roles last and other), all,
+            weights, or groups and roles joined by +, as in weights+last. An unknown one lists them.
         scalar_rate_scale: learning rate of scalar multipliers and biases, relative to that of the weights.
         precision: number format of the computation, by the names of Lightning Fabric.
         device: the kind of processor; auto is cuda where available.

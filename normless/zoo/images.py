@@ -8,11 +8,12 @@ from typing import Any
 from torch import nn
 
 from normless.extras import import_extra
+from normless.registry import did_you_mean
 
 # Of each library: its module, its constructor, and how to list its networks.
 _LIBRARIES = {
-    "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models() names them all"),
-    "timm": ("timm", "create_model", "timm.list_models('*NAME*') finds one by a part of its name"),
+    "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models()"),
+    "timm": ("timm", "create_model", "timm.list_models('*PART*'), by a part of the name"),
 }
 
 
@@ -26,7 +27,8 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
     module, create, listing = _LIBRARIES[source]
     library = import_extra("zoo", f"{source}:{name}", module)
     if not (library.is_model(name) if source == "timm" else name in library.list_models()):
-        raise ValueError(f"{source} has no model {name!r}; {listing}.")
+        meant = did_you_mean(name, library.list_models())
+        raise ValueError(f"{source} has no model {name!r}.{meant} A list is {listing}.")
     if source == "torchvision" and "weights_backbone" in signature(library.get_model_builder(name)).parameters:
         # Left out, these weights are downloaded.
         arguments = {"weights_backbone": None} | arguments

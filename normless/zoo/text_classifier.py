@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from normless.extras import import_extra
 from normless.models.spec import TRANSFORMERS, is_path
+from normless.registry import did_you_mean
 from normless.spec import parse_call
 
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -122,8 +123,9 @@ def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
         plain = library.AutoConfig.for_model(kind)
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"transformers has no kind of model {kind!r}; bert, distilbert, roberta, gpt2 and t5 are some, and "
-            "transformers:FOLDER or transformers:FILE.json names one on this machine."
+            f"transformers has no kind of model {kind!r}.{did_you_mean(kind, library.CONFIG_MAPPING)} bert, "
+            "distilbert, roberta, gpt2 and t5 are some; transformers:FOLDER or transformers:FILE.json names one on "
+            "this machine."
         ) from error
     unknown = [name for name in settings if not hasattr(plain, name)]
     if unknown:

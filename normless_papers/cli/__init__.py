@@ -6,6 +6,7 @@ REPRODUCE = Command(
     "carry out artefacts of the papers: published beside measured, and a verdict on each claim",
     "normless_papers.cli.reproduce",
     "normless reproduce fixup/equation-1 --budget smoke",
+    resumes=True,
 )
 REPORT = Command(
     "write one page of all results that normless reproduce left in a folder",

@@ -123,15 +123,26 @@ def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # ty
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interruption_is_exit_code_130(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("demo", "interrupted; the same command goes on from there."),
+        ("train --out there", "interrupted; the same command goes on from there."),
+        ("train-text --restart", "interrupted; the same command without --restart goes on from there."),
+        ("sweep run depth.yaml", "interrupted; the same command goes on from there."),
+        ("reproduce fixup/equation-1", "interrupted; the same command goes on from there."),
+        ("list schemes", "interrupted."),
+    ],
+)
+def test_an_interruption_is_exit_code_130_and_says_whether_it_goes_on(
+    words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(namespace: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normless.cli.demo.run", interrupted)
-    assert main(["demo"]) == 130
-    assert capsys.readouterr().err == "normless: interrupted.\n"
+    monkeypatch.setattr("normless.cli.parser.parse", lambda words: (interrupted, None))
+    assert main(words.split()) == 130
+    assert capsys.readouterr().err == f"normless: {said}\n"
 
 
 def test_json_refuses_numbers_that_json_has_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,32 @@ def json_of(capsys: Capture, *words: str) -> dict[str, Any]:
     return printed
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_wide_table_comes_in_parts_and_no_word_is_broken(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command = ["probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal"]
+    rows = json_of(capsys, *command)["tables"]["signal"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.partition("signal\n")[2]
+    assert max(map(len, printed.splitlines())) <= columns
+    parts = printed.strip("\n").split("\n\n")
+    assert len(parts) > 1
+    words: list[str] = []
+    values = 0
+    for part in parts:
+        lines = part.splitlines()
+        *heads, _, _, _ = lines
+        assert [line.split()[:2] for line in lines[-3:]] == [[str(i + 1), f"blocks.{i}"] for i in range(3)]
+        words += [word for line in heads for word in line.split()]
+        values += len(lines[-1].split()) - 2
+    names = [name for name in rows[0] if name not in ("block", "name") and any(row[name] is not None for row in rows)]
+    expected = [part for name in names for part in name.replace("_", "_ ").split()]
+    assert sorted(word for word in words if word not in ("block", "name")) == sorted(expected)
+    assert values == len(names)
+
+
 def test_probe_measures_what_python_does(capsys: Capture) -> None:
     facts = json_of(
         capsys, "probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal", "logits"

@@ -84,7 +84,14 @@ def test_absent_files_are_told_with_where_and_how(tmp_path: Path) -> None:
     with pytest.raises(DataNotFoundError) as caught:
         load_data("cifar10", root=tmp_path, download=False)
     message = str(caught.value)
-    for part in (str(tmp_path / "cifar10"), "data_batch_1", "*train*.parquet", "switched off", "by hand"):
+    for part in (
+        str(tmp_path / "cifar10"),
+        "data_batch_1",
+        "*train*.parquet",
+        "switched off",
+        "by hand",
+        "by --data-root (data_root in",
+    ):
         assert part in message
     assert list(tmp_path.iterdir()) == []
 

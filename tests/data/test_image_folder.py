@@ -3,16 +3,31 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from normless.data import Augmentation, Batch, DataFormatError, DataNotFoundError, ImageData, load_data
+from normless.data import (
+    Augmentation,
+    Batch,
+    DataFormatError,
+    DataNotFoundError,
+    ImageData,
+    load_data,
+    load_labelled_text,
+    load_parallel_text,
+)
 
 pytest.importorskip("torchvision")
 
+READERS: list[tuple[Callable[..., Any], str]] = [
+    (load_data, "image_folder"),
+    (load_labelled_text, "labelled_text"),
+    (load_parallel_text, "parallel_text"),
+]
 SMALL = {"size": 8, "resize": 10, "workers": 0}
 
 
@@ -168,7 +183,7 @@ def with_neither(root: Path) -> None:
         (without_classes, DataFormatError, "holds no folders"),
         (with_other_class, DataFormatError, "differ, for instance in class9"),
         (with_empty_class, DataFormatError, "without images: .*class2"),
-        (with_neither, DataNotFoundError, "neither train/<class>/"),
+        (with_neither, DataNotFoundError, r"neither train/<class>/.* right folder by --data-root \(data_root in a"),
     ],
 )
 def test_wrong_folders_are_named(
@@ -177,6 +192,18 @@ def test_wrong_folders_are_named(
     spoil(folders)
     with pytest.raises(error, match=message):
         load_data("image_folder", root=folders, **SMALL)
+
+
+def test_a_path_is_no_name(tmp_path: Path) -> None:
+    """The sentence says which data set reads a folder of this kind, and how the folder is named."""
+    path = tmp_path / "pictures"
+    said = r"A folder of your own is read by the data set {0}, with --data {0} --data-root FOLDER \(in Python, root="
+    for load, reader in READERS:
+        with pytest.raises(ValueError, match=rf"^There is no data set or folder '{path}'\. {said.format(reader)}"):
+            load(str(path))
+    path.mkdir()
+    with pytest.raises(ValueError, match=rf"^'{path}' is no data set's name\. {said.format('image_folder')}"):
+        load_data(str(path))
 
 
 def test_damaged_image_is_named(folders: Path) -> None:

@@ -145,9 +145,13 @@ def test_every_mistake_in_a_file_has_its_sentence(tmp_path: Path, files: dict[st
 
 
 def test_a_text_that_is_not_there_says_where_it_was_sought(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"sst2 is in none of .*SST-2, .*: expected train\.tsv"):
+    with pytest.raises(
+        DataNotFoundError, match=r"sst2 is in none of .*SST-2, .*: expected train\.tsv.*by --data-root \(data_"
+    ):
         load_labelled_text("sst2", root=tmp_path)
-    with pytest.raises(DataNotFoundError, match=r"has no train\.tsv, train\.csv"):
+    with pytest.raises(
+        DataNotFoundError, match=r"has no train\.tsv, train\.csv.* right folder by --data-root \(data_root"
+    ):
         load_labelled_text("labelled_text", root=tmp_path)
     (tmp_path / "train.tsv").write_bytes(tsv(TRAIN))
     with pytest.raises(DataFormatError, match="has training sentences, but no test or dev with classes"):

@@ -212,7 +212,9 @@ def test_hub_files_without_the_language_or_a_shard_are_named(tmp_path: Path) -> 
 
 
 def test_a_folder_without_text_says_what_was_sought(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"neither train\.de with train\.en .* nor \*train\*\.parquet"):
+    with pytest.raises(
+        DataNotFoundError, match=r"neither train\.de with train\.en .* nor \*train\*\.parquet.* by --data-root \("
+    ):
         load_parallel_text("parallel_text", root=tmp_path)
     with pytest.raises(
         ValueError, match=r"no data set 'wmt' of parallel text\. There are grammar, multi30k, parallel"

@@ -91,7 +91,7 @@ def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(
     with pytest.raises(nl.UnsupportedEditError) as caught:
         edited(kind(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
     message = str(caught.value)
-    assert message.startswith("ScaleSums(factor=0.7071067811865475) is not possible ")
+    assert message.startswith("test is not possible: ScaleSums(factor=0.7071067811865475) is not possible ")
     assert reason in message
     assert "normless.nn.ResidualSum" in message
 

@@ -61,7 +61,7 @@ def test_zero_last_gamma_refuses_pre_activation_and_names_block_norm_and_reason(
     with pytest.raises(nl.UnsupportedEditError) as caught:
         edited(wide_resnet(10, 1), ZeroLastGamma())
     message = str(caught.value)
-    assert message.startswith("ZeroLastGamma() is not possible at blocks.0: ")
+    assert message.startswith("test is not possible: ZeroLastGamma() is not possible at blocks.0: ")
     assert "blocks.0.norm2, is followed by blocks.0.conv2" in message
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -118,6 +119,32 @@ def test_refusals() -> None:
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match=r"parameter of shape \(5, 3\) is sparse; build its layer with sparse=False"):
         nl.adaptive_gradient_clipping(table)
+    layer = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    wrong: list[tuple[Any, str]] = [
+        (optimizer, "SGD"),
+        (3, "int"),
+        (list(layer.named_parameters()), "tuple in a list"),
+        (optimizer.param_groups, "dict in a list"),
+    ]
+    for one, named in wrong:
+        said = rf"^Expected a network or parameters, .* got an object of type {named}\.$"
+        with pytest.raises(TypeError, match=said):
+            nl.adaptive_gradient_clipping(one)
+        with pytest.raises(TypeError, match=said):
+            nl.adaptive_gradient_clipping(layer, exclude=one)
+
+
+def test_one_parameter_is_taken_as_it_is() -> None:
+    layer = nn.Linear(2, 2)
+    for one in layer.parameters():
+        one.grad = torch.full_like(one, 100.0)
+    nl.adaptive_gradient_clipping(layer.weight)
+    nl.adaptive_gradient_clipping(layer, exclude=layer.bias)
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.norm() < 1
+    assert layer.bias.grad is not None
+    assert layer.bias.grad.tolist() == [100.0, 100.0]
 
 
 SHORT = TrainConfig(

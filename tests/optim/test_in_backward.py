@@ -114,6 +114,10 @@ def test_gradients_take_a_share_of_the_memory_until_it_is_closed() -> None:
     assert most == total
 
 
-def test_an_optimizer_that_needs_all_gradients_is_refused() -> None:
+def test_what_is_no_optimizer_or_needs_all_gradients_is_refused() -> None:
+    with pytest.raises(
+        TypeError, match=r"^Expected an optimizer, such as torch\.optim\.SGD\(…\), got an object of type Linear\.$"
+    ):
+        nl.step_in_backward(nn.Linear(2, 2))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="LBFGS needs all gradients"):
         nl.step_in_backward(LBFGS(nn.Linear(2, 2).parameters()))

@@ -145,6 +145,12 @@ def test_both_sides_and_what_is_needed_are_said() -> None:
     assert compared(plain).startswith("A 33.5 vs B 95, needs A > B: -61.5 ± ")
     assert left_of(plain) == {"pairs": 0}
     assert "needs A > B − 1: " in compared(larger("A is at least B less 1.", one, other, by=-1))
+    labelled = {"A, rate_0.1": 2.0, "B": 1.0, "needed_difference": 0.0}
+    assert (
+        compared(Check("A is above B.", "holds", labelled)) == "A (rate 0.1): 2 vs B: 1, needs A (rate 0.1) > B: +1"
+    )
+    listed = {"gamma_1, gamma_2": 2.0, "W": 1.0, "needed_factor": 1.0}
+    assert compared(Check("It is.", "holds", listed)) == "gamma 1, gamma 2: 2 vs W: 1, needs gamma 1, gamma 2 > W"
     stops = opposite(trains("It stops.", Estimate(12.0), Estimate(90.0), 10.0))
     # Half of the gain of 80 points over 10 %.
     assert compared(stops) == "accuracy 12.0 % ± 0 vs control 90.0 %, needs < 50.0 % (half of the control's gain)"

@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from normless.data.downloads import fetch_images, find_or_fetch
+from normless.data.downloads import BY_ROOT, fetch_images, find_or_fetch
 from normless.data.epoch_randomness import Draws
 from normless.data.images.augmentation import Augmentation
 from normless.data.images.image_data import ImageData
@@ -75,7 +75,8 @@ def image_folder(
     if sets is None:
         raise DataNotFoundError(
             f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
-            "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder with root."
+            "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder "
+            f"{BY_ROOT}."
         )
     return _images("image_folder", f"image files of {root.resolve().name}", sets, size, crops, workers)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from normless.data.downloads import fetch_files, find_or_fetch, first_of
+from normless.data.downloads import BY_ROOT, fetch_files, find_or_fetch, first_of
 from normless.data.tables import VALIDATION_STEMS, find_splits, read_lines, read_table
 from normless.data.text_sets import Pairs, ParallelText, checked_pairs
 from normless.errors import DataFormatError, DataNotFoundError
@@ -54,7 +54,7 @@ def parallel_text(*, root: Path, source: str = "de", target: str = "en", test: s
         raise DataNotFoundError(
             f"{root} has neither train.{source} with train.{target} (plain or .gz), nor the talks of IWSLT "
             f"(train.tags.{source}-{target}.{source}), nor *train*.parquet. Name the right folder "
-            "with root, or the languages by source=… and target=…."
+            f"{BY_ROOT}, or the languages by source=… and target=…."
         )
     kind, *pairs = sets
     return ParallelText("parallel_text", (source, target), f"{kind} of {root.resolve().name}", *pairs)

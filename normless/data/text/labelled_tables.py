@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from normless.data.downloads import first_of
+from normless.data.downloads import BY_ROOT, first_of
 from normless.data.tables import VALIDATION_STEMS, find_shards, read_table
 from normless.data.text_sets import LabelledSentences, LabelledText
 from normless.errors import DataFormatError, DataNotFoundError
@@ -33,7 +33,8 @@ def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
     if text is None:
         raise DataNotFoundError(
             f"The data set sst2 is in none of {root / 'SST-2'}, {root / 'sst2'} and {root}: expected train.tsv and "
-            "dev.tsv as GLUE distributes them, or *train*.parquet. Put them there, or name their folder with root."
+            "dev.tsv as GLUE distributes them, or *train*.parquet. Put them there, or name their folder "
+            f"{BY_ROOT}."
         )
     return text
 
@@ -52,7 +53,7 @@ def labelled_text(
     text = read_labelled_tables(root, (sentence, label), name=root.name, test_file=test_file)
     if text is None:
         raise DataNotFoundError(
-            f"{root} has no train.tsv, train.csv (plain or .gz) or *train*.parquet. Name the right folder with root."
+            f"{root} has no train.tsv, train.csv (plain or .gz) or *train*.parquet. Name the right folder {BY_ROOT}."
         )
     return LabelledText("labelled_text", text.classes, f"{root.resolve().name}/{text.origin}", text.train, text.test)
 
