@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import ceil, sqrt
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from normless.arguments import forward_arguments
@@ -105,19 +104,26 @@ def _in_turn(modules: list[nn.Module], value: Any) -> Any:
 
 
 def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For the first pass nothing; for the second one copies of the buffers as they were before the first."""
-    tables = [part._buffers for module in modules for part in module.modules() if part._buffers]
-    before = [{name: None if one is None else one.clone() for name, one in table.items()} for table in tables]
+    """For the first pass nothing; for the second ones copies of the buffers as they were before the first."""
+    return nullcontext(), _EarlierBuffers(modules)
 
-    @contextmanager
-    def as_before() -> Iterator[None]:
-        now = [dict(table) for table in tables]
-        for table, values in zip(tables, before, strict=True):
-            table.update({name: None if one is None else one.clone() for name, one in values.items()})
-        try:
-            yield
-        finally:
-            for table, values in zip(tables, now, strict=True):
-                table.update(values)
 
-    return nullcontext(), as_before()
+class _EarlierBuffers(AbstractContextManager[None]):
+    """Within it the buffers of modules are copies of those at its making; it may be entered again."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._tables = [part._buffers for module in modules for part in module.modules() if part._buffers]
+        self._earlier = [_copies(table) for table in self._tables]
+
+    def __enter__(self) -> None:
+        self._now = [dict(table) for table in self._tables]
+        for table, values in zip(self._tables, self._earlier, strict=True):
+            table.update(_copies(values))
+
+    def __exit__(self, *_: object) -> None:
+        for table, values in zip(self._tables, self._now, strict=True):
+            table.update(values)
+
+
+def _copies(buffers: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
+    return {name: None if one is None else one.clone() for name, one in buffers.items()}

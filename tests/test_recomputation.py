@@ -127,3 +127,17 @@ def test_what_cannot_be_recomputed_is_refused_and_stays() -> None:
     assert type(network.stages) is nn.Sequential
     with pytest.raises(ValueError, match="segments to be 1 or more"):
         nl.recompute_blocks(network, IMAGES, segments=0)
+
+
+def test_a_graph_that_is_kept_is_read_twice() -> None:
+    torch.manual_seed(0)
+    plain = nl.convert(wide_resnet(28, 1, in_channels=1), "batch_norm")
+    network = deepcopy(plain)
+    nl.recompute_blocks(network, IMAGES)
+    expected = step(plain)
+    torch.manual_seed(1)
+    loss = F.cross_entropy(network(IMAGES), LABELS)
+    for keep in (True, False):
+        network.zero_grad()
+        loss.backward(retain_graph=keep)
+        same({name: one.grad for name, one in network.named_parameters()} | dict(network.named_buffers()), expected)
