@@ -25,6 +25,13 @@ def folder() -> Iterator[Path]:
         yield out
 
 
+@pytest.fixture(scope="module")
+def again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The file written anew, and its number of runs."""
+    path = tmp_path_factory.mktemp("written") / "again.parquet"
+    return path, write_runs(folder, path)
+
+
 def test_the_committed_front_page_is_that_of_the_committed_runs(folder: Path) -> None:
     assert front_page_of(folder) == COMMITTED.with_name("claims.md").read_text(encoding="utf-8")
 
@@ -57,11 +64,10 @@ def _claims(path: Path) -> list[str]:
     )
 
 
-def test_the_file_written_anew_has_the_same_rows(folder: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.parquet"
-    runs = write_runs(folder, again)
+def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
+    path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]
-    one, other = (pd.read_parquet(path)[columns] for path in (COMMITTED, again))
+    one, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
     trained = one["kind"] != "artefact"
     assert trained.sum() == runs > 0
     pd.testing.assert_frame_equal(one[trained], other[other["kind"] != "artefact"])
@@ -90,10 +96,9 @@ def test_another_file_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_changed_number_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_number_is_told(again: tuple[Path, int], tmp_path: Path) -> None:
     file = tmp_path / "runs.parquet"
-    write_runs(folder, file)
-    table = pd.read_parquet(file)
+    table = pd.read_parquet(again[0])
     table.loc[0, "seconds"] += 1e-9
     table.to_parquet(file)
     with (
