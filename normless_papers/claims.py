@@ -214,11 +214,12 @@ def decades_over_draws(values: Iterable[float] | npt.NDArray[np.float64]) -> Est
 
 def replicates(values: pd.Series, best: int | None = None, *, minimized: bool = False, name: str = "") -> Estimate:
     """Mean and deviation of the best replicates, or of all and then by seed; `values` are indexed by seed."""
-    chosen = values.sort_values(ascending=minimized).iloc[: best or len(values)]
-    estimate = replace(over_draws(chosen.to_numpy(dtype=float)), name=name)
-    if len(chosen) < len(values):
+    numbers, sign = values.to_numpy(dtype=float), 1 if minimized else -1
+    chosen = sign * np.sort(sign * numbers)[: best or len(numbers)]
+    estimate = replace(over_draws(chosen), name=name)
+    if len(chosen) < len(numbers):
         return estimate
-    by_seed = {int(seed): float(value) for seed, value in values.items()}  # type: ignore[call-overload]
+    by_seed = {int(seed): float(value) for seed, value in zip(values.index, numbers, strict=True)}
     return replace(estimate, by_seed=by_seed)
 
 

@@ -45,6 +45,7 @@ class Runs:
     control: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
     _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _accuracies: dict[str, Estimate] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     @property
     def axes(self) -> list[str]:
@@ -120,7 +121,10 @@ class Runs:
 
     def accuracy(self, **labels: Any) -> Estimate:
         """The test accuracy in percent at the best rate; see `best_accuracy`."""
-        return best_accuracy(self.chosen(**labels), self.best)
+        key = repr(sorted(labels.items()))
+        if key not in self._accuracies:
+            self._accuracies[key] = best_accuracy(self.chosen(**labels), self.best)
+        return self._accuracies[key]
 
     def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
         """Whether the runs with these labels train, compared with those labelled `against`; see `trained.trains`."""

@@ -20,9 +20,14 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-# Several workers share the cores; more threads than cores make each of them slower.
-if "PYTEST_XDIST_WORKER_COUNT" in os.environ:
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // int(os.environ["PYTEST_XDIST_WORKER_COUNT"])))
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Divide the cores among the workers: more threads than cores, be they torch's or NumPy's, make each far slower.
+
+    The workers and the processes that tests start inherit the variable, which libraries read when they are loaded.
+    """
+    if workers := len(config.getoption("tx", None) or ()):
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
 
 
 @pytest.fixture(autouse=True)

@@ -66,15 +66,16 @@ _COLUMNS = (
 def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     """The row of one combination."""
     sign = -1.0 if is_minimized(metric) else 1.0
-    counts = runs["outcome"].value_counts()
+    outcomes, tried = runs["outcome"].to_numpy(dtype=object), runs["rate"].to_numpy(dtype=float)
     row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
-    row |= {outcome: int(counts.get(outcome, 0)) for outcome in ("diverged", "chance", "failed")}
+    row |= {outcome: int(np.sum(outcomes == outcome)) for outcome in ("diverged", "chance", "failed")}
     # At least k of the runs at a rate trained, so that the mean over the best is one over trained runs.
-    trained = (runs["outcome"] == "trained").groupby(runs["rate"]).agg(["sum", "size"])
-    row["trainable"] = bool((trained["sum"] >= trained["size"].clip(upper=best)).any())
+    at_rates = [outcomes[tried == rate] for rate in np.unique(tried)]
+    row["trainable"] = any(np.sum(one == "trained") >= min(len(one), best) for one in at_rates)
+    values, counted = _comparable(runs, metric), outcomes != "failed"
     values_at = {
-        float(rate): _best(group, metric, best)  # type: ignore[arg-type]
-        for rate, group in runs[runs["outcome"] != "failed"].groupby("rate")
+        float(rate): -sign * np.sort(-sign * values[counted & (tried == rate)])[:best]
+        for rate in np.unique(tried[counted])
     }
     means = {rate: sign * float(np.mean(values)) for rate, values in values_at.items()}
     rates = sorted(means)
@@ -92,14 +93,14 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     return row | {"rate_low": min(near), "rate_high": max(near), "edge": ends.get(rate, "")}
 
 
-def _best(runs: pd.DataFrame, metric: str, best: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The best values at one rate, the best first."""
+def _comparable(runs: pd.DataFrame, metric: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """The values of a metric, NaN the worst; the loss of a diverged run is infinite."""
     minimized = is_minimized(metric)
-    worst = math.inf if minimized else -math.inf
-    values = runs[metric].astype(float).fillna(worst)
+    values = np.array(runs[metric].astype(float), dtype=np.float64)
+    values[np.isnan(values)] = math.inf if minimized else -math.inf
     if minimized:
-        values = values.mask(runs["outcome"] == "diverged", math.inf)
-    return np.asarray(values.sort_values(ascending=minimized).iloc[:best], dtype=np.float64)
+        values[runs["outcome"].to_numpy(dtype=object) == "diverged"] = math.inf
+    return values
 
 
 def trained_threshold(control: float, chance: float, share: float = SHARE) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -17,11 +19,30 @@ from normless_papers.claims import Check
 from normless_papers.evidence import beside
 
 
+class InThisProcess:
+    """An executor without processes, each of which would take seconds to import torch."""
+
+    window = 1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
+        """Carry out the function at once."""
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        return future
+
+
 def context_in(folder: Path, budget: Budget = "smoke", **changes: Any) -> Context:
-    """A context whose laboratory has one worker and keeps its runs in `folder`."""
+    """A context whose laboratory trains in this process and keeps its runs in `folder`."""
     own = folder / "own"
     own.mkdir(parents=True, exist_ok=True)
-    return Context(budget=budget, lab=Laboratory(folder / "lab", workers=1), directory=own, **changes)
+    laboratory = Laboratory(folder / "lab", executor=InThisProcess)
+    return Context(budget=budget, lab=laboratory, directory=own, **changes)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up_runs import Ending, made_up
+from papers_helpers import context_in
 from synthetic_results import made_up as result_of
 
-from normless_papers.artefact import Context, artefact_of
+from normless_papers.artefact import artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
 from normless_papers.compared import compared, effect_of, left_of
 from normless_papers.headline import (
@@ -25,7 +26,6 @@ from normless_papers.headline import (
     headlines,
 )
 from normless_papers.published import published
-from normless_papers.reproduce import laboratory_in
 from normless_papers.trained import opposite, trains
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
@@ -117,9 +117,7 @@ def test_the_gpu_budget_trains_where_it_is_cut_down(tmp_path: Path) -> None:
     found = artefact_of("fixup/table-1")
     gpu = found.settings["gpu"]["effort"]
     effort = replace(gpu, data="digits(train=32, test=20)", epochs=2, batch_size=16, replicates=1)
-    with laboratory_in(tmp_path, 1) as laboratory:
-        context = Context("gpu", laboratory, tmp_path)
-        evidence = found.function(context, effort=effort, xavier_rates=(0.01,))
+    evidence = found.function(context_in(tmp_path, "gpu"), effort=effort, xavier_rates=(0.01,))
     assert list(evidence.measured["method"]) == ["batch_norm", "fixup", "xavier_init"]
     assert evidence.measured["failed"].sum() == 0
     assert "resnet_cifar(depth=110)" in evidence.setup["model"]

@@ -25,12 +25,23 @@ def folder() -> Iterator[Path]:
         yield out
 
 
+@pytest.fixture(scope="module")
+def again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The file written anew, and its number of runs."""
+    path = tmp_path_factory.mktemp("written") / "again.parquet"
+    return path, write_runs(folder, path)
+
+
 def test_the_committed_front_page_is_that_of_the_committed_runs(folder: Path) -> None:
     assert front_page_of(folder) == COMMITTED.with_name("claims.md").read_text(encoding="utf-8")
 
 
-def test_the_page_has_the_claims_and_figures(folder: Path, tmp_path: Path) -> None:
-    front, *papers = [path.read_text(encoding="utf-8") for path in write_pages_of(folder, tmp_path / "page.html")]
+def test_the_pages_have_the_claims_and_figures_and_say_what_the_committed_ones_do(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Of these the claims; date, machine and seconds of the checks are those of the rebuilding."""
+    pages = write_pages_of(folder, tmp_path / "claims.html")
+    front, *papers = [path.read_text(encoding="utf-8") for path in pages]
     assert len(papers) == len({one.paper for one in headlines()})
     assert "<svg" not in front
     assert all("<svg" in text for text in papers)
@@ -39,11 +50,6 @@ def test_the_page_has_the_claims_and_figures(folder: Path, tmp_path: Path) -> No
         own = [unescape(text) for text in papers if one.claim in unescape(text)]
         assert len(own) == 1
         assert one.refuted_if in own[0]
-
-
-def test_the_committed_pages_say_what_the_committed_runs_decide(folder: Path, tmp_path: Path) -> None:
-    """The claims; date, machine and seconds of the checks are those of the rebuilding."""
-    pages = write_pages_of(folder, tmp_path / "claims.html")
     for path in pages:
         assert path.stat().st_size < 1e6
         assert _claims(path) == _claims(COMMITTED.with_name(path.name))
@@ -58,11 +64,10 @@ def _claims(path: Path) -> list[str]:
     )
 
 
-def test_the_file_written_anew_has_the_same_rows(folder: Path, tmp_path: Path) -> None:
-    again = tmp_path / "again.parquet"
-    runs = write_runs(folder, again)
+def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
+    path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]
-    one, other = (pd.read_parquet(path)[columns] for path in (COMMITTED, again))
+    one, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
     trained = one["kind"] != "artefact"
     assert trained.sum() == runs > 0
     pd.testing.assert_frame_equal(one[trained], other[other["kind"] != "artefact"])
@@ -91,10 +96,9 @@ def test_another_file_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_changed_number_is_told(folder: Path, tmp_path: Path) -> None:
+def test_a_changed_number_is_told(again: tuple[Path, int], tmp_path: Path) -> None:
     file = tmp_path / "runs.parquet"
-    write_runs(folder, file)
-    table = pd.read_parquet(file)
+    table = pd.read_parquet(again[0])
     table.loc[0, "seconds"] += 1e-9
     table.to_parquet(file)
     with (

@@ -97,6 +97,7 @@ def _assert_survives_through_ray(
     assert list((tmp_path / "out" / "work").iterdir()) == []
 
 
+@pytest.mark.slow
 @needs_ray
 def test_a_small_sweep_through_ray_survives_a_lost_worker(
     postgres_server: ThrowawayPostgres, postgres_url: str, tmp_path: Path
