@@ -6,6 +6,8 @@ from .byte_pairs import stored_byte_pairs as stored_byte_pairs
 from .images.augmentation import Augmentation as Augmentation
 from .images.image_data import Batch as Batch
 from .images.image_data import ImageData as ImageData
+from .images.tensor_images import Split as Split
+from .images.tensor_images import in_memory as in_memory
 from .parallel.translation_batches import SetName as SetName
 from .parallel.translation_batches import TranslationBatch as TranslationBatch
 from .parallel.translation_batches import TranslationData as TranslationData

@@ -104,7 +104,17 @@ def in_memory(
     statistics: Callable[[Tensor], tuple[Tensor, Tensor]] = channel_statistics,
     **further: Any,
 ) -> TensorImages:
-    """Two splits as a set, normalized by the `statistics` of its training images; `further` are other fields."""
+    """Two splits as a set, normalized by the `statistics` of its training images.
+
+    (x / 255 − mean) / std per channel of bytes x [N, C, H, W].
+
+    Args:
+        name, source: of the set and where it comes from, for results.
+        train, test: images and classes.
+        classes: how many there are.
+        statistics: mean and standard deviation [C] of the training images, in units of 255.
+        further: other fields of `TensorImages`.
+    """
     mean, std = statistics(train.images)
     shape = tuple(train.images.shape[1:])
     common: dict[str, Any] = {"name": name, "classes": classes, "image_shape": shape, "source": source}
