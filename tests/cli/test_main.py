@@ -131,6 +131,11 @@ def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # ty
         ("train-text --restart", "interrupted; the same command without --restart goes on from there."),
         ("sweep run depth.yaml", "interrupted; the same command goes on from there."),
         ("reproduce fixup/equation-1", "interrupted; the same command goes on from there."),
+        ("sweep retry depth.yaml", "interrupted; the same command goes on from there."),
+        ("bench census --count 2", "interrupted; the same command goes on from there."),
+        ("bench diagnose --out=there", "interrupted; the same command goes on from there."),
+        ("bench diagnose", "interrupted."),
+        ("bench step --rounds 3", "interrupted."),
         ("list schemes", "interrupted."),
     ],
 )
