@@ -20,7 +20,6 @@ from pebble import CONSTS, ProcessExpired, ProcessPool
 from normless.errors import NormlessError
 from normless.process import available_cores, threads_of_each
 from normless.sweeps.executors.executor import Result, WorkerDiedError, settle
-from normless.sweeps.executors.imports import import_what_runs_need
 
 # How often a task is given to a new process because the one it was meant for was gone before it began.
 STARTS = 3
@@ -196,11 +195,10 @@ class WarmProcess:
 
 
 def prepare_worker(threads: int) -> None:
-    """Set up a worker process: imports, threads, no standard output, the end with its parent."""
+    """Set up a worker process: threads, no standard output, the end with its parent."""
     threading.Thread(target=_end_with_parent, name="normless parent watch", daemon=True).start()
     # Only the parent writes to standard output.
     os.dup2(2, 1)
-    import_what_runs_need()
     import torch
 
     torch.set_num_threads(threads)
