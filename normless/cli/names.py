@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from normless.cli.zoo_names import check_zoo_name
 from normless.registry import Registry
 from normless.spec import parse_call, split_source, split_terms
 
@@ -42,20 +43,22 @@ def check_names(arguments: Mapping[str, Any]) -> None:
         if argument not in ARGUMENTS or given is None:
             continue
         for text in [given] if isinstance(given, str) else given if isinstance(given, (list, tuple)) else []:
-            name = _plain_name(ARGUMENTS[argument], text)
-            if name is not None:
+            source, name = _plain_name(ARGUMENTS[argument], text)
+            if source in ("", "normless"):
                 names_of(ARGUMENTS[argument]).require(name)
+            elif source is not None:
+                check_zoo_name(source, name)
 
 
-def _plain_name(argument: str, text: Any) -> str | None:
-    """The name alone of a text such as ``fixup(gain=0.1) + ZeroClassifier()``; None for what is read elsewhere."""
+def _plain_name(argument: str, text: Any) -> tuple[str | None, str]:
+    """Source and name of a text such as ``fixup(gain=0.1) + ZeroClassifier()``; None for what is read elsewhere."""
     try:
-        if argument == "model":
-            source, text = split_source(text)
-            return parse_call(text)[0] if source == "normless:" else None
-        return parse_call(split_terms(text)[0])[0]
+        if argument != "model":
+            return "", parse_call(split_terms(text)[0])[0]
+        source, call = split_source(text)
+        return source.removesuffix(":") or None, parse_call(call)[0]
     except (ValueError, AttributeError, TypeError):
-        return None
+        return None, ""
 
 
 def _registered(path: Path, table: str) -> Iterator[str]:

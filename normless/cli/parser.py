@@ -23,6 +23,7 @@ _KEY = re.compile(r"Parser key \"(\w+)\"", re.IGNORECASE)
 _TYPE = re.compile(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])", re.IGNORECASE)
 _VALUE = re.compile(r"(?:Got|Given) value: (.*)", re.IGNORECASE | re.DOTALL)
 _UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
+_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
 _FILE = re.compile(r"Parser key \"config\": File does not exist: '(.*)'")
 _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "Path": "a path"}
 
@@ -85,6 +86,10 @@ def _sentence(message: str, parser: ArgumentParser) -> str:
     if unknown := _UNKNOWN.match(message):
         meant = did_you_mean(unknown[1], parser._option_string_actions).replace(" D", " (d")
         return f"{message}{meant and f'{meant})'}"
+    if choice := _CHOICE.search(message):
+        values = [value.strip(" '") for value in choice[3].split(",")]
+        meant = did_you_mean(choice[2], values).replace(" D", " (d")
+        return f"Expected {choice[1]} to be {_listed(values)}, got {choice[2]}{meant and f'{meant})'}"
     key, value = _KEY.search(message), _VALUE.search(message)
     types: list[str] = []
     for kind, values in _TYPE.findall(message):
@@ -92,9 +97,12 @@ def _sentence(message: str, parser: ArgumentParser) -> str:
     types = [kind for kind in types if kind != "NoneType"]
     if key is None or value is None or not types:
         return message.rstrip(".")
-    *most, last = types
-    expected = f"{', '.join(most)} or {last}" if most else last
-    return f"Expected {_flag(key[1], parser)} to be {expected}, got {value[1]}"
+    return f"Expected {_flag(key[1], parser)} to be {_listed(types)}, got {value[1]}"
+
+
+def _listed(values: Sequence[str]) -> str:
+    *most, last = values
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _flag(name: str, parser: ArgumentParser) -> str:

@@ -48,6 +48,10 @@ def test_the_names_are_those_of_the_registry(argument: str) -> None:
         ("probe normless:dense --probes signl", "Did you mean signal?"),
         ("convert normless:dense --scheme fixop(gain=0.1)+ZeroClassifier() --out nowhere", "Did you mean fixup?"),
         ("inspect normless:dnse", "Did you mean dense?"),
+        ("inspect torchvision:resnt18", "torchvision has no model 'resnt18'. Did you mean resnet18?"),
+        ("train --model timm:resnt50", "timm has no model 'resnt50'. Did you mean resnet50?"),
+        ("train-text --model transformers:bret", "transformers has no kind of model 'bret'. Did you mean bert?"),
+        ("convert torchvison:resnet18 --scheme none --out nowhere", "Did you mean torchvision?"),
         ("diagnose normless:dense --scheme non", "Did you mean none?"),
         ("reproduce fixup/tabel-1", "Did you mean fixup/table-1"),
         ("sweep run sweep.yaml", "Did you mean fixup?"),
@@ -82,6 +86,14 @@ def test_a_misspelt_name_is_refused_without_torch(words: str, said: str, tmp_pat
 )
 def test_what_may_be_right_is_left_to_the_registry(arguments: dict[str, object]) -> None:
     check_names(arguments)
+
+
+def test_every_network_of_a_library_is_left_to_it() -> None:
+    timm, torchvision = pytest.importorskip("timm"), pytest.importorskip("torchvision")
+    for name in timm.list_models()[::40]:
+        check_names({"model": f"timm:{name}(num_classes=10)"})
+    for name in torchvision.models.list_models():
+        check_names({"model": f"torchvision:{name}"})
 
 
 def test_arguments_of_other_packages_commands_mean_what_they_mean_there(
