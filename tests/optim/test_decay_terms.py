@@ -97,7 +97,7 @@ def test_every_kind_of_run_takes_them(kind: Any) -> None:
     assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
     with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
         kind(decay_policy="weights+lost")
-    with pytest.raises(ValueError, match="There is no decay policy 'some'. The policies are"):
+    with pytest.raises(ValueError, match=r"There is no decay policy 'some'\. The policies are"):
         kind(decay_policy="some")
     with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
         kind(decay_policy=3)
