@@ -16,11 +16,14 @@ from torch import nn
 import normless as nl
 from normless.cli import main
 from normless.conversion import scheme_of
+from normless.data import DATA
 from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
 from normless.models import MODELS, build_model
+from normless.probes import PROBES
 from normless.registry import Registry, did_you_mean
 from normless.schemes import SCHEMES
 from normless.spec import format_call, parse_call, split_terms
+from normless_papers.artefact import ARTEFACTS
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 IMAGES = torch.randn(2, 3, 8, 8)
@@ -201,7 +204,8 @@ def test_list_prints_every_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(one["summary"].endswith((".", "1/sqrt(L).")) and one["origin"] == "normless" for one in listed)
     assert main(["list"]) == 0
     printed = capsys.readouterr().out
-    for name in (*nl.SCHEMES, *nl.EDITS, *MODELS):
+    assert "cannot be listed" not in printed
+    for name in (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS):
         assert any(line.startswith(f"{name} ") for line in printed.splitlines())
     assert main(["list", "schemas"]) == 2
     assert "There is no kind 'schemas'; the kinds are schemes, edits" in capsys.readouterr().err

@@ -23,7 +23,7 @@ REGISTRIES: Mapping[str, str] = {
     "models": "normless.models:MODELS",
     "data": "normless.data:DATA",
     "probes": "normless.probes:PROBES",
-    "artefacts": "normless_papers:ARTEFACTS",
+    "artefacts": "normless_papers.artefact:ARTEFACTS",
 }
 
 
@@ -44,11 +44,11 @@ def run(namespace: Namespace) -> int:
     for kind in kinds:
         try:
             tables[kind] = resolve_name(REGISTRIES[kind]).describe()
-        except (ImportError, AttributeError) as error:
+        except ImportError as error:
             missing[kind] = f"{kind} cannot be listed: {str(error).rstrip('.')}."
     facts: dict[str, Any] = {kind: [asdict(entry) for entry in entries] for kind, entries in tables.items()}
     parts = [
-        as_text(table((kind, "", "from"), [(one.name, one.summary, one.origin) for one in entries]))
+        as_text(table((kind, "", "from"), [(one.name, one.summary.replace("``", ""), one.origin) for one in entries]))
         for kind, entries in tables.items()
     ]
     if missing:
