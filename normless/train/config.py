@@ -180,7 +180,7 @@ class TrainConfig(ExamplesConfig):
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the learning rate).
         clip: adaptive gradient clipping: largest norm of a gradient relative to the norm of its weights, row by row;
             not for the classifier. Off if null.
-        dropout: share of features dropped before the classifier. None added if null.
+        dropout: share of features dropped before the classifier. No dropout if null.
         mixup: α of mixup's Beta(α, α), 0 for off; the data set's default if null.
         cutout: side of the square cut out, in pixels, 0 for off; the data set's default if null.
         crop: zero padding before the random crop, in pixels, 0 for off; the data set's default if null.
