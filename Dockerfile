@@ -1,7 +1,7 @@
 # docker build --tag normless . && docker run --rm normless demo
 FROM python:3.12-slim
 WORKDIR /normless
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY normless normless
 COPY normless_papers normless_papers
 # The index has torch without CUDA; leave it out, and start from an image with CUDA, for GPUs.
