@@ -59,12 +59,13 @@ def convert(
         ValueError: the scheme's name or arguments are unknown.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
-    surgery = _operate(Surgery(model if in_place else copied(model), mapped, inputs, kwargs), chosen)
-    if inputs or kwargs:
-        if chosen.edits:
-            verify(surgery, allow_partial)
-        carry_inputs(surgery.model, inputs, kwargs)
+    with uncollected():
+        chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
+        surgery = _operate(Surgery(model if in_place else copied(model), mapped, inputs, kwargs), chosen)
+        if inputs or kwargs:
+            if chosen.edits:
+                verify(surgery, allow_partial)
+            carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
     keep_when_saved(surgery.model)
     return cast(Model, surgery.model)

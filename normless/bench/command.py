@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
@@ -106,6 +107,8 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
             aim, ratio = stated["bars"].get(name), row.get("ratio")
             reached = None if aim is None else ratio >= aim if stated.get("at_least") else ratio <= aim
+            # The table comes at the end, after minutes; a run that is stopped earlier has shown what it measured.
+            sys.stderr.write(f"{stated['what']}: {setup}: {name}: {', '.join(map(_cell, ratios.values()))}\n")
             yield {
                 "benchmark": stated["what"],
                 "setting": setup,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from normless.sweeps import Kind
-from normless.train import EpochRow, Outcome, Report, RunListener, RunResult, RunStart, TrainConfig, train
+from normless.train import EpochRow, Outcome, Report, RunListener, RunResult, RunStart, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,9 @@ class _StopAfter(RunListener[EpochRow, RunResult]):
 
 def train_first_epoch(config: FirstEpochConfig, directory: Path) -> FirstEpochResult:
     """Train the first epochs of a run in a directory, or resume them."""
+    # The process that only plans and reads runs has no use for Fabric.
+    from normless.train import train
+
     try:
         result = train(config.whole(), directory, listeners=[_StopAfter(config.stop_after)])
     except _StopTrainingError as stop:

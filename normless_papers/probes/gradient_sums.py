@@ -54,17 +54,17 @@ class GradientSums(SummandTables):
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
         count, sums = summands.examples * summands.positions, summands.sums()
-        absolute, total = sums.sum_abs.double(), sums.total.double().abs()
-        each = (absolute, sums.sum_b_abs_sum_xy, sums.sum_xy_abs_sum_b, total)
-        means = [float(one.mean(dtype=torch.float64)) / count for one in each]
-        known = absolute > 0
+        total, dead = sums.total.abs(), sums.sum_abs == 0
+        ratios = total / (sums.sum_abs + dead)
+        each = torch.stack([sums.sum_abs, sums.sum_b_abs_sum_xy, sums.sum_xy_abs_sum_b, total]).flatten(1)
+        means = [mean / count for mean in each.mean(1, dtype=torch.float64).tolist()]
         numbers = {
             "examples": summands.examples,
             "positions": summands.positions,
-            "parameters": absolute.numel(),
+            "parameters": total.numel(),
             **dict(zip(SUM_COLUMNS, means, strict=True)),
             "input_independence": means[-1] / means[0] if means[0] else float("nan"),
-            "parameter_input_independence": float((total[known] / absolute[known]).mean()),
+            "parameter_input_independence": float(ratios.sum(dtype=torch.float64) / (~dead).sum()),
             "predicted_for_random_signs": count**-0.5,
         }
         self.add(layer, numbers)

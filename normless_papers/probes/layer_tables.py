@@ -41,7 +41,8 @@ class LayerTables(Watcher):
 
     layers: Collection[str] | None = None
     _places: dict[Layer, LayerPosition] = field(default_factory=dict, init=False, repr=False)
-    _tables: list[pd.DataFrame] = field(default_factory=list, init=False, repr=False)
+    # Rows, or tables of several rows.
+    _parts: list[dict[str, Any] | pd.DataFrame] = field(default_factory=list, init=False, repr=False)
 
     def on_start(self, setting: Setting) -> None:
         super().on_start(setting)
@@ -50,7 +51,7 @@ class LayerTables(Watcher):
         require_known(self.layers, paths, "weight layer")
         chosen = paths if self.layers is None else self.layers
         self._places = {layer: place for layer, place in places.items() if layer.path in chosen}
-        self._tables = []
+        self._parts = []
 
     def wants(self, layer: Layer) -> bool:
         return layer in self._places
@@ -59,11 +60,11 @@ class LayerTables(Watcher):
         """Add one row of numbers, or one row per element of arrays, of a layer."""
         columns = self._places[layer].columns() | {"call": layer.call} | dict(numbers)
         rows = any(np.ndim(value) for value in numbers.values())
-        self._tables.append(pd.DataFrame(columns if rows else [columns]))
+        self._parts.append(pd.DataFrame(columns) if rows else columns)
 
     def table(self) -> pd.DataFrame:
         """All rows, layers in execution order."""
-        table = layer_table(self._tables, self.columns)
+        table = layer_table(self._parts, self.columns)
         return table.sort_values("order", kind="stable", ignore_index=True)
 
 

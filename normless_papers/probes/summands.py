@@ -5,16 +5,16 @@ For a convolution (Bjorck et al. 2018, equation 4)
     ∂L/∂K(o, c, i) = Σ_bx d(b, x; o, c, i),    d = ∂L/∂OUTPUT(b, o, x) · INPUT(b, c, s·x + i)
 
 with examples b, positions x and kernel offsets i. A layer has as many d as multiplications, so sums are computed
-without them: over positions first by convolutions' own gradients, over examples first by batched matrix products.
+without them. Those over positions first, and those over examples first, are batched products of matrices: of the
+gradient and what the kernel reads along the last axis, which with channels last are consecutive numbers in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import product
 from math import prod
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +24,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn import ScalarAffine
 
-# Elements in memory at a time: of the gradients of single examples, and of the windows or products of some positions,
-# which are 1 MiB in float32, the size of a processor's cache.
-_PRODUCTS = 2**20
-_CHUNK = 2**18
+# Elements in memory at a time, of windows and products: 2 MiB in float32, about the size of a processor's cache.
+_CHUNK = 2**19
 
 
 @dataclass(frozen=True)
@@ -75,70 +73,110 @@ class Summands:
             raise IndexError(f"Expected the index of one parameter of a weight of shape {self.shape}, got {index}.")
         out_channel, channel, *offsets = index
         group = out_channel * self.groups // self.shape[0]
-        at = tuple(offsets) or (0,) * len(self.kernel)
-        windows = self._windows[:, group, channel].movedim(tuple(range(-len(at), 0)), tuple(range(len(at))))
-        return windows[at] * self.gradient[:, out_channel]
+        read = self._positions_read(tuple(offsets) or (0,))
+        return self.x[:, group * self.shape[1] + channel][(slice(None), *read)] * self.gradient[:, out_channel]
 
+    @torch.no_grad()
     def sums(self) -> Sums:
         """The four sums of every parameter."""
-        size = (self.groups, self.shape[0] // self.groups, prod(self.shape[1:]))
-        of_examples, total = self.x.new_zeros(self.shape), self.x.new_zeros(self.shape)
-        step = max(1, _PRODUCTS // prod(self.shape))
-        for x, gradient in zip(torch.split(self.x, step), torch.split(self.gradient, step), strict=True):
-            # A convolution of the examples as its groups has one gradient for each.
-            products = self._contracted(x.flatten(0, 1)[None], gradient.flatten(0, 1)[None], len(x))
-            total += products.sum(0)
-            of_examples += products.abs_().sum(0)
-        absolute = self._contracted(self.x.abs(), self.gradient.abs(), 1)[0]
-        of_positions = self.x.new_zeros(size)
-        for gradient, windows in self._by_position():
-            of_positions += (gradient @ windows).abs_().sum(0)
-        by_offset = of_positions.reshape(self.shape[0], *self.kernel, self.shape[1])
-        return Sums(absolute, of_examples, by_offset.movedim(-1, 1).reshape(self.shape), total)
+        size = (prod(self.kernel[:-1]), self.groups, self.shape[0] // self.groups, self.kernel[-1] * self.shape[1])
+        total, of_examples, of_positions = self.x.new_zeros((3, *size))
+        for products in self._products(self._by_example()):
+            total += products.sum(1)
+            of_examples += products.abs_().sum(1)
+        for products in self._products(self._by_position()):
+            of_positions += products.abs_().sum(1)
+        return Sums(self._sum_abs(), *map(self._of_weight, (of_examples, of_positions, total)))
 
-    def _contracted(self, x: Tensor, gradient: Tensor, copies: int) -> Tensor:
-        """Σ_bx d of the weights of some copies of the layer side by side, shape (copies, *shape).
-
-        Shapes: x (B, copies·C, *P), gradient (B, copies·O, *S).
-        """
-        weight = x.new_empty(1).expand(copies * self.shape[0], self.shape[1], *self.kernel)
+    def _sum_abs(self) -> Tensor:
+        """Σ_bx |d|, as the gradient of a convolution of some examples at a time."""
+        total = self.x.new_zeros((*self.shape[:2], *self.kernel))
         zeros, mask = [0] * len(self.kernel), [False, True, False]
-        sides = gradient, x, weight, None, self.stride, zeros, self.dilation, False, zeros
+        pieces = _pieces(self.examples, self.x[0].numel() + self.gradient[0].numel())
         # Products in full float32, as those of matrices are.
         cudnn = torch.backends.cudnn
         with cudnn.flags(cudnn.enabled, cudnn.benchmark, deterministic=cudnn.deterministic, allow_tf32=False):
-            _, sums, _ = torch.ops.aten.convolution_backward(*sides, copies * self.groups, mask)
-        return cast(Tensor, sums).reshape(copies, *self.shape)
+            for x, gradient in zip(self.x.tensor_split(pieces), self.gradient.tensor_split(pieces), strict=True):
+                sides = gradient.abs(), x.abs(), total, None, self.stride, zeros, self.dilation, False, zeros
+                total += torch.ops.aten.convolution_backward(*sides, self.groups, mask)[1]
+        return total.reshape(self.shape)
 
-    @cached_property
-    def _windows(self) -> Tensor:
-        """What the kernel reads at each position, a view: (B, groups, C/groups, *S, *K)."""
-        windows = _positions_first(self.x).reshape(self.examples, self.groups, -1, *self.x.shape[2:])
-        for axis, (kernel, stride, dilation) in enumerate(zip(self.kernel, self.stride, self.dilation, strict=True)):
-            windows = windows.unfold(axis + 3, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
-        return windows
+    def _products(self, pairs: Iterable[tuple[Tensor, Iterable[Tensor]]]) -> Iterator[Tensor]:
+        """Gradients (n·groups, O/groups, r) times each of some rows of windows (n·groups, r, k·C/groups).
+
+        Shape of a product: (rows, n, groups, O/groups, k·C/groups). It is valid until the next is taken, since all
+        are in the same memory.
+        """
+        size = (prod(self.kernel[:-1]), self.shape[0] // self.groups, self.kernel[-1] * self.shape[1])
+        products = self.x.new_empty(0)
+        for gradient, windows in pairs:
+            if products.numel() != len(gradient) * prod(size):
+                products = self.x.new_empty(size[0], len(gradient) // self.groups, self.groups, *size[1:])
+            for out, row in zip(products.flatten(1, 2), windows, strict=True):
+                torch.bmm(gradient, row, out=out)
+            yield products
+
+    @property
+    def _rows(self) -> Tensor:
+        """What the kernel reads along the last axis, a view: (B, *P without the last, S, groups, k, C/groups)."""
+        x = self.x.movedim(1, -1)
+        x = x.reshape(*x.shape[:-1], self.groups, -1)
+        window = (self.kernel[-1] - 1) * self.dilation[-1] + 1
+        return x.unfold(-3, window, self.stride[-1])[..., :: self.dilation[-1]].transpose(-1, -2)
+
+    def _by_example(self) -> Iterator[tuple[Tensor, Iterator[Tensor]]]:
+        """Gradients and windows of some examples: r are the positions."""
+        rows = self._rows.movedim(-3, 1)
+        gradient = self.gradient.reshape(self.examples, self.groups, -1, self.positions)
+        pieces = _pieces(self.examples, rows[0].numel() + prod(self.shape))
+        reads = [self._positions_read(offsets) for offsets in product(*map(range, self.kernel[:-1]))]
+        for piece, some in zip(gradient.tensor_split(pieces), rows.tensor_split(pieces), strict=True):
+            # One copy for all rows of the kernel.
+            windows = some.contiguous().flatten(0, 1)
+            each = (windows[(slice(None), *read)].flatten(1, -3).flatten(2) for read in reads)
+            yield piece.flatten(0, 1), each
 
     def _by_position(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Gradients (s, groups, O/groups, B) and windows (s, groups, B, K·C/groups), some positions at a time."""
-        axes = len(self.kernel)
-        windows = self._windows.permute([*range(3, 3 + axes), 1, 0, *range(3 + axes, 3 + 2 * axes), 2])
-        gradient = _positions_first(self.gradient)
-        gradient = gradient.reshape(self.examples, self.groups, -1, *gradient.shape[2:])
-        gradient = gradient.permute([*range(3, 3 + axes), 1, 2, 0])
-        others = (
-            self.positions // len(windows) * max(self.examples * self.groups * prod(self.shape[1:]), prod(self.shape))
-        )
-        step = max(1, _CHUNK // others)
-        for start in range(0, len(windows), step):
-            at = slice(start, start + step)
-            piece = gradient[at].flatten(0, axes - 1)
-            yield piece, windows[at].reshape(len(piece), self.groups, self.examples, -1)
+        """Gradients and windows of some positions: r are the examples."""
+        axes = len(self.kernel) - 1
+        # Products of matrices are faster with examples last. Of a matrix, torch transposes blocks that fit the cache.
+        gradient = self.gradient.movedim(1, -1)
+        size = (*gradient.shape[1:-1], self.groups, self.shape[0] // self.groups, self.examples)
+        gradient = gradient.flatten(1).t().contiguous().view(size)
+        # (*P without the last, S, groups, B, k, C/groups)
+        rows = self._rows.movedim(0, -3)
+        pieces = _pieces(self.gradient.shape[-1], prod(self.shape))
+        for some, piece in zip(rows.tensor_split(pieces, axes), gradient.tensor_split(pieces, axes), strict=True):
+            # A view but for groups or a dilation.
+            windows = some.flatten(-2).flatten(axes, axes + 1)
+            of_outputs = piece.flatten(axes, axes + 1)
+            for position in product(*map(range, size[:axes])):
+                read = _slices(position, self.stride, self.kernel[:-1], self.dilation)
+                yield of_outputs[position], windows[read].reshape(-1, *windows.shape[axes:])
+
+    def _positions_read(self, offsets: tuple[int, ...]) -> tuple[slice, ...]:
+        """Where all outputs read the input with some offset in the kernel; of the first axes with so many offsets."""
+        return _slices(offsets, self.dilation, self.gradient.shape[2:], self.stride)
+
+    def _of_weight(self, sums: Tensor) -> Tensor:
+        """Sums of shape (kernel but its last axis, groups, O/groups, k·C/groups), in the weight's shape."""
+        sums = sums.reshape(*self.kernel[:-1], self.shape[0], self.kernel[-1], self.shape[1])
+        return sums.movedim((-3, -1), (0, 1)).reshape(self.shape)
 
 
-def _positions_first(x: Tensor) -> Tensor:
-    """A copy of x, shape (B, C, *P), with positions first and channels last in memory: windows are copied faster."""
-    # Of a matrix, torch transposes blocks that fit the cache.
-    return x.flatten(2).flatten(0, 1).t().contiguous().t().reshape(x.shape)
+def _slices(
+    starts: Iterable[int], by: Iterable[int], lengths: Iterable[int], steps: Iterable[int]
+) -> tuple[slice, ...]:
+    """So many elements in steps from each of `starts` times `by`."""
+    axes = zip(starts, by, lengths, steps, strict=False)
+    return tuple(
+        slice(start * unit, start * unit + (length - 1) * step + 1, step) for start, unit, length, step in axes
+    )
+
+
+def _pieces(length: int, size: int) -> int:
+    """In how many pieces to compute something of a length, each element of a size."""
+    return max(1, min(length, -(-length * size // _CHUNK)))
 
 
 class UnknownSummandsError(ValueError):
@@ -202,10 +240,15 @@ def _of_convolution(module: _ConvNd, x: Tensor, gradient: Tensor) -> Summands:
         x, gradient = x.unsqueeze(0), gradient.unsqueeze(0)
     if isinstance(module, _ConvTransposeNd):
         x, gradient = gradient, x
-    x = padded(module, x)
+    x, gradient = padded(module, _channels_last(x)), _channels_last(gradient)
     require_positions(module, x, gradient)
     shape = (gradient.shape[1], x.shape[1] // module.groups, *module.kernel_size)
     return Summands(x, gradient, module.kernel_size, module.stride, module.dilation, module.groups, shape)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """x, shape (B, C, *P), with its channels last in memory, so that windows along the last axis need no copy."""
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
 
 
 def require_positions(module: _ConvNd, x: Tensor, y: Tensor) -> None:

@@ -97,10 +97,13 @@ def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
     monkeypatch.setattr("normless.bench.command.TOGETHER", stated)
     assert main(["bench", "all", "--rounds", "1", "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    printed = capsys.readouterr()
+    facts = json.loads(printed.out)
     check_output("bench", facts)
     rows = facts["rows"]
     assert [row["benchmark"] for row in rows] == ["step"] * 6 + ["memory"] * 6
+    shown = [line.split(": ") for line in printed.err.splitlines() if line.startswith(("step: ", "memory: "))]
+    assert [(line[0], line[2]) for line in shown] == [(row["benchmark"], row["row"]) for row in rows]
     assert {row["aim"] for row in rows if row["row"] == "fixup"} == {1.06}
     assert rows[0]["ratio"] == 1
     for row in rows:
