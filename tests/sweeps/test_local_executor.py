@@ -34,10 +34,6 @@ def _process_beside(mine: str, other: str) -> tuple[int, int]:
     return _process()
 
 
-def _imported(*names: str) -> list[str]:
-    return [name for name in names if name in sys.modules]
-
-
 def _raise() -> None:
     raise ArithmeticError("no such number")
 
@@ -98,11 +94,6 @@ def test_a_process_without_a_group_of_its_own_helps_with_another(two: LocalExecu
 def test_a_process_has_its_share_of_the_cores_or_what_it_is_given(threads: int | None) -> None:
     with LocalExecutor(1, threads=threads) as executor:
         assert executor.submit(_process).result()[1] == (threads or available_cores())
-
-
-def test_a_process_begins_with_what_runs_need_and_not_with_what_fabric_looks_at(two: LocalExecutor) -> None:
-    names = "normless.train.training_run", "lightning_fabric", "torchmetrics", "transformers"
-    assert two.submit(_imported, *names).result() == [*names[:2]]
 
 
 def test_what_a_task_raises_is_raised_and_the_process_goes_on(two: LocalExecutor) -> None:
