@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
-
-from normless.garbage import uncollected
 
 
 @contextmanager
@@ -50,16 +47,11 @@ def followed(
     model: nn.Module, enter: Callable[[str, nn.Module, Any], None], leave: Callable[..., None] = lambda *_: None
 ) -> Iterator[None]:
     """Call `enter` with a module's path as its forward begins, and `leave` as it ends."""
-    handles: list[RemovableHandle] = []
-    try:
-        with uncollected():
-            for path, module in model.named_modules():
-                handles.append(module.register_forward_pre_hook(partial(enter, path), prepend=True))
-                handles.append(module.register_forward_hook(leave, always_call=True))
+    with ExitStack() as stack:
+        for path, module in model.named_modules():
+            stack.callback(module.register_forward_pre_hook(partial(enter, path), prepend=True).remove)
+            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
