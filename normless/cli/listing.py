@@ -47,10 +47,14 @@ def run(namespace: Namespace) -> int:
         except ImportError as error:
             missing[kind] = f"{kind} cannot be listed: {str(error).rstrip('.')}."
     facts: dict[str, Any] = {kind: [asdict(entry) for entry in entries] for kind, entries in tables.items()}
-    parts = [
-        as_text(table((kind, "", "from"), [(one.name, one.summary.replace("``", ""), one.origin) for one in entries]))
-        for kind, entries in tables.items()
-    ]
+    parts = [_text(kind, entries) for kind, entries in tables.items()]
     if missing:
         facts["missing"] = missing
     return answer(namespace, facts, "\n\n".join([*parts, *missing.values()]))
+
+
+def _text(kind: str, entries: Sequence[Description]) -> str:
+    """The entries as a table of text, each name in one piece, so that it can be copied."""
+    made = table((kind, "", "from"), [(one.name, one.summary.replace("``", ""), one.origin) for one in entries])
+    made.columns[0].no_wrap = True
+    return as_text(made)
