@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
@@ -84,12 +84,10 @@ def _sentence(message: str, parser: ArgumentParser) -> str:
     if missing := _FILE.match(message):
         return f"There is no file {missing[1]}"
     if unknown := _UNKNOWN.match(message):
-        meant = did_you_mean(unknown[1], parser._option_string_actions).replace(" D", " (d")
-        return f"{message}{meant and f'{meant})'}"
+        return message + _meant(unknown[1], parser._option_string_actions)
     if choice := _CHOICE.search(message):
         values = [value.strip(" '") for value in choice[3].split(",")]
-        meant = did_you_mean(choice[2], values).replace(" D", " (d")
-        return f"Expected {choice[1]} to be {_listed(values)}, got {choice[2]}{meant and f'{meant})'}"
+        return f"Expected {choice[1]} to be {_listed(values)}, got {choice[2]}{_meant(choice[2], values)}"
     key, value = _KEY.search(message), _VALUE.search(message)
     types: list[str] = []
     for kind, values in _TYPE.findall(message):
@@ -98,6 +96,12 @@ def _sentence(message: str, parser: ArgumentParser) -> str:
     if key is None or value is None or not types:
         return message.rstrip(".")
     return f"Expected {_flag(key[1], parser)} to be {_listed(types)}, got {value[1]}"
+
+
+def _meant(given: str, known: Collection[str]) -> str:
+    """The name that was meant, in parentheses for the end of a sentence; nothing if none is like the given one."""
+    meant = did_you_mean(given, known)
+    return meant and f"{meant.replace(' D', ' (d')})"
 
 
 def _listed(values: Sequence[str]) -> str:

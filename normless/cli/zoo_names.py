@@ -31,14 +31,14 @@ def check_zoo_name(library: str, name: str) -> None:
         return
     files, pattern, kind = FILES[library]
     spec = find_spec(library)
-    # A library that is not installed is told, with its extra, where a network is built.
+    # Building the network names the extra of a library that is not installed.
     if spec is None or spec.origin is None:
         return
     texts = [path.read_text(encoding="utf-8") for path in Path(spec.origin).parent.glob(files)]
     word = re.compile(rf"\b{re.escape(name)}\b", re.IGNORECASE)
     if any(word.search(text) for text in texts):
         return
-    names = [found for text in texts for found in re.findall(pattern, text, re.MULTILINE | re.DOTALL)]
-    # Without a name like it the library itself is asked, and where it lists its networks is told.
+    names = [one for text in texts for one in re.findall(pattern, text, re.MULTILINE | re.DOTALL)]
+    # Without a similar name the library itself is asked, whose error says where its networks are listed.
     if meant := did_you_mean(name, names):
         raise ValueError(f"{library} has no {kind} {name!r}.{meant}")
