@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from normless.registry import did_you_mean
-
 GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
 GROUPS = ("weights", *GAMMAS, "gains", "layer_scale", "biases", "scalars", "rest")
 
@@ -73,9 +71,8 @@ def _named_by(policy: str) -> dict[str, bool]:
         names = POLICIES.get(term, {term})
         if not {*GROUPS, *SHORT, *patterns_of([term])} >= names:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
-            meant = did_you_mean(term, (*POLICIES, *GROUPS, *SHORT))
             raise ValueError(
-                f"{which}.{meant} The policies are {', '.join(POLICIES)}, and what + joins of them, of the groups "
+                f"{which}; the policies are {', '.join(POLICIES)}, and what + joins of them, of the groups "
                 f"{', '.join(GROUPS)}, of {', '.join(SHORT)} for those of γ, and of patterns of parameters' names, "
                 "as in weights+last."
             )

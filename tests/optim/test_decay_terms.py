@@ -95,11 +95,9 @@ def test_the_roles_of_a_converted_network() -> None:
 def test_every_kind_of_run_takes_them(kind: Any) -> None:
     assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
     assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
-    with pytest.raises(
-        ValueError, match=r"'weights\+lost': 'lost' is none\. Did you mean last\? .* as in weights\+last"
-    ):
+    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
         kind(decay_policy="weights+lost")
-    with pytest.raises(ValueError, match=r"There is no decay policy 'some'\. The policies are"):
+    with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
         kind(decay_policy="some")
     with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
         kind(decay_policy=3)

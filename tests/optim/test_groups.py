@@ -311,7 +311,7 @@ def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
     [
         (
             {"policy": "everything"},
-            "There is no decay policy 'everything'. The policies are guidelines, all, weights",
+            "There is no decay policy 'everything'; the policies are guidelines, all, weights",
         ),
         ({"policy": {"gamma": True}}, "There is no parameter group gamma; the groups are weights, gamma_last"),
         ({"policy": {"gamma": True}}, "and last, down, stem, other for those of γ"),

@@ -135,7 +135,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
     ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
     ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
-    ({"decay_policy": "some"}, "There is no decay policy 'some'. The policies are guidelines, all, weights"),
+    ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
     ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
     ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1."),
     ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1."),
