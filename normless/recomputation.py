@@ -28,14 +28,14 @@ def recompute_blocks(
 ) -> int:
     """Train a network in place with less memory: keep the inputs of segments of blocks, compute the rest again.
 
-    A step takes one more forward pass through the blocks, that of one segment at a time. With √L segments of L
+    A step takes one more forward pass through the blocks, that of one segment at a time. With about √L segments of L
     blocks, memory for activations grows by √L (Chen et al. 2016, section 4.2). Names, weights and gradients stay.
     To be called after `convert`; hooks on modules in the blocks run in both passes. Returns the number of segments.
 
     Args:
         model: a network whose blocks are, or are in, children of `nn.Sequential` modules that its forward calls.
         inputs, kwargs, example_inputs: as in `residual_map`.
-        segments: how many in all, at least one in each `nn.Sequential`; "auto" is √L.
+        segments: how many in all, at least one in each `nn.Sequential`; "auto" is 2√L.
         residual_map: the network's map where it is known.
 
     Raises:
@@ -47,7 +47,8 @@ def recompute_blocks(
         raise ValueError(f"Expected segments to be 1 or more, or 'auto', got {segments}.")
     runs = _runs(model, residual_map or find_residual_map(model, *inputs, **kwargs))
     blocks = sum(map(len, runs))
-    length = ceil(blocks / (sqrt(blocks) if segments == "auto" else min(segments, blocks)))
+    # S inputs and the activations of L/S blocks, each of some four inputs' size, are fewest with S = √(4L).
+    length = ceil(blocks / (min(2 * sqrt(blocks), blocks) if segments == "auto" else min(segments, blocks)))
     for run in runs:
         # The class alone, so that names, hooks and whoever refers to the module stay.
         run.__class__, run.length = Segments, length  # type: ignore[assignment]

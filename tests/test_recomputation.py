@@ -43,7 +43,7 @@ def test_gradients_and_buffers_are_those_of_the_plain_network(scheme: str) -> No
             one.add_(0.02 * torch.randn_like(one))
     other = deepcopy(plain)
     names = [name for name, _ in other.named_modules()]
-    assert nl.recompute_blocks(other) == 3
+    assert nl.recompute_blocks(other) == 6  # 2√9
     assert [name for name, _ in other.named_modules()] == names
     for _ in range(2):
         same(step(plain), step(other))

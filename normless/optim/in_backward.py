@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Collection
 from contextlib import ExitStack
+from typing import Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-# Of the memory of all parameters, what gradients take before a step: each step looks at every parameter.
-SHARE = 1 / 16
+# Of the memory of all parameters, what gradients take before a step.
+SHARE = 1 / 64
 
 
 def step_in_backward(optimizer: Optimizer) -> ExitStack:
     """Let an optimizer update parameters, and free their gradients, while the backward pass goes on.
 
-    Gradients then take a sixteenth of the memory of the parameters, or that of the largest of them (Lv et al. 2023,
-    LOMO). The loop stays as it is, with `zero_grad` before the backward pass and `step` after it, which updates the
-    rest; weights and the optimizer's state become the same to the last bit.
+    Gradients then take 1/64 of the memory of the parameters, or that of the largest of them (Lv et al. 2023, LOMO).
+    The loop stays as it is, with `zero_grad` before the backward pass and `step` after it, which updates the rest;
+    weights and the optimizer's state become the same to the last bit.
 
     Not for what reads or adds up gradients before the step: clipping, loss scaling, several backward passes or
     processes to a step, or checkpoints with `use_reentrant=True` that share a parameter.
@@ -33,19 +36,39 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         )
     if isinstance(optimizer, LBFGS):
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
-    parameters = [one for group in optimizer.param_groups for one in group["params"] if one.requires_grad]
-    limit, pending = SHARE * sum(one.nbytes for one in parameters), 0
+    groups = {one: group for group in optimizer.param_groups for one in group["params"] if one.requires_grad}
+    limit = SHARE * sum(one.nbytes for one in groups)
+    # Of an earlier step's rest, the gradients are None, which a step passes over.
+    waiting: dict[Tensor, None] = {}
+    size = 0
 
     def update(parameter: Tensor) -> None:
-        nonlocal pending
-        pending += parameter.nbytes
-        if pending >= limit:
-            pending = 0
-            # Both pass over parameters without a gradient.
-            optimizer.step()
-            optimizer.zero_grad()
+        nonlocal size
+        size += 0 if parameter in waiting else parameter.nbytes
+        waiting[parameter] = None
+        if size >= limit:
+            _step_with(optimizer, waiting, groups)
+            waiting.clear()
+            size = 0
 
     hooks = ExitStack()
-    for parameter in parameters:
+    for parameter in groups:
         hooks.callback(parameter.register_post_accumulate_grad_hook(update).remove)
     return hooks
+
+
+def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], groups: dict[Tensor, dict[str, Any]]) -> None:
+    """A step that sees some of the parameters alone: to look at thousands of others takes longer than it does."""
+    mine = defaultdict(list)
+    for one in parameters:
+        mine[id(groups[one])].append(one)
+    whole = [(group, group["params"]) for group in optimizer.param_groups]
+    try:
+        for group, _ in whole:
+            group["params"] = mine[id(group)]
+        optimizer.step()
+    finally:
+        for group, everything in whole:
+            group["params"] = everything
+    for one in parameters:
+        one.grad = None

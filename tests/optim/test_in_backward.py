@@ -93,6 +93,32 @@ def test_parameters_that_are_used_twice_or_frozen() -> None:
     same(plain.state_dict(), other.state_dict())
 
 
+def test_groups_keep_their_settings_and_their_parameters() -> None:
+    plain = network()
+    other = deepcopy(plain)
+
+    def built(model: nn.Module) -> SGD:
+        # Scalars first and last, so that a step in the pass has some of both groups.
+        parameters = list(model.parameters())
+        scalars = [one for one in parameters if one.numel() == 1]
+        return SGD(
+            [{"params": scalars, "lr": 0.01}, {"params": [one for one in parameters if one.numel() > 1]}],
+            lr=0.1,
+            momentum=0.9,
+            weight_decay=1e-3,
+        )
+
+    optimizer, in_backward = built(plain), built(other)
+    groups = [list(group["params"]) for group in in_backward.param_groups]
+    nl.step_in_backward(in_backward)
+    trained(plain, optimizer)
+    trained(other, in_backward)
+    same(plain.state_dict(), other.state_dict())
+    for before, group in zip(groups, in_backward.param_groups, strict=True):
+        assert len(before) == len(group["params"]) > 1
+        assert all(one is two for one, two in zip(before, group["params"], strict=True))
+
+
 def test_gradients_take_a_share_of_the_memory_until_it_is_closed() -> None:
     model = network("skipinit")
     parameters = list(model.parameters())
@@ -108,7 +134,7 @@ def test_gradients_take_a_share_of_the_memory_until_it_is_closed() -> None:
         one.register_post_accumulate_grad_hook(count)
     trained(model, optimizer, steps=1)
     total = sum(one.nbytes for one in parameters)
-    assert 0 < most <= total / 16 + max(one.nbytes for one in parameters)
+    assert 0 < most <= total / 64 + max(one.nbytes for one in parameters)
     hooks.close()
     trained(model, optimizer, steps=1)
     assert most == total
