@@ -6,17 +6,18 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
+from itertools import groupby
+from multiprocessing import get_context
+from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import yaml
 
 from normless.process import add_json_flag, available_cores, print_json
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 class Benchmark(NamedTuple):
@@ -37,12 +38,13 @@ BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
+COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
 HOW = ("runs", "workers", "limit", "seed", "rounds")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare what the command takes; needs no torch."""
-    several = f"{ALL}: every benchmark that takes minutes, as one table"
+    several = f"{ALL}: every benchmark that takes minutes, each in a process of its own"
     texts = [*(f"{name}: {one.summary}" for name, one in BENCHMARKS.items()), several]
     parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="\n".join(texts))
     what, how = parser.add_argument_group("what is measured"), parser.add_argument_group("how it is measured")
@@ -68,46 +70,75 @@ def run(arguments: Namespace) -> int:
     for name in ("batch_size", "rounds", "runs", "workers", "count", "limit"):
         if flags.get(name, 1) < 1:
             raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
-    from rich.console import Console
-    from rich.table import Table
-
     if arguments.what == ALL:
         title, setup, rows = "Every benchmark that takes minutes", _machine(), [*_all_rows(flags)]
     else:
-        setup, measured = _measured(arguments.what, flags)
-        title, setup, rows = BENCHMARKS[arguments.what].title, f"{setup}, {_machine()}", _records(measured)
+        settings = _settings(arguments.what, flags)
+        title, setup = BENCHMARKS[arguments.what].title, f"{_setup(arguments.what, settings)}, {_machine()}"
+        rows = _measured(arguments.what, settings)
     if arguments.json:
         print_json({"setting": setup, "rows": rows})
-        return 0
-    table = Table(title=f"{title}: {setup}")
+    elif arguments.what == ALL:
+        sys.stdout.write(f"{title}: {setup}\n")
+        for (what, setting, to), some in groupby(rows, itemgetter("benchmark", "setting", "to")):
+            table = [*some]
+            columns = [name for name in COLUMNS if any(row[name] is not None for row in table)]
+            shown = [{name: row[name] for name in columns} for row in table]
+            _print(f"{what}, as a ratio to {to}: {setting}", shown)
+    else:
+        _print(f"{title}: {setup}", rows)
+    return 0
+
+
+def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table with a column for each value of a row."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title)
     for name, value in rows[0].items():
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
     Console().print(table)
-    return 0
 
 
-def _measured(what: str, flags: Mapping[str, Any]) -> tuple[str, DataFrame]:
-    """What a benchmark ran, in words, and its table; flags that it has no attribute for are ignored."""
+def _settings(what: str, flags: Mapping[str, Any]) -> Any:
+    """What a benchmark is to measure; flags that it has no attribute for are ignored."""
     from normless import bench
 
-    benchmark = BENCHMARKS[what]
-    kind = getattr(bench, benchmark.settings)
-    settings = kind(**{field.name: flags[field.name] for field in fields(kind) if field.name in flags})
-    return benchmark.setup.format(bench=settings), getattr(bench, benchmark.measure)(settings)
+    kind = getattr(bench, BENCHMARKS[what].settings)
+    return kind(**{field.name: flags[field.name] for field in fields(kind) if field.name in flags})
+
+
+def _setup(what: str, settings: Any) -> str:
+    """The same in words."""
+    return BENCHMARKS[what].setup.format(bench=settings)
+
+
+def _measured(what: str, settings: Any) -> list[dict[str, Any]]:
+    """The rows of a benchmark's table."""
+    from normless import bench
+
+    table = getattr(bench, BENCHMARKS[what].measure)(settings)
+    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """A row for each of every benchmark's: its ratio, what that is to, what is aimed at and whether it is reached."""
     for stated in TOGETHER:
-        setup, table = _measured(stated["what"], {**flags, **stated.get("with", {})})
-        for row in _records(table):
+        settings = _settings(stated["what"], {**flags, **stated.get("with", {})})
+        setup = _setup(stated["what"], settings)
+        # A process of its own: workers are forked more slowly from one that has grown.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            measured = pool.submit(_measured, stated["what"], settings).result()
+        bars = stated["bars"]
+        for row in measured:
             name = ", ".join(value for value in row.values() if isinstance(value, str))
             ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
-            aim, ratio = stated["bars"].get(name), row.get("ratio")
+            aim, ratio = bars.get(name, bars.get(row.get("task"))), row.get("ratio")
             reached = None if aim is None else ratio >= aim if stated.get("at_least") else ratio <= aim
-            # The table comes at the end, after minutes; a run that is stopped earlier has shown what it measured.
+            # The tables come at the end, after minutes; a run that is stopped earlier has shown what it measured.
             sys.stderr.write(f"{stated['what']}: {setup}: {name}: {', '.join(map(_cell, ratios.values()))}\n")
             yield {
                 "benchmark": stated["what"],
@@ -118,10 +149,6 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 "aim": aim,
                 "result": None if reached is None else "pass" if reached else "miss",
             }
-
-
-def _records(table: DataFrame) -> list[dict[str, Any]]:
-    return [dict(zip(table.columns, row, strict=True)) for row in table.itertuples(index=False)]
 
 
 def _machine() -> str:

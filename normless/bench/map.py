@@ -1,10 +1,9 @@
-"""The cost of mapping a network beyond the export that shows its dataflow."""
+"""The cost of mapping a network, and of mapping and converting it, beside one export of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
@@ -12,7 +11,8 @@ from torch import nn
 from torch.export import export
 
 from normless.arguments import arguments_of
-from normless.bench.timing import seconds_in_turns
+from normless.bench.timing import ratio_table, seconds_in_turns
+from normless.conversion import convert
 from normless.extras import import_extra
 from normless.models import Inputs, build_with_inputs
 from normless.residual import residual_map
@@ -34,37 +34,41 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class MapBench:
-    """Networks to export and map in turns, with random weights, in eval mode, on two examples.
+    """Networks to export, map and convert in turns, with random weights, in eval mode, on two examples.
 
     Each is given as `build_model` takes it, or `transformers:bert` for BERT base on 128 tokens.
     """
 
     networks: Sequence[str] = NETWORKS
+    scheme: str = "skipinit"
     rounds: int = 5
 
 
 def measure_map(bench: MapBench) -> pd.DataFrame:
-    """Time `torch.export.export` alone and `residual_map`, which exports too, in turns.
+    """Time `torch.export.export` alone, `residual_map`, and `convert`, which maps too and verifies, in turns.
 
-    A row per network: network, blocks, export and map (seconds, median over the rounds), and as in `ratio_table` the
-    ratios of the map to the export. MissingExtraError if timm or transformers is needed and not installed.
+    A row per network and task, see `ratio_table`; ratios are to the export. A network without residual blocks is not
+    converted. MissingExtraError if timm or transformers is needed and not installed.
     """
-    return pd.DataFrame([_measure(name, bench.rounds) for name in bench.networks])
+    return pd.concat([_measure(name, bench) for name in bench.networks], ignore_index=True)
 
 
-def _measure(name: str, rounds: int) -> dict[str, Any]:
+def _measure(name: str, bench: MapBench) -> pd.DataFrame:
     model, inputs = _bert() if name == BERT else build_with_inputs(name)
     arguments, named = arguments_of(inputs)
     model.eval()
-    runs = {
+    runs: dict[str, Callable[[], object]] = {
         "export": lambda: export(model, arguments, named, strict=False),
         "map": lambda: residual_map(model, *arguments, **named),
     }
-    seconds = seconds_in_turns(runs, rounds)
-    ratios = seconds["map"] / seconds["export"]
-    spread: dict[str, Any] = {"ratio": ratios.median(), "lowest": ratios.min(), "highest": ratios.max()}
     blocks = residual_map(model, *arguments, **named).depth
-    return {"network": name, "blocks": blocks, **dict(seconds.median())} | spread
+    if blocks:
+        runs["convert"] = lambda: convert(model, bench.scheme, *arguments, **named)
+    seconds = seconds_in_turns(runs, bench.rounds)
+    table = ratio_table("task", seconds, seconds.div(seconds["export"], axis=0))
+    table.insert(0, "network", name)
+    table.insert(1, "blocks", blocks)
+    return table
 
 
 def _bert() -> tuple[nn.Module, Inputs]:

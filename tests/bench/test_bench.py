@@ -92,7 +92,7 @@ def test_together_runs_benchmarks_that_there_are() -> None:
     assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose", "scale"}
 
 
-def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_has_a_table_per_benchmark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     flags = {"depth": 8, "batch_size": 2, "image_size": 8}
     stated = [{"what": what, "with": flags, "to": "bare", "bars": {"fixup": 1.06}} for what in ("step", "memory")]
     monkeypatch.setattr("normless.bench.command.TOGETHER", stated)
@@ -110,14 +110,19 @@ def test_all_is_one_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytes
         assert row["result"] == ({True: "pass", False: "miss"}[row["ratio"] <= 1.06] if row["aim"] else None)
     monkeypatch.setattr("normless.bench.command.TOGETHER", [{**stated[1], "bars": {"bare": 1.5}, "at_least": True}])
     assert main(["bench", "all"]) == 0
-    assert "miss" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "memory, as a ratio to bare: ResNet-8 on cpu, 2 images of 8×8" in " ".join(shown.split())
+    assert "aim" in shown
+    assert "miss" in shown
+    assert "lowest" not in shown  # memory is read once
 
 
-def test_the_map_is_compared_with_the_export_it_needs() -> None:
-    table = measure_map(MapBench(networks=("timm:test_resnet",), rounds=3))
-    assert table["network"].tolist() == ["timm:test_resnet"]
-    assert table["blocks"].tolist() == [4]
-    assert (table[["export", "map"]] > 0).all(axis=None)
+def test_a_map_and_a_conversion_are_compared_with_one_export() -> None:
+    table = measure_map(MapBench(networks=("timm:test_resnet", "torchvision:alexnet"), rounds=3))
+    assert table["network"].tolist() == ["timm:test_resnet"] * 3 + ["torchvision:alexnet"] * 2
+    assert table["task"].tolist() == ["export", "map", "convert", "export", "map"]
+    assert table["blocks"].tolist() == [4] * 3 + [0] * 2
+    assert (table["seconds"] > 0).all()
     assert (table["lowest"] <= table["ratio"]).all()
     assert (table["ratio"] <= table["highest"]).all()
 
@@ -126,9 +131,12 @@ def test_map_prints_one_object(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "map", "--networks", "timm:test_vit", "--rounds", "1", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     check_output("bench", printed)
-    (row,) = printed["rows"]
-    assert row["blocks"] == 12
-    assert row["ratio"] == row["lowest"] == row["highest"] == row["map"] / row["export"]
+    exported, *others = printed["rows"]
+    assert exported["ratio"] == 1
+    assert [row["task"] for row in others] == ["map", "convert"]
+    for row in others:
+        assert row["blocks"] == 12
+        assert row["ratio"] == row["lowest"] == row["highest"] == row["seconds"] / exported["seconds"]
     assert f"torch {torch.__version__}" in printed["setting"]
 
 
