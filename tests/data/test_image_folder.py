@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
 import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,20 @@ def test_workers_decode_the_same_images(tmp_path: Path) -> None:
         batches = data.train_batches(2, seed=0, epoch=0, augmentation=Augmentation(flip=True), device="cpu")
         epochs.append(torch.cat([batch.inputs for batch in batches]))
     assert torch.equal(*epochs)
+
+
+def kinds_of_workers(root: Path) -> set[str]:
+    """The classes of the processes that decode a batch."""
+    data = load_data("image_folder", root=root, size=8, resize=10, workers=2)
+    batches = data.train_batches(2, seed=0, epoch=0, augmentation=Augmentation(), device="cpu")
+    next(batches)
+    return {type(process).__name__ for process in multiprocessing.active_children()}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_the_worker_of_a_sweep_forks_the_processes_that_decode(folders: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        assert pool.submit(kinds_of_workers, folders).result() == {"ForkProcess"}
 
 
 def test_oxford_pets_official_files_are_read(tmp_path: Path) -> None:

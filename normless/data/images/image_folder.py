@@ -6,8 +6,10 @@ Worker processes decode them while the device trains.
 from __future__ import annotations
 
 import hashlib
+import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -157,12 +159,14 @@ class FileImages(ImageData):
     def _load(
         self, decoder: _Decoder, keys: list[list[_Key]], device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor]]:
+        workers = min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers
         loader: DataLoader[Any] = DataLoader(
             decoder,
             batch_sampler=keys,
-            num_workers=min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers,
+            num_workers=workers,
             pin_memory=device.type == "cuda",
             generator=torch.Generator(),  # else the loader would draw from the global one
+            multiprocessing_context=_start_method() if workers else None,
             worker_init_fn=_ignore_sigterm,
         )
         for images, labels in loader:
@@ -175,6 +179,14 @@ class FileImages(ImageData):
             for file, label in zip(map(Path, files.paths), files.labels.tolist(), strict=True):
                 digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size} {label}\n".encode())
         return f"sha256 of file names, lengths and labels {digest.hexdigest()[:12]}"
+
+
+def _start_method() -> str | None:
+    """How to start the processes that decode; None for Python's default.
+
+    The worker of a sweep is spawned and would spawn them too, each epoch with seconds of imports.
+    """
+    return "fork" if sys.platform == "linux" and multiprocessing.parent_process() is not None else None
 
 
 def _ignore_sigterm(_: int) -> None:
