@@ -129,7 +129,7 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for stated in TOGETHER:
         settings = _settings(stated["what"], {**flags, **stated.get("with", {})})
         setup = _setup(stated["what"], settings)
-        # A process of its own: workers are forked more slowly from one that has grown.
+        # A process of its own, so that none is faster or slower by the memory that another has left.
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             measured = pool.submit(_measured, stated["what"], settings).result()
         bars = stated["bars"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection
 from contextlib import ExitStack
-from typing import Any
 
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
@@ -36,8 +35,14 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         )
     if isinstance(optimizer, LBFGS):
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
-    groups = {one: group for group in optimizer.param_groups for one in group["params"] if one.requires_grad}
-    limit = SHARE * sum(one.nbytes for one in groups)
+    # By position: `load_state_dict` makes new groups.
+    positions = {
+        one: position
+        for position, group in enumerate(optimizer.param_groups)
+        for one in group["params"]
+        if one.requires_grad
+    }
+    limit = SHARE * sum(one.nbytes for one in positions)
     # Of an earlier step's rest, the gradients are None, which a step passes over.
     waiting: dict[Tensor, None] = {}
     size = 0
@@ -47,28 +52,28 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         size += 0 if parameter in waiting else parameter.nbytes
         waiting[parameter] = None
         if size >= limit:
-            _step_with(optimizer, waiting, groups)
+            _step_with(optimizer, waiting, positions)
             waiting.clear()
             size = 0
 
     hooks = ExitStack()
-    for parameter in groups:
+    for parameter in positions:
         hooks.callback(parameter.register_post_accumulate_grad_hook(update).remove)
     return hooks
 
 
-def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], groups: dict[Tensor, dict[str, Any]]) -> None:
+def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], positions: dict[Tensor, int]) -> None:
     """A step that sees some of the parameters alone: to look at thousands of others takes longer than it does."""
-    mine = defaultdict(list)
+    some = defaultdict(list)
     for one in parameters:
-        mine[id(groups[one])].append(one)
-    whole = [(group, group["params"]) for group in optimizer.param_groups]
+        some[positions[one]].append(one)
+    whole = [group["params"] for group in optimizer.param_groups]
     try:
-        for group, _ in whole:
-            group["params"] = mine[id(group)]
+        for position, group in enumerate(optimizer.param_groups):
+            group["params"] = some[position]
         optimizer.step()
     finally:
-        for group, everything in whole:
+        for group, everything in zip(optimizer.param_groups, whole, strict=True):
             group["params"] = everything
     for one in parameters:
         one.grad = None

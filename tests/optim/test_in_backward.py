@@ -113,6 +113,10 @@ def test_groups_keep_their_settings_and_their_parameters() -> None:
     nl.step_in_backward(in_backward)
     trained(plain, optimizer)
     trained(other, in_backward)
+    # Of a checkpoint, which makes new groups.
+    in_backward.load_state_dict(in_backward.state_dict())
+    trained(plain, optimizer)
+    trained(other, in_backward)
     same(plain.state_dict(), other.state_dict())
     for before, group in zip(groups, in_backward.param_groups, strict=True):
         assert len(before) == len(group["params"]) > 1
