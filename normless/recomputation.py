@@ -48,7 +48,7 @@ def recompute_blocks(
     runs = _runs(model, residual_map or find_residual_map(model, *inputs, **kwargs))
     blocks = sum(map(len, runs))
     # S inputs and the activations of L/S blocks, each of some four inputs' size, are fewest with S = √(4L).
-    length = ceil(blocks / (min(2 * sqrt(blocks), blocks) if segments == "auto" else min(segments, blocks)))
+    length = ceil(blocks / min(2 * sqrt(blocks) if segments == "auto" else segments, blocks))
     for run in runs:
         # The class alone, so that names, hooks and whoever refers to the module stay.
         run.__class__, run.length = Segments, length  # type: ignore[assignment]

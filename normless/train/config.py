@@ -53,8 +53,8 @@ class RunConfig(Settings):
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         clip: limit of the gradients. Off if null.
         devices: number of processes, started by torchrun, that share every batch.
-        recompute: compute activations of L blocks a second time in the backward pass, in about √L segments, and keep
-            none; auto where those of a batch take more than half of the free memory. Gradients stay.
+        recompute: compute activations of L blocks a second time in the backward pass, in about √L segments, rather
+            than keep them; auto where those of a batch take more than half of the free memory. Gradients stay.
     """
 
     BATCH: ClassVar[str]
