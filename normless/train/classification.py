@@ -14,6 +14,7 @@ from normless.train.config import ExamplesConfig
 from normless.train.objective import count_correct, evaluate
 from normless.train.result import EpochRow, chance_accuracy, finished_outcome
 from normless.train.task import EpochTraining, Task
+from normless.train.turns import Steps
 
 TOP = 5
 
@@ -33,24 +34,32 @@ class ClassificationTask(Task[Config]):
         """See `count_correct`."""
         return count_correct(logits, targets)
 
+    @property
+    def examples_per_pass(self) -> int:
+        """Examples of a pass without gradients that occupy a card."""
+        return 1
+
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """Test loss and accuracies, and the training loss with the L2 term."""
-        return {"training_loss_with_l2": training.loss_with_l2} | self._test_metrics(fabric, network)
+        test = yield from self._test_metrics(fabric, network)
+        return {"training_loss_with_l2": training.loss_with_l2} | test
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """Test loss and accuracies at the end, and the outcome."""
-        names = ("test_loss", "test_accuracy", "test_accuracy_top5")
-        test = self._test_metrics(fabric, network) if diverged else {name: getattr(rows[-1], name) for name in names}
+        if diverged:
+            test = yield from self._test_metrics(fabric, network)
+        else:
+            test = {name: getattr(rows[-1], name) for name in ("test_loss", "test_accuracy", "test_accuracy_top5")}
         labels = self.data.test_labels
         outcome = "diverged" if diverged else finished_outcome(test["test_accuracy"], labels)
         return {"outcome": outcome, "chance_accuracy": chance_accuracy(labels)} | test
 
-    def _test_metrics(self, fabric: Fabric, network: nn.Module) -> dict[str, Any]:
-        """The metrics on the test set, in passes about as large as those of training."""
+    def _test_metrics(self, fabric: Fabric, network: nn.Module) -> Steps[dict[str, Any]]:
+        """The metrics on the test set, in passes about as large as those of training, on a card larger ones."""
         config, top = self.config, min(TOP, self.data.classes)
 
         def sums(logits: Tensor, targets: Tensor) -> tuple[Any, ...]:
@@ -58,8 +67,10 @@ class ClassificationTask(Task[Config]):
             among_top = (logits.topk(top, 1).indices == targets[:, None]).sum()
             return losses.sum(), count_correct(logits, targets), among_top, len(targets)
 
-        share = config.micro_batch_size or config.batch_size // config.devices
-        batches = self.data.test_batches(max(64, share) * config.devices, **self.place(fabric))
-        loss, accuracy, top5 = evaluate(fabric, network, batches, sums)
+        share = max(64, config.micro_batch_size or config.batch_size // config.devices)
+        if fabric.device.type != "cpu":
+            share = max(share, self.examples_per_pass)
+        batches = self.data.test_batches(share * config.devices, **self.place(fabric))
+        loss, accuracy, top5 = yield from evaluate(fabric, network, batches, sums)
         top5_or_none = top5 if self.data.classes > TOP else None
         return {"test_loss": loss, "test_accuracy": accuracy, "test_accuracy_top5": top5_or_none}

@@ -28,7 +28,7 @@ GROUPS = {
     "data": ("data", "data_root", "source", "target", "vocabulary", "longest", "mixup", "cutout", "crop", "flip"),
     REST: (),
     "machine": (
-        *("precision", "device", "devices", "strategy", "recompute", "compile", "sync_batch_norm"),
+        *("precision", "device", "devices", "strategy", "recompute", "compile", "graph", "sync_batch_norm"),
         *("micro_batch_size", "micro_batch_tokens"),
     ),
     "scores": ("bleu_every", "beam_width", "length_penalty", "longer_by"),
@@ -191,6 +191,7 @@ def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
         "outcome": outcome,
         **result.metrics_in_words(),
         "epochs": f"{len(result.epochs)}, {result.seconds_per_epoch:.2f} s each",
+        "computed": f"in {result.arithmetic}, on {result.device}",
     }
 
 

@@ -14,6 +14,7 @@ from normless.train.settings import (
     DecayPolicy,
     Device,
     Fraction,
+    Graph,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -186,6 +187,7 @@ class TrainConfig(ExamplesConfig):
         crop: zero padding before the random crop, in pixels, 0 for off; the data set's default if null.
         flip: mirror half of the images left to right; the data set's default if null.
         compile: compile the network's training pass by torch.compile.
+        graph: auto captures a training step as a CUDA graph, on a card and in one process; never leaves it out.
         sync_batch_norm: batch norms have the statistics of the examples of all processes, on CUDA devices alone.
     """
 
@@ -213,6 +215,7 @@ class TrainConfig(ExamplesConfig):
     crop: NonNegativeInt | None = None
     flip: bool | None = None
     compile: bool = False
+    graph: Graph = "auto"
     sync_batch_norm: bool = False
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from normless.train.classification import ClassificationTask
 from normless.train.config import TrainConfig
 from normless.train.result import RunResult
 from normless.train.task import check_logits, groups_of, load_saved, saved_folder
+
+# Of all images of a pass together.
+PIXELS_PER_PASS = 2**20
 
 
 class ImageTask(ClassificationTask[TrainConfig]):
@@ -63,6 +67,11 @@ class ImageTask(ClassificationTask[TrainConfig]):
         if done < self.config.warm_start_epochs * self.steps_per_epoch:
             return self.config.warm_start_rate
         return super().lr(done)
+
+    @property
+    def examples_per_pass(self) -> int:
+        """Images of a pass without gradients that occupy a card: about a thousand of 32×32 pixels."""
+        return max(1, PIXELS_PER_PASS // prod(self.data.image_shape[1:]))
 
     def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
         """All parameters but the classifier's."""

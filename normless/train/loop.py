@@ -7,7 +7,8 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,19 +21,22 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless.divergence import first_diverged
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
+from normless.train.arithmetic import tensor_cores
 from normless.train.config import RunConfig
+from normless.train.epoch_record import EpochRecord, gathered
 from normless.train.memory import recompute_where_needed
-from normless.train.objective import accumulate_gradients, in_memory_order, l2_term, mean_of_processes
+from normless.train.objective import accumulate_gradients, in_memory_order, l2_term
 from normless.train.pauses import GO_ON, STOPS, Pauses, stop_of
 from normless.train.run_files import save_checkpoint, write_table
 from normless.train.run_listener import RunListener
 from normless.train.schedules import set_rate
 from normless.train.sharding import Sharded
+from normless.train.step_graph import StepGraph
 from normless.train.synchronized import synchronized
 from normless.train.task import EpochTraining, Task
+from normless.train.turns import Steps
 
 if TYPE_CHECKING:
     from normless.diagnosis import Watch
@@ -49,6 +53,7 @@ class Training:
         module: the network without the wrapper for training; map: its residual map.
         clipped: the parameters whose gradients are clipped.
         ride_along: probes along the way, if any; watch: of the network, if any.
+        graph: replays steps that are not measured, on a card.
     """
 
     task: Task[Any]
@@ -60,17 +65,48 @@ class Training:
     clipped: tuple[nn.Parameter, ...]
     ride_along: RideAlong | None
     watch: Watch | None
+    graph: StepGraph | None = None
 
-    def gradients(self, batch: Any, step: int) -> tuple[Tensor, Tensor]:
-        """See `accumulate_gradients`; probes measure it, where steps are counted from 1."""
+    def step(self, batch: Any, step: int) -> Tensor:
+        """Carry out the whole step `step`, counted from 1, by its graph if it has one; see `gradients`."""
+        if self.graph is None or (self.ride_along is not None and self.ride_along.when(step)):
+            return self._whole_step(batch, step)
+        return self.graph(batch)
+
+    def _whole_step(self, batch: Any, step: int) -> Tensor:
+        values = self.gradients(batch, step)
+        self.update()
+        return values
+
+    def gradients(self, batch: Any, step: int) -> Tensor:
+        """Compute the gradients, see `accumulate_gradients`; probes measure it, where steps are counted from 1.
+
+        Returns loss (nats), L2 term (nats) and accuracy of the batch, float64 [3] on its device.
+        """
         measured: AbstractContextManager[None] = nullcontext()
         if self.ride_along is not None:
             measured = self.ride_along.during(step, self.module, self.map, batch[-1])
         if self.watch is not None:
             self.watch.step = step - 1
+        self.optimizer.zero_grad()
         with measured:
             loss, accuracy = accumulate_gradients(self.fabric, self.network, self.task, batch)
-        return loss if self.watch is None else self.watch.loss(loss), accuracy
+        loss = loss if self.watch is None else self.watch.loss(loss)
+        return torch.stack(
+            [value.to(loss.device, torch.float64) for value in (loss, l2_term(self.optimizer), accuracy)]
+        )
+
+    def update(self) -> None:
+        """Clip the gradients and let the optimizer step."""
+        self.task.clip(self.clipped)
+        self.optimizer.step()
+
+    def close(self) -> None:
+        """Release the graph of the step, and end the watch."""
+        if self.graph is not None:
+            self.graph.close()
+        if self.watch is not None:
+            self.watch.close()
 
     def write_measurements(self, epoch: int) -> None:
         """Write what the probes measured since the last call, as `probes/NAME/epoch-0001.parquet` and so on."""
@@ -102,16 +138,18 @@ def make_fabric(config: RunConfig) -> Fabric:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     _meet_again("nccl" if on_cuda else "gloo")
     double, sharded = config.precision == "64-true", getattr(config, "strategy", "ddp") == "fsdp2"
-    fabric = Fabric(
-        accelerator="cuda" if on_cuda else "cpu",
-        devices=local,
-        num_nodes=started // local,
-        strategy="auto" if started == 1 else Sharded(started) if sharded else "ddp",
-        precision=None if double else config.precision,
-        # By name Fabric refuses it for a sharded network.
-        plugins=[DoublePrecision()] if double else None,
-    )
-    fabric.launch()
+    # Else Fabric advises what is decided.
+    with tensor_cores(torch.device("cuda" if on_cuda else "cpu")):
+        fabric = Fabric(
+            accelerator="cuda" if on_cuda else "cpu",
+            devices=local,
+            num_nodes=started // local,
+            strategy="auto" if started == 1 else Sharded(started) if sharded else "ddp",
+            precision=None if double else config.precision,
+            # By name Fabric refuses it for a sharded network.
+            plugins=[DoublePrecision()] if double else None,
+        )
+        fabric.launch()
     return fabric
 
 
@@ -154,7 +192,18 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
         from normless.diagnosis import Watch
 
         watch = Watch(wrapped.module)
-    return Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
+    training = Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
+    if not is_graphed(task, fabric, watched):
+        return training
+    # Gradients are those of step 0, which no probe measures.
+    step = partial(replace(training, ride_along=None)._whole_step, step=0)
+    return replace(training, graph=StepGraph(step, training.module, optimizer))
+
+
+def is_graphed(task: Task[Any], fabric: Fabric, watched: bool) -> bool:
+    """Whether steps are captured as a CUDA graph: in one process on a card, where batches have one shape."""
+    wanted = getattr(task.config, "graph", "never") == "auto"
+    return wanted and not watched and fabric.device.type == "cuda" and fabric.world_size == 1
 
 
 def check_measurable(config: RunConfig) -> None:
@@ -182,12 +231,12 @@ def train_epoch(
     *,
     pauses: Pauses | None = None,
     begun: Mapping[str, Any] | None = None,
-) -> EpochTraining:
+) -> Steps[EpochTraining]:
     """Train for one epoch, counted from 0, or for the rest of one that has `begun`, as its checkpoint tells.
 
-    It ends early at the first loss that diverged. On the CPU a loss is read before its step; on an accelerator, and
-    between processes, after up to `STEPS_BETWEEN_READS` steps, and the steps that followed a diverged loss are then
-    left out.
+    It ends early at the first loss that diverged. In one process on the CPU a loss is read before its step; on a
+    card, and between processes, losses are read after up to 2 · `STEPS_BETWEEN_READS` further steps, which are then
+    left out. It hands back control after each step on a card.
 
     Raises:
         StoppedError: `pauses` stops the run, which is saved.
@@ -197,8 +246,8 @@ def train_epoch(
     seeds = np.random.SeedSequence((task.config.seed, epoch, fabric.global_rank))
     torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
     training.network.train()
-    at_once = fabric.device.type == "cpu" and fabric.world_size == 1
-    record = _Record(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
+    at_once = reads_at_once(fabric)
+    record = EpochRecord(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
     batches = enumerate(task.train_batches(epoch, **task.place(fabric)))
     start = time.perf_counter()
     if begun is not None:
@@ -207,89 +256,43 @@ def train_epoch(
         start -= begun["seconds"]
     for index, batch in batches:
         done = epoch * task.steps_per_epoch + index
-        record.result.lr = task.lr(done)
-        set_rate(training.optimizer, record.result.lr)
-        training.optimizer.zero_grad()
-        record.add(*training.gradients(batch, done + 1), l2_term(training.optimizer))
-        if (at_once or (index + 1) % STEPS_BETWEEN_READS == 0) and record.read():
-            break
-        task.clip(training.clipped)
-        training.optimizer.step()
+        rate = task.lr(done)
+        if rate != record.result.lr:
+            record.result.lr = rate
+            set_rate(training.optimizer, rate)
+        if at_once:
+            record.add(training.gradients(batch, done + 1))
+            if (yield from record.read()):
+                break
+            training.update()
+        else:
+            record.add(training.step(batch, done + 1))
+            yield None
+            if (index + 1) % STEPS_BETWEEN_READS == 0:
+                if (yield from record.receive()):
+                    break
+                record.request()
         # Probes' measurements are kept by the epoch: runs with them are saved at its end alone.
         if pauses is None or training.ride_along is not None or index + 1 == task.steps_per_epoch:
             continue
         code = pauses.due(fabric, done + 1)
         if code == GO_ON:
             continue
-        if record.read():
+        if (yield from record.read()):
             break
         within = record.state() | {"seconds": time.perf_counter() - start, "generators": _generators(fabric)}
         save_checkpoint(fabric, task.directory, training.network, training.optimizer, epoch, within)
         if code in STOPS:
             raise stop_of(code, f" after step {index + 1} of {task.steps_per_epoch} of epoch {epoch + 1}")
-    if record.result.diverged is None and not record.read():
+    if record.result.diverged is None and not (yield from record.read()):
         record.average()
     record.result.seconds = time.perf_counter() - start
     return record.result
 
 
-class _Record:
-    """Collects the steps of an epoch on the device and reads them on demand."""
-
-    def __init__(self, fabric: Fabric, *, first_step: int, listeners: Sequence[RunListener[Any, Any]]) -> None:
-        self._fabric = fabric
-        self._first_step = first_step
-        self._listeners = listeners
-        self._steps: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.result = EpochTraining()
-
-    def add(self, loss: Tensor, accuracy: Tensor, l2: Tensor) -> None:
-        """A step of this process, without synchronization."""
-        self._steps.append((loss, accuracy, l2))
-
-    def state(self) -> dict[str, Any]:
-        """The steps so far, as `restore` takes them: the losses read, and of each process what was added."""
-        added = [torch.stack(values).to(self._fabric.device) for values in zip(*self._steps, strict=True)]
-        return {"losses": list(self.result.losses), "added": [gathered(self._fabric, values) for values in added]}
-
-    def restore(self, state: Mapping[str, Any]) -> int:
-        """Take over the steps of `state`, and return their number; with another number of processes, their means."""
-        fabric, added = self._fabric, state["added"]
-        same = len(added[0]) == fabric.world_size
-        own = [values[fabric.global_rank] if same else values.double().mean(0).to(values.dtype) for values in added]
-        self._steps = list(zip(*(values.to(fabric.device).unbind() for values in own), strict=True))
-        self.result.losses.extend(state["losses"])
-        return len(self._steps)
-
-    def read(self) -> bool:
-        """Read the new losses, as means over all processes; whether one of them has diverged."""
-        losses = self.result.losses
-        unseen = [loss for loss, _, _ in self._steps[len(losses) :]]
-        if not unseen:
-            return False
-        values: list[float] = mean_of_processes(self._fabric, torch.stack(unseen)).tolist()
-        diverged = first_diverged(values)
-        if diverged is not None:
-            self.result.diverged = len(losses) + diverged
-            values = values[: diverged + 1]
-        for step, loss in enumerate(values, self._first_step + len(losses)):
-            for listener in self._listeners:
-                listener.on_step(step, loss)
-        losses.extend(values)
-        return diverged is not None
-
-    def average(self) -> None:
-        """Take the means over the epoch's steps, in double precision."""
-        losses, accuracies, l2 = (torch.stack(values) for values in zip(*self._steps, strict=True))
-        series = torch.stack([losses.double(), (losses + l2.to(losses.device)).double(), accuracies.double()])
-        means = mean_of_processes(self._fabric, series.sum(1)) / len(losses)
-        self.result.loss, self.result.loss_with_l2, self.result.accuracy = means.tolist()
-
-
-def gathered(fabric: Fabric, values: Tensor) -> Tensor:
-    """The values [processes, …] of all processes, on the CPU."""
-    every: Tensor = fabric.all_gather(values)  # type: ignore[assignment]
-    return every.reshape(fabric.world_size, *values.shape).cpu()
+def reads_at_once(fabric: Fabric) -> bool:
+    """Whether the loss of a step is read before the weights change: nothing is gained by waiting."""
+    return fabric.device.type == "cpu" and fabric.world_size == 1
 
 
 def _generators(fabric: Fabric) -> list[Tensor]:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from normless.data import SPECIAL_TOKENS
 from normless.train.task import Task
+from normless.train.turns import Steps, event_on
 
 
 def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> tuple[Tensor, Tensor]:
@@ -37,15 +38,26 @@ def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], ba
     return torch.stack(losses).sum(), torch.stack(correct).sum() / total
 
 
-@torch.no_grad()
 def evaluate(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
-) -> list[float]:
+) -> Steps[list[float]]:
     """Means over a set, whose batches are shared by the processes, of a network in evaluation mode.
 
     The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
-    size. From logits and targets `sums` computes sums over a batch, and last the count that divides them.
+    size. From logits and targets `sums` computes sums over a batch, and last the count that divides them. On a card
+    it hands back control before the sums are read.
     """
+    total = _summed(fabric, network, batches, sums)
+    yield event_on(total.device)
+    *totals, count = total.tolist()
+    return [value / count for value in totals]
+
+
+@torch.no_grad()
+def _summed(
+    fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
+) -> Tensor:
+    """The sums over all batches of all processes, float64 on the device."""
     network.eval()
     if fabric.world_size > 1:
         # Those of the first process, whose checkpoint is saved.
@@ -58,11 +70,20 @@ def evaluate(
         with fabric.autocast():
             logits: Tensor = network(*real)
         values = sums(logits.to(torch.get_default_dtype()), targets)
-        total = total + torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).to(total)
+        total = total + torch.stack([_on(fabric.device, value) for value in values])
+    if fabric.world_size == 1:
+        return total
     # A process that had no batch has a 0 where the others have their sums.
     length: Any = fabric.all_reduce(torch.tensor(total.numel(), device=total.device), reduce_op="max")
-    *totals, count = fabric.all_reduce(total.expand(int(length)).clone(), reduce_op="sum").tolist()  # type: ignore[union-attr]
-    return [value / count for value in totals]
+    whole: Tensor = fabric.all_reduce(total.expand(int(length)).clone(), reduce_op="sum")  # type: ignore[assignment]
+    return whole
+
+
+def _on(device: torch.device, value: Tensor | float) -> Tensor:
+    """A scalar in double precision on a device; a number is written there, without a copy that would wait."""
+    if isinstance(value, Tensor):
+        return value.to(device, torch.float64)
+    return torch.full((), value, dtype=torch.float64, device=device)
 
 
 def mean_of_processes(fabric: Fabric, values: Any) -> Any:

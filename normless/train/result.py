@@ -150,6 +150,8 @@ class TrainingResult(Report, Generic[SomeRow]):
         data: provenance of the data set.
         config_hash: hash of the run's configuration.
         epochs: a row for every finished epoch.
+        device: the processor that trained, "cpu" or the name of a card; of a resumed run, in its last part.
+        arithmetic: number formats of the computation, see `normless.train.arithmetic`.
     """
 
     outcome: Outcome
@@ -165,6 +167,8 @@ class TrainingResult(Report, Generic[SomeRow]):
     data: str
     config_hash: str
     epochs: tuple[SomeRow, ...]
+    device: str = "cpu"
+    arithmetic: str = "float32"
 
     def metrics_in_words(self) -> dict[str, str]:
         """What the command prints of the metrics, by title."""

@@ -61,6 +61,8 @@ def load_checkpoint(
     # a fused kernel goes through the memory of weight and momentum alike.
     for group, fused in zip(optimizer.param_groups, kernels, strict=True):
         group["fused"] = fused
+        # A captured step reads its rate from a tensor, of a card that this process may not have.
+        group["lr"] = float(group["lr"])
         for parameter in group["params"]:
             values = optimizer.state.get(parameter, {})
             for name, value in values.items():

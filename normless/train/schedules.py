@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 Schedule = Callable[[float], float]
@@ -86,7 +87,14 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Give each parameter group its rate: `rate` times the group's `rate_scale`, which is 1 where it has none."""
+    """Give each parameter group its rate: `rate` times the group's `rate_scale`, which is 1 where it has none.
+
+    A rate that is a tensor, as a captured step reads it, stays that tensor.
+    """
     for group in optimizer.param_groups:
         # Checkpoints of former versions call it lr_scale.
-        group["lr"] = rate * group.get("rate_scale", group.get("lr_scale", 1.0))
+        scaled = rate * group.get("rate_scale", group.get("lr_scale", 1.0))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(scaled)
+        else:
+            group["lr"] = scaled

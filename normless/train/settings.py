@@ -34,9 +34,10 @@ Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 Recompute = Literal["never", "auto", "always"]
 Strategy = Literal["ddp", "fsdp2"]
+Graph = Literal["auto", "never"]
 
 # A run may be resumed elsewhere, where memory may be another: these do not make it another run.
-_PLACE = ("data_root", "device", "recompute", "strategy")
+_PLACE = ("data_root", "device", "recompute", "strategy", "graph")
 _TYPE_NAMES = {
     bool: "true or false",
     int: "a whole number",

@@ -24,6 +24,7 @@ from normless.train.config import AdamConfig, RunConfig
 from normless.train.directory import VOCABULARY_FILE, RunDirectory
 from normless.train.result import TrainingResult
 from normless.train.schedules import rate_multiplier
+from normless.train.turns import Steps
 
 Config = TypeVar("Config", bound=RunConfig)
 
@@ -88,13 +89,13 @@ class Task(ABC, Generic[Config]):
     @abstractmethod
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """The fields that rows of this kind have besides the common ones; epochs are counted from 1."""
 
     @abstractmethod
     def final_metrics(
         self, rows: Sequence[Any], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """The fields that results of this kind have besides the common ones; a diverged network is tested too."""
 
     @property

@@ -27,6 +27,7 @@ from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
 from normless.train.result import EpochRow, TextResult, versions_of
 from normless.train.task import check_logits, load_saved, saved_folder
+from normless.train.turns import Steps
 from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 
 
@@ -77,9 +78,10 @@ class TextTask(ClassificationTask[TextConfig]):
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """Test loss and accuracies at the end, the outcome, and what identifies the text."""
-        return super().final_metrics(rows, diverged, fabric, network) | {
+        metrics = yield from super().final_metrics(rows, diverged, fabric, network)
+        return metrics | {
             "vocabulary": self.data.tokens.size,
             "data_checksum": self.data.text.checksum,
             "seed": self.config.seed,

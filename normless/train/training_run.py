@@ -15,6 +15,7 @@ from torch import nn
 
 from normless.data import TextData, TranslationData
 from normless.probes import RideAlong
+from normless.train.arithmetic import arithmetic, device_name, tensor_cores
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
@@ -29,6 +30,7 @@ from normless.train.sharding import whole_weights
 from normless.train.task import EpochTraining, Task
 from normless.train.text_task import TextTask
 from normless.train.translation_task import TranslationTask
+from normless.train.turns import GlobalState, Run, Steps
 
 TASKS: Mapping[type[RunConfig], type[Task[Any]]] = {
     TrainConfig: ImageTask,
@@ -99,6 +101,39 @@ def train(
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
+    run = begin(
+        config,
+        directory,
+        resume=resume,
+        on_epoch=on_epoch,
+        listeners=listeners,
+        ride_along=ride_along,
+        time_limit=time_limit,
+        checkpoint_every=checkpoint_every,
+        lengthen=lengthen,
+        watch=watch,
+    )
+    with denormals_flushed(), tensor_cores(run.state.device), run.pauses.listening():
+        return run.finish()
+
+
+def begin(
+    config: RunConfig,
+    directory: Path | str,
+    *,
+    resume: bool = True,
+    on_epoch: Callable[[Any], None] | None = None,
+    listeners: Sequence[RunListener[Any, Any]] = (),
+    ride_along: RideAlong | None = None,
+    time_limit: str | None = None,
+    checkpoint_every: str | None = None,
+    lengthen: bool = False,
+    watch: bool = False,
+) -> Run[TrainingResult[Any]]:
+    """A run that is carried out turn by turn, as several on one card are; arguments and errors as in `train`.
+
+    Nothing is trained or written before the first turn.
+    """
     if ride_along is not None or watch:
         check_measurable(config)
     if watch and config.devices > 1:
@@ -110,15 +145,9 @@ def train(
         every, ride_along = [], None
     pauses = Pauses(time_limit, checkpoint_every)
     once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses, watch=watch)
-    place.lengthens = lengthen
-    with _own_state(config, fabric, place, resume=resume), pauses.listening():
-        if isinstance(config, TrainConfig) and config.epochs_until_plateau:
-            result: TrainingResult[Any] = _train_until_plateau(config, place, once)
-            if fabric.is_global_zero:
-                place.store_result(result)
-            return result
-        whole: TrainingResult[Any] = once(config, place)
-        return whole
+    place.lengthens, place.starts_over = lengthen, not resume
+    dtype = torch.float64 if config.precision == "64-true" else torch.get_default_dtype()
+    return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
 
 
 # One function carries out all kinds of runs; these are its names from when there were three.
@@ -126,21 +155,21 @@ train_text = train
 train_translation = train
 
 
-@contextmanager
-def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], *, resume: bool) -> Iterator[None]:
-    """Check the directory; in the body the run has its own random state and dtype, and denormals are 0."""
-    place.starts_over = not resume
+def _carried_out(
+    config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+) -> Steps[TrainingResult[Any]]:
+    """Check the directory and carry out the run in it."""
     place.check(config)
-    before = torch.get_default_dtype()
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), denormals_flushed():
-        if config.precision == "64-true":
-            torch.set_default_dtype(torch.float64)
-        try:
-            yield
-        finally:
-            torch.set_default_dtype(before)
-            place.end()
+    try:
+        if isinstance(config, TrainConfig) and config.epochs_until_plateau:
+            result: TrainingResult[Any] = yield from _train_until_plateau(config, place, once)
+            if fabric.is_global_zero:
+                place.store_result(result)
+            return result
+        whole: TrainingResult[Any] = yield from once(config, place)
+        return whole
+    finally:
+        place.end()
 
 
 @contextmanager
@@ -165,11 +194,13 @@ def are_flushed() -> bool:
     return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
 
 
-def _train_until_plateau(config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Any]) -> RunResult:
+def _train_until_plateau(
+    config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+) -> Steps[RunResult]:
     """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
     for doublings in range(config.max_doublings + 1):
         attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
-        result = once(attempt, place.training(config, attempt.epochs))
+        result = yield from once(attempt, place.training(config, attempt.epochs))
         if result.plateaued or result.outcome == "diverged":
             break
     whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
@@ -185,7 +216,7 @@ def _train_once(
     ride_along: RideAlong | None,
     pauses: Pauses,
     watch: bool,
-) -> Any:
+) -> Steps[Any]:
     """Carry out one training, or what is left of it; the result of a finished one is read."""
     result = place.stored_result(config)
     if result is None:
@@ -196,7 +227,7 @@ def _train_once(
             listeners = [*listeners, LiveFiles(place, training.watch)]
         # Until then others would read the checkpoint of a run that is replaced.
         fabric.barrier()
-        result = _trained(training, listeners, pauses)
+        result = yield from _trained(training, listeners, pauses)
         if fabric.is_global_zero:
             place.store_result(result)
         fabric.barrier()
@@ -205,7 +236,9 @@ def _train_once(
     return result
 
 
-def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses) -> TrainingResult[Any]:
+def _trained(
+    training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses
+) -> Steps[TrainingResult[Any]]:
     """Go through the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
@@ -215,24 +248,23 @@ def _trained(training: Training, listeners: Sequence[RunListener[Any, Any]], pau
         listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
     try:
         for epoch in range(finished, task.config.epochs):
-            trained = train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
+            trained = yield from train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
             begun = None
-            row = None if trained.diverged is not None else _row(training, epoch + 1, trained)
+            row = None if trained.diverged is not None else (yield from _row(training, epoch + 1, trained))
             curves.add_epoch(trained.losses, row)
             training.write_measurements(epoch + 1)
             if row is None:
                 _say_diverged(training, epoch, trained)
-                return _result(training, curves, trained)
+                return (yield from _result(training, curves, trained))
             save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
             for listener in listeners:
                 listener.on_epoch(row)
             if epoch + 1 < task.config.epochs:
                 pauses.check(fabric)
-        return _result(training, curves, None)
+        return (yield from _result(training, curves, None))
     finally:
         curves.close()
-        if training.watch is not None:
-            training.watch.close()
+        training.close()
 
 
 def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
@@ -244,11 +276,11 @@ def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> Non
         training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
 
 
-def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
+def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
     """The row of a finished epoch, counted from 1."""
     row: Any = training.task.RESULT.ROW
     with whole_weights(training.module):
-        metrics = training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
+        metrics = yield from training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
     return row(
         epoch=epoch,
         rate=trained.lr,
@@ -259,14 +291,14 @@ def _row(training: Training, epoch: int, trained: EpochTraining) -> Any:
     )
 
 
-def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> TrainingResult[Any]:
+def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> Steps[TrainingResult[Any]]:
     """The result of a finished or diverged training."""
-    task, rows, steps = training.task, curves.rows, len(curves.losses)
+    task, fabric, rows, steps = training.task, training.fabric, curves.rows, len(curves.losses)
     seconds = [row.seconds for row in rows]
     if diverged is not None and not rows:
         seconds = [diverged.seconds / len(diverged.losses) * task.steps_per_epoch]
     with whole_weights(training.module):
-        metrics = task.final_metrics(rows, diverged is not None, training.fabric, training.module)
+        metrics = yield from task.final_metrics(rows, diverged is not None, fabric, training.module)
     return task.RESULT(
         seconds_per_epoch=sum(seconds) / len(seconds),
         steps=steps,
@@ -277,6 +309,8 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
         data=task.data.provenance,
         config_hash=task.config.hash,
         epochs=tuple(rows),
+        device=device_name(fabric.device),
+        arithmetic=arithmetic(task.config.precision, fabric.device),
         **metrics,
     )
 

@@ -30,6 +30,7 @@ from normless.train.durable_files import replaced
 from normless.train.objective import evaluate, token_cross_entropy
 from normless.train.result import TranslationResult, TranslationRow, chance_accuracy, finished_outcome, versions_of
 from normless.train.task import EpochTraining, Task, check_logits, load_saved, saved_folder
+from normless.train.turns import Steps
 
 
 class TranslationTask(Task[TranslationConfig]):
@@ -109,9 +110,9 @@ class TranslationTask(Task[TranslationConfig]):
 
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """Loss, accuracy and, if due, BLEU on the validation set."""
-        loss, accuracy = self._evaluated("validation", fabric, network)
+        loss, accuracy = yield from self._evaluated("validation", fabric, network)
         every = self.config.bleu_every
         due = epoch == self.config.epochs or (every is not None and epoch % every == 0)
         return {
@@ -122,9 +123,9 @@ class TranslationTask(Task[TranslationConfig]):
 
     def final_metrics(
         self, rows: Sequence[TranslationRow], diverged: bool, fabric: Fabric, network: nn.Module
-    ) -> dict[str, Any]:
+    ) -> Steps[dict[str, Any]]:
         """Loss, accuracy and BLEU on the test set, the outcome, and what identifies the text; write translations."""
-        loss, accuracy = self._evaluated("test", fabric, network)
+        loss, accuracy = yield from self._evaluated("test", fabric, network)
         greedy, _ = self._scored("test", fabric, network)
         beam, translations = self._scored("test", fabric, network, width=self.config.beam_width)
         if fabric.is_global_zero:
@@ -149,7 +150,7 @@ class TranslationTask(Task[TranslationConfig]):
             "versions": versions_of("numpy", "tokenizers", "sacrebleu"),
         }
 
-    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> list[float]:
+    def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Steps[list[float]]:
         """Teacher-forced loss and accuracy on a set, some of its batches in each process."""
 
         def sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,130 @@
+"""Runs that hand back control after every step, so that several of them take turns in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+import torch
+
+from normless.train.pauses import Pauses
+
+Result = TypeVar("Result")
+
+
+class Event(Protocol):
+    """A point in the work of a card, as `torch.cuda.Event`."""
+
+    def query(self) -> bool:
+        """Whether the card has reached it."""
+
+    def synchronize(self) -> None:
+        """Wait until the card has reached it."""
+
+
+# A run, or a part of one, that yields after each step: None, or the event that it waits for.
+Steps = Generator[Event | None, None, Result]
+
+
+def event_on(device: torch.device) -> Event | None:
+    """The end of the work that a card has been given on the current stream; None for the CPU, which waits itself."""
+    if device.type != "cuda":
+        return None
+    event: Any = cast(Any, torch.cuda.Event)()
+    event.record()
+    return cast(Event, event)
+
+
+class GlobalState:
+    """What torch keeps once per process and a run needs for itself: generators, stream and default dtype.
+
+    On a card every run has a stream of its own, so that the kernels of several runs overlap, and a state of the
+    card's generator of its own, which its CUDA graph refers to.
+
+    Attributes:
+        device: the device of the run.
+
+    Args:
+        device: of the run.
+        dtype: the default dtype of the run.
+    """
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self._dtype = dtype
+        self._cpu_generator = torch.get_rng_state()
+        self._card: Any = None
+        if device.type == "cuda":
+            cuda: Any = torch.cuda
+            cuda.init()
+            self._stream = cuda.Stream(device)
+            self._card = cuda.default_generators[self._stream.device_index]
+            self._card_generator = self._card.clone_state()
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """In the body torch has the state of the run; what it had before is restored, and the run's state kept."""
+        dtype, cpu_generator = torch.get_default_dtype(), torch.get_rng_state()
+        card_generator = None if self._card is None else self._card.graphsafe_get_state()
+        torch.set_default_dtype(self._dtype)
+        torch.set_rng_state(self._cpu_generator)
+        if self._card is not None:
+            self._card.graphsafe_set_state(self._card_generator)
+        try:
+            with nullcontext() if self._card is None else torch.cuda.stream(self._stream):
+                yield
+        finally:
+            self._cpu_generator = torch.get_rng_state()
+            torch.set_rng_state(cpu_generator)
+            torch.set_default_dtype(dtype)
+            if self._card is not None:
+                self._card.graphsafe_set_state(card_generator)
+
+
+@dataclass
+class Run(Generic[Result]):
+    """A run that is carried out turn by turn.
+
+    Attributes:
+        state: the global state of torch that belongs to the run.
+        pauses: when the run is saved and when it stops.
+        steps: the rest of the run, which returns its result.
+        waits_for: the event on the card before which the run has nothing to do, or None.
+    """
+
+    state: GlobalState
+    pauses: Pauses
+    steps: Steps[Result]
+    waits_for: Event | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the run waits for its card."""
+        return self.waits_for is not None and not self.waits_for.query()
+
+    def turn(self) -> None:
+        """Carry out the run until it hands back control.
+
+        Raises:
+            StopIteration: the run has ended; `value` is its result.
+        """
+        with self.state.entered():
+            self.waits_for = next(self.steps)
+
+    def finish(self) -> Result:
+        """Carry out the rest of the run and return its result."""
+        while True:
+            try:
+                self.turn()
+            except StopIteration as stop:
+                result: Result = stop.value
+                return result
+            if self.waits_for is not None:
+                self.waits_for.synchronize()
+
+    def close(self) -> None:
+        """End the run as it is."""
+        with self.state.entered():
+            self.steps.close()
