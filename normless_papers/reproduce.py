@@ -78,11 +78,17 @@ def reproduce(
     return result
 
 
-def laboratory_in(out: Path, workers: int | None = None, listener: LaboratoryListener | None = None) -> Laboratory:
+def laboratory_in(
+    out: Path,
+    workers: int | None = None,
+    listener: LaboratoryListener | None = None,
+    *,
+    together: int | None = None,
+) -> Laboratory:
     """The laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless.sweeps import Laboratory
 
-    return Laboratory(out / "laboratory", workers=workers, listener=listener)
+    return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
 
 
 def provenance() -> Mapping[str, str]:

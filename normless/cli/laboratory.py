@@ -34,7 +34,14 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=int | None,
         default=None,
-        help="processes that share the cores; one per core if left out, with --ray as many as it has room for",
+        help="processes that share the cores, and the cards; if left out one per core, and for runs on cards one per "
+        "card; with --ray as many as it has room for",
+    )
+    group.add_argument(
+        "--together",
+        type=int | None,
+        default=None,
+        help="runs at once on a card, in one process; as many as memory and gain allow if left out",
     )
     group.add_argument(
         "--ray",
@@ -72,6 +79,7 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
         namespace.out,
         url=namespace.db,
         workers=namespace.get("workers"),
+        together=namespace.get("together"),
         executor=executor,
         shard=None if shard is None else Shard.from_text(shard),
         wait=bool(namespace.get("wait")),

@@ -1,5 +1,6 @@
 from normless.train.settings import check_fields as check_fields
 
+from .executors.card import CardExecutor as CardExecutor
 from .executors.executor import Executor as Executor
 from .executors.executor import ExecutorFactory as ExecutorFactory
 from .executors.executor import WorkerDiedError as WorkerDiedError

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from normless.errors import NormlessError
 from normless.sweeps.dispatch import dispatch
+from normless.sweeps.executors.card import CardExecutor, uses_card
 from normless.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
 from normless.sweeps.executors.local import LocalExecutor
 from normless.sweeps.progress import LaboratoryListener
@@ -71,13 +72,15 @@ class Laboratory:
     """Carries out runs in worker processes and stores a row for each; a context manager.
 
     Only runs without a row are carried out. A run in flight has a folder with its checkpoints, from which it resumes
-    after an interruption. The worker processes start on first use and are reused until the context is left.
+    after an interruption. The worker processes start on first use and are reused until the context is left. On a
+    machine with cards the runs that use one are carried out side by side there, see `CardExecutor`.
 
     Args:
         folder: of the runs in flight, the kept weights and the SQLite table; created when a run is carried out.
         url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
-        workers: number of local processes, which share the cores; one per core if None.
-        executor: creates the executor; local processes if None.
+        workers: number of local processes, which share the cores and cards; if None one per core, and per card.
+        together: number of runs at once on a card; as many as memory and gain allow if None.
+        executor: creates the executor of all runs; local processes if None.
         shard: part of the runs that is carried out here; the others are only read.
         wait: `run` returns when the runs of the other shards are finished too.
         listener: notified of finished runs.
@@ -95,6 +98,7 @@ class Laboratory:
         *,
         url: str | None = None,
         workers: int | None = None,
+        together: int | None = None,
         executor: ExecutorFactory | None = None,
         shard: Shard | None = None,
         wait: bool = False,
@@ -109,8 +113,11 @@ class Laboratory:
         self.listener = listener or LaboratoryListener()
         self.asked: set[str] = set()
         self._factory: ExecutorFactory = executor or partial(LocalExecutor, workers)
+        self._on_cards: ExecutorFactory = self._factory
+        if executor is None and workers is None:
+            self._on_cards = partial(CardExecutor, together)
         self._open = ExitStack()
-        self._executor: Executor | None = None
+        self._executors: dict[ExecutorFactory, Executor] = {}
         place = sqlite_url(folder / "runs.sqlite") if url is None else url
         self.state = self._open.enter_context(RunState(place, on_wait=self.listener.on_wait))
         # Ends the processes of a laboratory that was not closed.
@@ -125,7 +132,7 @@ class Laboratory:
     def close(self) -> None:
         """End the processes and close the table."""
         self._finalizer.detach()
-        self._executor = None
+        self._executors.clear()
         self._open.close()
 
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
@@ -205,15 +212,19 @@ class Laboratory:
 
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Call a function, importable by name, in a worker process; its result is not stored."""
-        return self._entered().submit(function, *args)
+        return self._entered(self._factory).submit(function, *args)
 
     def _takes(self, name: str) -> bool:
         return self.shard is None or self.shard.takes(name)
 
-    def _entered(self) -> Executor:
-        if self._executor is None:
-            self._executor = self._open.enter_context(self._factory())
-        return self._executor
+    def _factory_of(self, config: Settings) -> ExecutorFactory:
+        """What creates the executor of a run."""
+        return self._on_cards if self._on_cards is not self._factory and uses_card(config) else self._factory
+
+    def _entered(self, factory: ExecutorFactory) -> Executor:
+        if factory not in self._executors:
+            self._executors[factory] = self._open.enter_context(factory())
+        return self._executors[factory]
 
     def _tell_of_former_rows(self, runs: Mapping[str, Settings]) -> None:
         """Warn of rows that are not used since it is not known of which content of the user's files they are."""
@@ -234,12 +245,11 @@ class Laboratory:
             if isinstance(config, RunConfig):
                 key = repr((config.COMMAND, config.model, config.scheme, config.data, dict(config.contents)))
                 distinct.setdefault(key, config)
-        executor = self._entered()
-        futures = {
-            key: executor.submit(check_run, one.COMMAND, one.to_dict(), str(self.work / "check"), group=key)
-            for key, one in distinct.items()
-            if key not in self._checked
-        }
+        folder, futures = str(self.work / "check"), {}
+        for key, config in distinct.items():
+            if key not in self._checked:
+                executor = self._entered(self._factory_of(config))
+                futures[key] = executor.submit(check_run, config.COMMAND, config.to_dict(), folder, group=key)
         errors: dict[str, list[str]] = {}
         for key, future in futures.items():
             # A process that dies, as for lack of memory, tells nothing of the settings.
@@ -269,16 +279,20 @@ class Laboratory:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.state.create()
         self.listener.on_begin(len(runs), finished)
-        executor = self._entered()
-        try:
-            folder = self.kept if keep else None
-            with on_sigterm(_terminate):
-                dispatch(runs.items(), executor, self.state, self.work, self.listener, keep=folder, options=options)
-        except BaseException as error:
-            # End what still runs now; it resumes from its checkpoints when requested again.
-            self._executor = None
-            executor.__exit__(type(error), error, error.__traceback__)
-            raise
+        parts: dict[ExecutorFactory, list[tuple[str, Settings]]] = {}
+        for name, config in runs.items():
+            parts.setdefault(self._factory_of(config), []).append((name, config))
+        for factory, part in parts.items():
+            executor = self._entered(factory)
+            try:
+                folder = self.kept if keep else None
+                with on_sigterm(_terminate):
+                    dispatch(part, executor, self.state, self.work, self.listener, keep=folder, options=options)
+            except BaseException as error:
+                # End what still runs now; it resumes from its checkpoints when requested again.
+                del self._executors[factory]
+                executor.__exit__(type(error), error, error.__traceback__)
+                raise
         self.listener.on_end()
 
 

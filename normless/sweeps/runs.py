@@ -7,10 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from normless.errors import NormlessError
 from normless.train import Report, Settings
+
+if TYPE_CHECKING:
+    # Reading results must not import torch.
+    from normless.train.turns import Run
 
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]
 OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
@@ -39,11 +43,14 @@ class Kind:
         settings: class of its configuration, a subclass of `Settings`.
         carry_out: function (configuration, directory) → result that starts or resumes the run in the directory.
         result: class of the result, a subclass of `Report`.
+        begin: function with the same arguments → `normless.train.turns.Run`, so that several runs take turns on one
+            card; None for a kind whose runs do not.
     """
 
     settings: str
     carry_out: str
     result: str
+    begin: str | None = None
 
     def settings_class(self) -> type[Settings]:
         """The class of its configurations."""
@@ -53,17 +60,23 @@ class Kind:
         """The function that carries a run out."""
         return cast(Callable[..., Report], resolve_name(self.carry_out))
 
+    def beginning(self) -> Callable[..., Run[Any]] | None:
+        """The function that begins a run to be carried out in turns, if the kind has one."""
+        return None if self.begin is None else cast("Callable[..., Run[Any]]", resolve_name(self.begin))
+
     def result_class(self) -> type[Report]:
         """The class of its results."""
         return cast(type[Report], resolve_name(self.result))
 
 
-_TRAIN = "normless.train:train"
+_TRAIN, _BEGIN = "normless.train:train", "normless.train.training_run:begin"
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "train": Kind("normless.train:TrainConfig", _TRAIN, "normless.train:RunResult"),
-        "train-translation": Kind("normless.train:TranslationConfig", _TRAIN, "normless.train:TranslationResult"),
-        "train-text": Kind("normless.train:TextConfig", _TRAIN, "normless.train:TextResult"),
+        "train": Kind("normless.train:TrainConfig", _TRAIN, "normless.train:RunResult", _BEGIN),
+        "train-translation": Kind(
+            "normless.train:TranslationConfig", _TRAIN, "normless.train:TranslationResult", _BEGIN
+        ),
+        "train-text": Kind("normless.train:TextConfig", _TRAIN, "normless.train:TextResult", _BEGIN),
     }
 )
 

@@ -17,10 +17,13 @@ from filelock import FileLock, Timeout
 from normless.process import available_cores
 from normless.sweeps.executors.executor import WorkerDiedError
 from normless.sweeps.runs import RunOutcome, RunRow, kind_of
-from normless.train import Settings, versions_of
-from normless.train.pauses import TerminatedError
+from normless.train import Report, Settings, versions_of
+from normless.train.pauses import Pauses, TerminatedError
+from normless.train.turns import Run, Steps
 
 LOCK = "lock"
+# While another process works in the folder of a run.
+SECONDS_BETWEEN_LOOKS = 0.05
 EPOCHS = "epochs.parquet"
 
 
@@ -32,26 +35,81 @@ def carry_out_run(
     The folder is locked, so that a second process waits and then reads the finished result. A worker process that is
     told to end (SIGTERM) does so once the run is saved; the `options` are arguments of the kind's function.
     """
-    config = kind_of(kind).settings_class().from_dict(values)
+    config, folder = _prepared(kind, values, directory)
+    rows = _row_of(config, folder, _at_once(kind, config, folder, options or {}))
+    while True:
+        try:
+            next(rows)
+        except StopIteration as stop:
+            row: RunRow = stop.value
+            return row
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def begin_run(
+    kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
+) -> Run[RunRow]:
+    """As `carry_out_run`, turn by turn; a run of a kind without turns is carried out in one.
+
+    A card without memory for it raises `torch.cuda.OutOfMemoryError` in a turn.
+    """
+    config, folder = _prepared(kind, values, directory)
+    begin = kind_of(kind).beginning()
+    if begin is None:
+        return Run(
+            None, Pauses(), _row_of(config, folder, _at_once(kind, config, folder, options or {}), in_turns=True)
+        )
+    run = begin(config, folder, **(options or {}))
+    return Run(run.state, run.pauses, _row_of(config, folder, run.steps, in_turns=True))
+
+
+def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Settings, Path]:
+    """The configuration of a run and its folder, which is made."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
+    return kind_of(kind).settings_class().from_dict(values), folder
+
+
+def _at_once(kind: str, config: Settings, folder: Path, options: Mapping[str, Any]) -> Steps[Report]:
+    """The whole run as one step."""
+    return kind_of(kind).function()(config, folder, **options)
+    yield
+
+
+def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: bool = False) -> Steps[RunRow]:
+    """The row of a run that is carried out by `steps`, in a folder that is locked for it."""
     started = time.perf_counter()
     # The system releases the lock when the process that holds it dies.
-    with FileLock(folder / LOCK):
-        try:
-            report = kind_of(kind).function()(config, folder, **(options or {}))
-        except TerminatedError as error:
-            if parent_process() is not None:
-                os._exit(error.exit_code)
-            raise WorkerDiedError(f"its process ended: {error}") from error
-        except (Exception, SystemExit) as error:
-            return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
-        except KeyboardInterrupt:
-            # Processes of an executor ignore Ctrl-C, so that there it comes from the run itself.
-            if parent_process() is None:
-                raise
-            return failed_row(config, "KeyboardInterrupt, raised by the run itself", time.perf_counter() - started)
+    lock = FileLock(folder / LOCK)
+    while not _is_acquired(lock):
+        yield None
+    try:
+        report = yield from steps
+    except TerminatedError as error:
+        if parent_process() is not None and not in_turns:
+            os._exit(error.exit_code)
+        raise WorkerDiedError(f"its process ended: {error}") from error
+    except (Exception, SystemExit) as error:
+        if in_turns and type(error).__name__ == "OutOfMemoryError":
+            raise
+        return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
+    except KeyboardInterrupt:
+        # Processes of an executor ignore Ctrl-C, so that there it comes from the run itself.
+        if parent_process() is None:
+            raise
+        return failed_row(config, "KeyboardInterrupt, raised by the run itself", time.perf_counter() - started)
+    finally:
+        lock.release()
     return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
+
+
+def _is_acquired(lock: FileLock) -> bool:
+    """Whether a lock could be acquired at once."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True
 
 
 def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | None:

@@ -80,7 +80,7 @@ class Pauses:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """In the body SIGTERM stops the run after its step instead of ending the process."""
-        with on_sigterm(self._terminate):
+        with on_sigterm(self.terminate):
             yield
 
     def due(self, fabric: Fabric, step: int) -> int:
@@ -114,7 +114,8 @@ class Pauses:
             return SAVE
         return GO_ON
 
-    def _terminate(self) -> None:
+    def terminate(self) -> None:
+        """Let the run stop after its step, as on SIGTERM."""
         self._terminated = True
 
 

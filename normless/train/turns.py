@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar, cast
-
-import torch
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
 from normless.train.pauses import Pauses
+
+if TYPE_CHECKING:
+    # Reading the file of a sweep must not import torch.
+    import torch
 
 Result = TypeVar("Result")
 
@@ -32,6 +34,8 @@ def event_on(device: torch.device) -> Event | None:
     """The end of the work that a card has been given on the current stream; None for the CPU, which waits itself."""
     if device.type != "cuda":
         return None
+    import torch
+
     event: Any = cast(Any, torch.cuda.Event)()
     event.record()
     return cast(Event, event)
@@ -52,6 +56,8 @@ class GlobalState:
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        import torch
+
         self.device = device
         self._dtype = dtype
         self._cpu_generator = torch.get_rng_state()
@@ -66,6 +72,8 @@ class GlobalState:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """In the body torch has the state of the run; what it had before is restored, and the run's state kept."""
+        import torch
+
         dtype, cpu_generator = torch.get_default_dtype(), torch.get_rng_state()
         card_generator = None if self._card is None else self._card.graphsafe_get_state()
         torch.set_default_dtype(self._dtype)
@@ -88,13 +96,13 @@ class Run(Generic[Result]):
     """A run that is carried out turn by turn.
 
     Attributes:
-        state: the global state of torch that belongs to the run.
+        state: the global state of torch that belongs to the run; None for a run in one turn, which has its own.
         pauses: when the run is saved and when it stops.
         steps: the rest of the run, which returns its result.
         waits_for: the event on the card before which the run has nothing to do, or None.
     """
 
-    state: GlobalState
+    state: GlobalState | None
     pauses: Pauses
     steps: Steps[Result]
     waits_for: Event | None = None
@@ -110,7 +118,7 @@ class Run(Generic[Result]):
         Raises:
             StopIteration: the run has ended; `value` is its result.
         """
-        with self.state.entered():
+        with self._entered():
             self.waits_for = next(self.steps)
 
     def finish(self) -> Result:
@@ -126,5 +134,8 @@ class Run(Generic[Result]):
 
     def close(self) -> None:
         """End the run as it is."""
-        with self.state.entered():
+        with self._entered():
             self.steps.close()
+
+    def _entered(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.state is None else self.state.entered()

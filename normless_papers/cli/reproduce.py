@@ -48,7 +48,17 @@ def add_arguments(parser: ArgumentParser) -> None:
     how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     how.add_argument(
-        "--workers", type=int, default=None, help="processes that share the cores; one per core if left out"
+        "--workers",
+        type=int,
+        default=None,
+        help="processes that share the cores, and the cards; if left out one per core, and one per card for runs on "
+        "cards",
+    )
+    how.add_argument(
+        "--together",
+        type=int,
+        default=None,
+        help="runs at once on a card, in one process; as many as memory and gain allow if left out",
     )
     how.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
     how.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
@@ -87,7 +97,7 @@ def run(namespace: Namespace) -> int:
     with (
         redirect_stdout(sys.stderr),
         ReproductionProgress(len(entries)) as progress,
-        laboratory_in(namespace.out, namespace.workers, progress) as laboratory,
+        laboratory_in(namespace.out, namespace.workers, progress, together=namespace.together) as laboratory,
     ):
         for entry in entries:
             progress.begin(entry.id)

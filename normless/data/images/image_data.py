@@ -183,18 +183,29 @@ class ImageData(ABC):
         self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
     ) -> Iterator[Batch]:
         normalized = self._normalizer(device)
-        raw = self._training_images(draws, steps, augmentation, device)
-        for rows, (images, labels) in zip(steps, raw, strict=True):
-            drawn = draws.take(rows)
+        at_once = self._steps_at_once(len(steps[0]), device)
+        groups = [steps[first : first + at_once] for first in range(0, len(steps), at_once)]
+        raw = self._training_images(draws, [torch.cat(group) for group in groups], augmentation, device)
+        for group, (images, labels) in zip(groups, raw, strict=True):
+            drawn = draws.take(torch.cat(group))
             if drawn.flip is not None:
                 images = flip(images, drawn.flip)
             images = normalized(images)
             if drawn.hole is not None:
                 images = cutout(images, drawn.hole, augmentation.cutout)
-            if drawn.weight is not None:
-                yield Batch(*mixup(images, labels, drawn.weight[:-1], self.classes))
-            else:
-                yield Batch(images, labels)
+            sizes = [len(rows) for rows in group]
+            weights = [None] * len(group) if drawn.weight is None else torch.split(drawn.weight, sizes)
+            for batch, targets, weight in zip(
+                torch.split(images, sizes), torch.split(labels, sizes), weights, strict=True
+            ):
+                if weight is None:
+                    yield Batch(batch, targets)
+                else:
+                    yield Batch(*mixup(batch, targets, weight[:-1], self.classes))
+
+    def _steps_at_once(self, batch_size: int, device: torch.device) -> int:
+        """The number of batches that are augmented together: on a card, where every operator is a launch, several."""
+        return 1
 
     def _normalizer(self, device: torch.device) -> Callable[[Tensor], Tensor]:
         shape = (-1, *(1,) * (len(self.image_shape) - 1))

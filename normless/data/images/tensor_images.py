@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +17,9 @@ from normless.data.epoch_randomness import Draws
 from normless.data.images.augmentation import Augmentation, crop
 from normless.data.images.image_data import ImageData
 from normless.errors import DataFormatError
+
+# Values, pixels of all channels, that are augmented together on a card: 64 MiB in single precision.
+MOST_AT_ONCE = 2**24
 
 
 class Split(NamedTuple):
@@ -69,9 +73,16 @@ class TensorImages(ImageData):
         _, test = self._on(device)
         return (test.take(rows) for rows in steps)
 
+    def _steps_at_once(self, batch_size: int, device: torch.device) -> int:
+        most = MOST_AT_ONCE // (batch_size * prod(self.image_shape))
+        return 1 if device.type == "cpu" else max(1, most)
+
     def _on(self, device: torch.device) -> tuple[Split, Split]:
         if device not in self._copies:
             self._copies[device] = self.train.to(device), self.test.to(device)
+            if device.type == "cuda":
+                # Runs on other streams read the same copy.
+                torch.cuda.synchronize(device)
         return self._copies[device]
 
     def _checksum(self) -> str:

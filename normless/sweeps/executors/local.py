@@ -146,10 +146,7 @@ def _in_words(error: BaseException, *, begun: bool) -> BaseException:
     That no process starts is the end of all tasks, unless processes have `begun` others: then it is that of this one.
     """
     if isinstance(error, ProcessExpired):
-        return WorkerDiedError(
-            f"its process died with exit code {error.exitcode}; a process that needs more memory than there is "
-            "ends like this, and fewer workers need less."
-        )
+        return death(error.exitcode)
     if isinstance(error, BrokenProcessPool) and begun:
         return WorkerDiedError(f"its process ended {STARTS} times before it took the run.")
     if isinstance(error, BrokenProcessPool):
@@ -158,6 +155,14 @@ def _in_words(error: BaseException, *, begun: bool) -> BaseException:
             'if __name__ == "__main__", since every worker imports the script.'
         )
     return error
+
+
+def death(exit_code: int | None) -> WorkerDiedError:
+    """The error of a task whose process died with an exit code."""
+    return WorkerDiedError(
+        f"its process died with exit code {exit_code}; a process that needs more memory than there is ends like "
+        "this, and fewer workers need less."
+    )
 
 
 class WarmProcess:
