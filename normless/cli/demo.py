@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from normless.demo import DemoResult
 
 # The settings that a user may change.
-_FLAGS = ("depths", "schemes", "data", "epochs", "rates", "batch_size", "seed", "out", "workers")
+_FLAGS = ("depths", "schemes", "data", "epochs", "rates", "batch_size", "seed", "out", "workers", "device")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from normless.sweeps import check_fields
+from normless.train import Device
 
 if TYPE_CHECKING:
     from normless.sweeps import Sweep
@@ -34,6 +35,7 @@ class DemoSettings:
         workers: processes that share the cores; one per core if null.
         width: width factor of the networks.
         data: images, as digits(train=704), the first 704 of scikit-learn's.
+        device: the kind of processor that trains; auto is cuda where available.
     """
 
     depths: Annotated[tuple[int, ...], Field(min_length=1)] = (16, 100, 400)
@@ -46,6 +48,7 @@ class DemoSettings:
     workers: Count | None = None
     width: Count = 1
     data: str = "digits(train=704)"
+    device: Device = "cpu"
 
     def __post_init__(self) -> None:
         from normless.models import blocks_per_stage
@@ -97,7 +100,7 @@ class DemoSettings:
             "schedule": "linear",
             # A pixel is an eighth of a digit: shifted digits need more epochs than a demo has.
             "crop": 0,
-            "device": "cpu",
+            "device": self.device,
         }
         networks = {
             label: {"model": self.model(depth), "scheme": as_printed(scheme), **settings[label]}
