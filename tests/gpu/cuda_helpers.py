@@ -75,7 +75,10 @@ def losses_of(folder: Path) -> list[float]:
 
 def finished(folder: Path, result: RunResult) -> Finished:
     """What the files of a finished run hold."""
-    return Finished(result, losses_of(folder), trained_network(folder).state_dict(), folder)
+    state = (
+        trained_network(folder).state_dict() if result.epochs else {}
+    )  # no checkpoint before the first epoch's end
+    return Finished(result, losses_of(folder), state, folder)
 
 
 def run(folder: Path, *, listeners: tuple[RunListener[Any, Any], ...] = (), **settings: Any) -> Finished:
