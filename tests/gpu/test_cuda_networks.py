@@ -1,4 +1,4 @@
-"""Networks of a user's file that a captured graph would train wrongly: they train as eagerly, or are refused with a reason."""
+"""Networks of a user that a captured graph would train wrongly: they train as eagerly, or are refused with a reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ SAME: dict[str, str] = {
     # Work in place on activations.
     "in place": "def block(self, h):\n    h = h + F.relu_(self.branch(h))\n    h *= 0.5\n    return h.clamp_(max=4)",
     # Draws of the card's own generator must go on from step to step.
-    "noise": "def block(self, h):\n    return h + self.branch(h) + (0.3 * torch.randn_like(h) if self.training else 0)",
+    "noise": (
+        "def block(self, h):\n    noise = 0.3 * torch.randn_like(h) if self.training else 0\n"
+        "    return h + self.branch(h) + noise"
+    ),
     # No gradient in any step, so no decay and no momentum either: a gradient of zeros would decay it.
     "unused parameter": (
         "def prepare(self):\n    self.spare = nn.Linear(32, 32)\ndef block(self, h):\n    return h + self.branch(h)"

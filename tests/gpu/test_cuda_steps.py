@@ -1,4 +1,4 @@
-"""A captured step is the eager one: losses, weights, buffers and rows of whole runs, and those of the CPU, in float64."""
+"""A captured step is the eager one: losses, weights, buffers and rows of whole runs in float64, and those of the CPU."""
 
 from __future__ import annotations
 
