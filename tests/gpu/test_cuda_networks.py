@@ -1,4 +1,4 @@
-"""Networks of a user that a captured graph would train wrongly: they train as eagerly, or are refused with a reason."""
+"""Networks of a user that a captured graph would train wrongly: trained as eagerly, or refused with a reason."""
 
 from __future__ import annotations
 

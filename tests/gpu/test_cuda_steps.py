@@ -1,4 +1,4 @@
-"""A captured step is the eager one: losses, weights, buffers and rows of whole runs in float64, and those of the CPU."""
+"""A captured step is the eager one and that of the CPU: losses, weights, buffers and rows of runs in float64."""
 
 from __future__ import annotations
 
