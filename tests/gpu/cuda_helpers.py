@@ -115,7 +115,10 @@ def assert_same_row(row: Any, other: Any, rtol: float) -> None:
 
 def approximately(a: Any, b: Any, rtol: float, atol: float = 1e-9, what: str = "") -> None:
     """Equal up to rounding; infinite and undefined numbers at the same places."""
-    assert a == pytest.approx(b, rel=rtol, abs=atol, nan_ok=True), what
+    if a is None or b is None:
+        assert a is b, what
+    else:
+        assert a == pytest.approx(b, rel=rtol, abs=atol, nan_ok=True), what
 
 
 class Replays:

@@ -1,4 +1,4 @@
-"""Text and translation on the card: batches of many shapes, with and without captured steps, and the CPU's results."""
+"""Text and translation on the card: batches of many shapes, captured or not, and the results of the CPU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TRANSLATION: dict[str, Any] = {
 CASES: dict[str, tuple[type, dict[str, Any]]] = {
     "text": (TextConfig, TEXT),
     "text in parts": (TextConfig, TEXT | {"micro_batch_size": 12, "decoupled_decay": False, "clip": 0.1}),
-    "text of fixup": (TextConfig, TEXT | {"scheme": "fixup", "scalar_rate_scale": 0.1, "recompute": "always"}),
+    "text of fixup": (TextConfig, TEXT | {"scheme": "fixup", "scalar_rate_scale": 0.1}),
     "translation": (TranslationConfig, TRANSLATION),
     "translation in parts": (TranslationConfig, TRANSLATION | {"micro_batch_tokens": 200, "clip": 0.5}),
 }
@@ -112,7 +112,7 @@ def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> N
     assert_same(carried_out(tmp_path / "never", kind, settings | {"graph": "never"}), whole, 1e-7)
 
 
-@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+@pytest.mark.parametrize("precision", ["bf16-mixed"])
 def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(precision: str, tmp_path: Path) -> None:
     for kind, settings, read in (
         (TextConfig, TEXT, trained_text_classifier),
