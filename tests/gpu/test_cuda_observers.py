@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -88,8 +89,8 @@ def test_a_watched_run_is_the_plain_one_with_the_findings_of_an_eager_run(tmp_pa
     findings = []
     for graph in ("auto", "never"):
         folder = tmp_path / graph
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONWARNINGS", "ignore")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", nl.WatchWarning)
             watched = train(config(**settings, graph=graph), folder, watch=True)
         assert (watched.outcome, watched.steps) == (plain.result.outcome, plain.result.steps)
         assert losses_of(folder)[:-1] == pytest.approx(plain.losses[:-1], rel=1e-5, nan_ok=True)

@@ -90,7 +90,8 @@ def sweep_file(folder: Path, cases: dict[str, dict[str, Any]], **further: Any) -
 def carried_out(file: Path, together: str = "6", code: int = 0) -> SweepResult:
     """What `normless sweep run` leaves in a folder beside the file."""
     flags = with_flag("sweep run", "--together", together)
-    ended = normless_command("sweep", "run", str(file), "--out", str(file.parent / "out"), "--workers", "1", *flags)
+    arguments = ["sweep", "run", str(file), "--out", str(file.parent / "out"), "--workers", "1", *flags]
+    ended = normless_command(*arguments, timeout=300)
     assert ended.returncode == code, ended.stderr[-2000:]
     return tables(file)
 
