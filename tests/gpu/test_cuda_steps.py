@@ -1,0 +1,141 @@
+"""A captured step is the eager one and that of the CPU: losses, weights, buffers and rows of runs in float64."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_helpers import NEEDS_CARD, ON_CARD, ONLY_ON_CARD, Replays, assert_same_run, config, run
+
+from normless.train import train
+
+pytestmark = NEEDS_CARD
+
+# What each would catch is said where it is not plain from the settings.
+CASES: dict[str, dict[str, Any]] = {
+    # The rate is another in every step: a rate captured as a number stays that of the capture.
+    "cosine after a warm-up": {"schedule": "cosine", "warmup_epochs": 1},
+    # The rate jumps long after the capture, then again.
+    "step": {"schedule": "step", "epochs": 4},
+    # The first epoch has a rate a thousandth of the rest's: captured in one, replayed in the other.
+    "warm start": {"schedule": "constant", "warm_start_epochs": 1, "warm_start_rate": 5e-5},
+    # Groups with rates and decays of their own.
+    "rate groups": {"scheme": "fixup", "scalar_rate_scale": 0.1, "decay_policy": "weights", "schedule": "linear"},
+    # Without momentum the optimizer has no state.
+    "plain descent": {"momentum": 0.0, "weight_decay": 0.0},
+    # The factor of a row depends on values: a Python comparison would be captured as it came out.
+    "clipping": {"clip": 0.01, "schedule": "cosine", "rate": 0.5},
+    # Targets are shares and not classes; the mixture is another in every step.
+    "mixup and smoothing": {"mixup": 0.7, "label_smoothing": 0.1, "cutout": 3, "crop": 1, "flip": True},
+    # Running statistics move once per step, warm-up passes of the capture included.
+    "batch norm": {"scheme": "batch_norm"},
+    # Parts of 11, 11 and 10.
+    "unequal ghosts": {"scheme": "ghost_batch_norm(size=12)"},
+    # State flips in each step: the graph of an even step is not that of an odd one. 5 steps an epoch, so that
+    # the parity of an epoch's first step changes.
+    "alternating": {"scheme": "alternating_batch_norm", "data": "digits(train=160, test=50)"},
+    "partial": {"scheme": "partial_batch_norm(mean=True, variance=False, gamma=False, beta=True)"},
+    # Parts of 12, 12 and 8; batch norm moves its statistics with each.
+    "micro-batches": {"scheme": "batch_norm", "micro_batch_size": 12},
+    # One batch an epoch that is smaller than the batch size, and fewer steps than a capture warms up by.
+    "few examples": {"scheme": "batch_norm", "data": "digits(train=20, test=7)", "epochs": 5},
+    "one step an epoch": {"data": "digits(train=32, test=33)", "epochs": 14, "schedule": "cosine"},
+    "one step in all": {"data": "digits(train=32, test=33)", "epochs": 1},
+    # Blocks run twice; a segment's random state and batch statistics are to be restored.
+    "recomputed": {"scheme": "batch_norm", "recompute": "always", "model": "normless:wide_resnet(depth=16, width=1)"},
+    # Calibrates on a batch, which is on the CPU, before training.
+    "calibrated": {"scheme": "lsuv"},
+    "standardized weights": {"scheme": "nf_resnet"},
+    # A shortcut without weights, padded with zeros.
+    "padded shortcuts": {"model": "normless:resnet_cifar(depth=8)", "scheme": "batch_norm_sqrt2"},
+    "batch of one": {"batch_size": 1, "data": "digits(train=15, test=3)", "rate": 0.01, "epochs": 2},
+}
+
+
+@pytest.mark.parametrize("settings", CASES.values(), ids=CASES)
+def test_captured_steps_are_those_of_eager_training_and_of_the_cpu(settings: dict[str, Any], tmp_path: Path) -> None:
+    captured = run(tmp_path / "auto", **settings)
+    eager = run(tmp_path / "never", **settings, graph="never")
+    cpu = run(tmp_path / "cpu", **settings | {"device": "cpu"})
+
+    assert_same_run(captured, eager, 1e-7)
+    # Images are normalized in float32 on either, where the card may fuse two roundings into one.
+    assert_same_run(captured, cpu, 2e-4, atol=1e-5)
+
+
+# Dropout draws by the device, so that these have no oracle on the CPU.
+DRAWN: dict[str, dict[str, Any]] = {
+    "dropout": {"dropout": 0.5},
+    "dropout of zeroinit and mixup": {"scheme": "zeroinit(dropout=0.6)", "mixup": 0.4},
+    "dropout in parts": {"dropout": 0.5, "micro_batch_size": 12},
+    "dropout recomputed": {
+        "scheme": "zeroinit(dropout=0.6)",
+        "recompute": "always",
+        "model": "normless:wide_resnet(depth=16, width=1)",
+    },
+}
+
+
+@pytest.mark.parametrize("settings", DRAWN.values(), ids=DRAWN)
+def test_captured_steps_draw_the_masks_of_eager_training(settings: dict[str, Any], tmp_path: Path) -> None:
+    captured = run(tmp_path / "auto", **settings)
+    assert_same_run(captured, run(tmp_path / "never", **settings, graph="never"), 1e-7)
+    assert_same_run(captured, run(tmp_path / "again", **settings), 1e-7)
+    assert run(tmp_path / "other", **settings, seed=1).losses[1:] != captured.losses[1:]
+
+
+@ONLY_ON_CARD
+@pytest.mark.parametrize("name", ["cosine after a warm-up", "clipping", "mixup and smoothing", "batch norm"])
+def test_most_steps_are_replayed(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it the comparisons above could be of two eager runs."""
+    replays = Replays(monkeypatch)
+    steps = run(tmp_path / "auto", **CASES[name] | {"epochs": 4}).result.steps
+    assert replays.count >= steps // 2
+
+    replays.count = 0
+    run(tmp_path / "never", **CASES[name], graph="never")
+    assert replays.count == 0
+
+
+def test_the_doubled_training_of_a_run_is_captured_anew(tmp_path: Path) -> None:
+    settings = {"epochs": 2, "epochs_until_plateau": True, "max_doublings": 1, "rate": 0.01, "scheme": "batch_norm"}
+    folders = tmp_path / "auto", tmp_path / "never"
+    runs = [
+        run_of_doublings(folder, **settings, graph=graph)
+        for folder, graph in zip(folders, ("auto", "never"), strict=True)
+    ]
+    assert runs[0][0].doublings > 0
+    assert runs[0][0].steps == runs[1][0].steps
+    assert runs[0][1] == pytest.approx(runs[1][1], rel=1e-7)
+
+
+def run_of_doublings(folder: Path, **settings: Any) -> tuple[Any, list[float]]:
+    """The result of a run whose epochs are doubled, and the training losses of its last training."""
+    result = train(config(**settings), folder)
+    return result, [row.training_loss for row in result.epochs]
+
+
+def test_how_a_step_is_executed_is_no_part_of_a_runs_identity(tmp_path: Path) -> None:
+    hashes = {
+        run(tmp_path / f"{graph}-{device}", graph=graph, device=device, epochs=1).result.config_hash
+        for graph, device in (("auto", config().device), ("never", config().device), ("auto", "cpu"))
+    }
+    assert len(hashes) == 1
+
+
+def test_the_callers_state_is_as_it_was(tmp_path: Path) -> None:
+    """Seeds, the current stream, the number formats of products and cuDNN's choices are the caller's own."""
+
+    def state() -> list[Any]:
+        random = [torch.get_rng_state().tolist()]
+        card = [torch.cuda.get_rng_state().tolist(), torch.cuda.current_stream()] if ON_CARD else []
+        formats = [torch.get_default_dtype(), torch.get_float32_matmul_precision(), torch.is_grad_enabled()]
+        cudnn = torch.backends.cudnn
+        return random + card + formats + [cudnn.benchmark, cudnn.deterministic, cudnn.enabled]
+
+    before = state()
+    run(tmp_path / "float64", dropout=0.5, epochs=1)
+    run(tmp_path / "float32", dropout=0.5, epochs=1, precision="32-true")
+    assert state() == before

@@ -1,0 +1,137 @@
+"""Text and translation on the card: batches of many shapes, captured or not, and the results of the CPU."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from cuda_helpers import DEVICE, NEEDS_CARD, approximately, assert_same_row, known
+
+from normless.train import (
+    RunListener,
+    TextConfig,
+    TranslationConfig,
+    train_text,
+    train_translation,
+    trained_text_classifier,
+    trained_translator,
+)
+
+pytestmark = NEEDS_CARD
+
+BERT = (
+    "transformers:bert(num_hidden_layers=2, hidden_size=32, num_attention_heads=2, intermediate_size=64, "
+    "hidden_dropout_prob={0}, attention_probs_dropout_prob={0})"
+)
+TRANSFORMER = "normless:transformer(layers=1, width=32, heads=2, feed_forward=64, norm='pre', dropout={0})"
+
+# Adam's bias corrections count steps, as a warm-up does; 90 sentences leave 26 of 32 in the last batch.
+TEXT: dict[str, Any] = {
+    "model": BERT.format(0.0),
+    "data": "sentiment(train=90, test=40)",
+    "epochs": 2,
+    "batch_size": 32,
+    "vocabulary": 300,
+    "precision": "64-true",
+    "device": DEVICE,
+}
+TRANSLATION: dict[str, Any] = {
+    "model": TRANSFORMER.format(0.0),
+    "data": "grammar(train=90, validation=20, test=10)",
+    "epochs": 2,
+    "vocabulary": 300,
+    "beam_width": 2,
+    "longer_by": 10,
+    "warmup_steps": 5,
+    "precision": "64-true",
+    "device": DEVICE,
+}
+
+CASES: dict[str, tuple[type, dict[str, Any]]] = {
+    "text": (TextConfig, TEXT),
+    "text in parts": (TextConfig, TEXT | {"micro_batch_size": 12, "decoupled_decay": False, "clip": 0.1}),
+    "text of fixup": (TextConfig, TEXT | {"scheme": "fixup", "scalar_rate_scale": 0.1}),
+    "translation": (TranslationConfig, TRANSLATION),
+    "translation in parts": (TranslationConfig, TRANSLATION | {"micro_batch_tokens": 200, "clip": 0.5}),
+}
+
+
+def carried_out(folder: Path, kind: type, settings: dict[str, Any], **options: Any) -> tuple[Any, list[float]]:
+    """The result of a run, and the loss of every step."""
+    function = train_text if kind is TextConfig else train_translation
+    result = function(kind(**known(kind, settings)), folder, **options)
+    return result, pd.read_parquet(folder / "steps.parquet")["loss"].tolist()
+
+
+def assert_same(a: tuple[Any, list[float]], b: tuple[Any, list[float]], rtol: float) -> None:
+    """The losses of steps, the rows of epochs and the scores."""
+    approximately(a[1], b[1], rtol)
+    assert (a[0].outcome, a[0].steps) == (b[0].outcome, b[0].steps)
+    for row, other in zip(a[0].epochs, b[0].epochs, strict=True):
+        assert_same_row(row, other, rtol)
+    if isinstance(a[0].to_dict().get("test_bleu_beam"), float):
+        assert a[0].test_bleu_greedy == pytest.approx(b[0].test_bleu_greedy, abs=0.2)
+        assert a[0].test_bleu_beam == pytest.approx(b[0].test_bleu_beam, abs=0.2)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_on_the_card_is_that_on_the_cpu(name: str, tmp_path: Path) -> None:
+    kind, settings = CASES[name]
+    card = carried_out(tmp_path / "auto", kind, settings)
+    assert_same(card, carried_out(tmp_path / "never", kind, settings | {"graph": "never"}), 1e-7)
+    assert_same(card, carried_out(tmp_path / "cpu", kind, settings | {"device": "cpu"}), 1e-5)
+
+
+DROPPED: dict[str, tuple[type, dict[str, Any]]] = {
+    "text": (TextConfig, TEXT | {"model": BERT.format(0.2)}),
+    "translation": (TranslationConfig, TRANSLATION | {"model": TRANSFORMER.format(0.2)}),
+}
+
+
+@pytest.mark.parametrize("name", DROPPED)
+def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> None:
+    """Interrupted within the second epoch; and captured steps draw the masks of eager ones."""
+
+    class Interruption(Exception):  # noqa: N818 - a test's own
+        pass
+
+    class After(RunListener[Any, Any]):
+        def on_step(self, step: int, loss: float) -> None:
+            if step >= 4:
+                raise Interruption
+
+    kind, settings = DROPPED[name]
+    whole = carried_out(tmp_path / "whole", kind, settings)
+    with pytest.raises(Interruption):
+        carried_out(tmp_path / "parts", kind, settings, listeners=[After()], checkpoint_every="1")
+    assert_same(carried_out(tmp_path / "parts", kind, settings), whole, 1e-7)
+    assert_same(carried_out(tmp_path / "never", kind, settings | {"graph": "never"}), whole, 1e-7)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed"])
+def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(precision: str, tmp_path: Path) -> None:
+    for kind, settings, read in (
+        (TextConfig, TEXT, trained_text_classifier),
+        (TranslationConfig, TRANSLATION, trained_translator),
+    ):
+        folder = tmp_path / kind.__name__
+        shutil.rmtree(folder, ignore_errors=True)
+        result, losses = carried_out(folder, kind, settings | {"precision": precision, "epochs": 1})
+        double, expected = carried_out(
+            tmp_path / f"{kind.__name__}-cpu", kind, settings | {"device": "cpu", "epochs": 1}
+        )
+        # Weights in float64 are drawn anew, so that only the size of the first loss is the same.
+        assert losses[0] == pytest.approx(expected[0], rel=0.3)
+        assert result.steps == double.steps
+        net, _ = read(folder)
+        assert {tensor.device.type for tensor in net.parameters()} == {"cpu"}
+
+
+def test_where_a_text_run_is_made_is_no_part_of_its_identity(tmp_path: Path) -> None:
+    kind, settings = CASES["text"]
+    here = kind(**known(kind, settings | {"graph": "never"}))
+    assert replace(here, device="cpu").fields_of_identity() == kind(**settings).fields_of_identity()
