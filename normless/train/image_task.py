@@ -21,6 +21,7 @@ from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
 from normless.residual import ResidualMap, residual_map
 from normless.schemes import Scheme, parse_scheme
+from normless.train.capturable import CapturableSGD
 from normless.train.classification import ClassificationTask
 from normless.train.config import TrainConfig
 from normless.train.result import RunResult
@@ -159,7 +160,10 @@ def _sgd(config: TrainConfig, network: nn.Module, structure: ResidualMap) -> Opt
     groups = groups_of(config, network, structure)
     # Of parameters that are sharded there is none.
     fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
-    optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+    if config.precision == "64-true" and next(network.parameters()).is_cuda and fused:
+        optimizer: SGD = CapturableSGD(groups, lr=config.rate, momentum=config.momentum)
+    else:
+        optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
     if fused and config.momentum:
         # The fused kernel refuses a parameter whose first gradient comes after those of others.
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):

@@ -215,7 +215,6 @@ def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
         "graph='never'": getattr(config, "graph", None) == "never",
         "the training is watched": watched,
         "several processes exchange gradients": fabric.world_size > 1,
-        "rates of kernels in double precision are numbers of the host": config.precision == "64-true",
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

@@ -135,7 +135,8 @@ def rates_on(optimizer: Optimizer, device: torch.device) -> None:
     """Turn the learning rates of an optimizer into tensors on a device, which a captured step reads."""
     for group in optimizer.param_groups:
         # Fused kernels read rates in single precision.
-        group["lr"] = torch.tensor(float(group["lr"]), device=device, dtype=torch.float32)
+        kind = torch.float32 if group.get("fused") else torch.float64
+        group["lr"] = torch.tensor(float(group["lr"]), device=device, dtype=kind)
         if "capturable" in group:
             group["capturable"] = True
 

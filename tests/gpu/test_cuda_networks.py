@@ -142,6 +142,8 @@ def trained(folder: Path, model: str, **settings: Any) -> Finished:
     return run(folder, model=model, scheme="as_written", decay_policy="all", **{"epochs": 4} | settings)
 
 
+# A step that is not captured says so.
+@pytest.mark.filterwarnings("ignore:The training step is not captured")
 @pytest.mark.parametrize("rest", SAME.values(), ids=SAME)
 def test_a_network_of_the_user_trains_as_eagerly_or_is_refused(rest: str, tmp_path: Path) -> None:
     model = network(tmp_path, rest)
@@ -180,6 +182,7 @@ FAILING = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:The training step is not captured")
 @pytest.mark.parametrize("at", [1, 3, 12], ids=lambda at: f"step {at}")
 @pytest.mark.parametrize("what", FAILING)
 def test_an_error_of_the_network_is_told_and_leaves_the_card_usable(what: str, at: int, tmp_path: Path) -> None:
@@ -195,6 +198,7 @@ def test_an_error_of_the_network_is_told_and_leaves_the_card_usable(what: str, a
     assert run(tmp_path / "next", epochs=1).result.outcome in ("trained", "chance")
 
 
+@pytest.mark.filterwarnings("ignore:The training step is not captured")
 def test_a_network_that_raised_is_resumed_once_it_is_mended(tmp_path: Path) -> None:
     """The flag is a file beside the network's, so that the run stays the same."""
     flag = tmp_path / "mended"
