@@ -25,6 +25,7 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from normless.errors import UnsupportedEditError
 from normless.nn.channels import per_channel
 from normless.nn.kept_once import pays, shifted_convolution
+from normless.nn.on_cuda import scaled, shifted
 
 
 class TakesParts(nn.Module):
@@ -85,7 +86,7 @@ class ScalarAffine(TakesParts):
         """The input after `before` and `input_bias`."""
         if self.before is not None:
             x = self.before(x)
-        return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
+        return shifted(x, self.input_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         parts, shift = self.folded(), self.input_bias
@@ -113,7 +114,7 @@ class ScalarAffine(TakesParts):
 
     def scaled(self, factor: Tensor | None) -> Tensor:
         """The weight times a factor, of one element or one per output channel."""
-        return self.weight if factor is None else self.weight * factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+        return self.weight if factor is None else scaled(self.weight, factor)
 
     def extra_repr(self) -> str:
         parts = [name for name in self.PARTS if getattr(self, name) is not None]
