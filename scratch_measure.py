@@ -158,7 +158,7 @@ def table(depth, width, batch, device, size, modes, repeats, names=None):
 
 
 def compiled_table(depth, width, batch, device, size, modes, repeats, names):
-    from normless.train.compilation import compile_blocks
+    from normless.compilation import compile_blocks
     from normless.residual import residual_map
 
     made = networks(depth, width, device)
@@ -171,7 +171,7 @@ def compiled_table(depth, width, batch, device, size, modes, repeats, names):
         try:
             network = made[name]
             if name != "bare":
-                network = compile_blocks(network, residual_map(network, images[:2]))
+                compile_blocks(network, residual_map=residual_map(network, images[:2]))
             else:
                 network.compile(dynamic=False)
             begin = time.perf_counter()
