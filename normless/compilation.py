@@ -20,6 +20,7 @@ def compile_blocks(
     *inputs: Any,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
+    backend: str = "inductor",
     **kwargs: Any,
 ) -> int:
     """Let `torch.compile` compile each residual block of a network in place; return how many modules that are.
@@ -32,6 +33,7 @@ def compile_blocks(
         model: the network, converted before.
         inputs, kwargs, example_inputs: as in `residual_map`.
         residual_map: the network's map where it is known.
+        backend: of `torch.compile`.
 
     Raises:
         UnresolvedStructureError: there is no map.
@@ -43,7 +45,7 @@ def compile_blocks(
     config: Any = torch._dynamo.config
     config.recompile_limit = max(config.recompile_limit, _VERSIONS * len(structures))
     for module in modules:
-        module.compile(dynamic=False if len(structures) > 1 else None)
+        module.compile(backend=backend, dynamic=False if len(structures) > 1 else None)
     return len(modules)
 
 

@@ -125,7 +125,13 @@ def _bias_after_sum(surgery: Surgery, block: ResidualBlock) -> None:
         return
     end = surgery.branch_end(block)
     plain = not surgery.left(block.after_sum, "norm") and surgery.adds_plainly(block)
-    if plain and not _is_relu(surgery, activation) and end is not None and end.kind == "weight" and surgery.can_fold(end):
+    if (
+        plain
+        and not _is_relu(surgery, activation)
+        and end is not None
+        and end.kind == "weight"
+        and surgery.can_fold(end)
+    ):
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:
         surgery.add_shift(activation, "input_bias")

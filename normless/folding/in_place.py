@@ -47,7 +47,7 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
         # One module may run at several places.
         if pair is None or others:
             continue
-        caller, source = pair
+        caller, _ = pair
         if isinstance(module, ConstantActivation):
             path = _through_sums(module, callers)
             if all(len(runs[passed]) == 1 for passed in path):

@@ -19,6 +19,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from normless.nn.channels import per_channel
 from normless.nn.kept_once import SMALLEST, is_eager
 
 ENABLED = os.environ.get("NORMLESS_KERNELS", "1") != "0"
@@ -44,6 +45,7 @@ def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> b
         and smallest <= x.numel() < _LARGEST
         and x.dtype in _DTYPES
         and is_eager(x)
+        and x.get_device() == torch.cuda.current_device()
         and all(part is None or (part.device == x.device and part.dtype in _DTYPES) for part in parts)
         and all(part is None or type(part) in (Tensor, nn.Parameter) for part in parts)
         and _is_dense(x)
@@ -144,6 +146,11 @@ def shifted(x: Tensor, shift: Tensor | None) -> Tensor:
     if kernels_fit(x, shift):
         return cast(Tensor, ShiftedOnCuda.apply(x, shift))
     return x + unpromoting(shift, x)
+
+
+def multiplied(x: Tensor, factor: Tensor) -> Tensor:
+    """x, shape (B, C, …), times one factor, which keeps its dtype, or one for each channel."""
+    return x * (unpromoting(factor, x) if factor.numel() == 1 else per_channel(factor, x))
 
 
 def unpromoting(scalar: Tensor, x: Tensor) -> Tensor:
