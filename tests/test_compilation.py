@@ -15,6 +15,9 @@ from normless.compilation import compile_blocks
 from normless.models import resnet_cifar
 from normless.residual import residual_map
 
+# Of torch's compiler itself, where a module takes another path by it.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+
 
 @pytest.fixture(autouse=True)
 def fresh_compiler() -> Any:

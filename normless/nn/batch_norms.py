@@ -16,7 +16,7 @@ from normless.nn.channels import batch_statistics, move_running_statistics, per_
 def _of_one_size(x: Tensor, count: int) -> list[tuple[Tensor, int]]:
     """The examples of the larger of `count` ghost batches, and those of the smaller, each with their number."""
     larger, size = x.shape[0] % count, x.shape[0] // count
-    parts = x.split([larger * (size + 1), (count - larger) * size])
+    parts = torch.split(x, [larger * (size + 1), (count - larger) * size])
     return [(part, ghosts) for part, ghosts in zip(parts, (larger, count - larger), strict=True) if ghosts]
 
 
@@ -25,7 +25,7 @@ def _side_by_side(x: Tensor, ghosts: int) -> Tensor:
     if ghosts == 1:
         return x
     rows, last = _by_memory(x)
-    split = rows.unflatten(0, (ghosts, -1))
+    split = torch.unflatten(rows, 0, (ghosts, -1))
     return split.movedim(0, -2).flatten(-2).movedim(-1, 1) if last else split.transpose(0, 1).flatten(1, 2)
 
 
@@ -35,8 +35,8 @@ def _one_after_another(x: Tensor, ghosts: int) -> Tensor:
         return x
     rows, last = _by_memory(x)
     if last:
-        return rows.unflatten(-1, (ghosts, -1)).movedim(-2, 0).flatten(0, 1).movedim(-1, 1)
-    return rows.unflatten(1, (ghosts, -1)).transpose(0, 1).flatten(0, 1)
+        return torch.unflatten(rows, -1, (ghosts, -1)).movedim(-2, 0).flatten(0, 1).movedim(-1, 1)
+    return torch.unflatten(rows, 1, (ghosts, -1)).transpose(0, 1).flatten(0, 1)
 
 
 def _by_memory(x: Tensor) -> tuple[Tensor, bool]:
@@ -73,9 +73,9 @@ class _GhostBatchNorm(_BatchNorm):
         outputs: list[Tensor] = []
         first = 0
         for part, ghosts in _of_one_size(x, count):
-            statistics = means[first : first + ghosts].view(-1), variances[first : first + ghosts].view(-1)
-            factors = [None if own is None else own.repeat(ghosts) for own in (self.weight, self.bias)]
-            y = F.batch_norm(_side_by_side(part, ghosts), *statistics, *factors, True, 1.0, self.eps)
+            mean, variance = (every[first : first + ghosts].view(-1) for every in (means, variances))
+            weight, bias = (None if own is None else own.repeat(ghosts) for own in (self.weight, self.bias))
+            y = F.batch_norm(_side_by_side(part, ghosts), mean, variance, weight, bias, True, 1.0, self.eps)
             outputs.append(_one_after_another(y, ghosts))
             first += ghosts
         move_running_statistics(self, means.mean(0), variances.mean(0))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Below, the operators' own passes cost less than the calls that are saved.
 SMALLEST = 2**15
@@ -24,7 +24,7 @@ def is_eager(x: Tensor) -> bool:
     """
     return (
         not torch.compiler.is_compiling()
-        and type(x) is Tensor
+        and type(x) in (Tensor, nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch.autograd.forward_ad._current_level < 0

@@ -7,8 +7,6 @@ in order. `counter` counts the programs that have finished; it is zero before an
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -20,7 +18,7 @@ MOST_PROGRAMS = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _add_parts(parts: Any, total: Any, most: tl.constexpr) -> None:
+def _add_parts(parts: tl.tensor, total: tl.tensor, most: tl.constexpr) -> None:
     """Write the sum of what each program wrote to `parts`."""
     rows = tl.arange(0, most)
     values = tl.load(parts + rows, mask=rows < tl.num_programs(0), other=0.0, cache_modifier=".cg")
@@ -29,7 +27,7 @@ def _add_parts(parts: Any, total: Any, most: tl.constexpr) -> None:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _shifted_relu(
-    x: Any, before: Any, after: Any, y: Any, counter: Any, size: Any,
+    x: tl.tensor, before: tl.tensor, after: tl.tensor, y: tl.tensor, counter: tl.tensor, size: tl.tensor,
     has_before: tl.constexpr, has_after: tl.constexpr, bits: tl.constexpr, block: tl.constexpr,
 ) -> None:  # fmt: skip
     at = tl.program_id(0) * block + tl.arange(0, block)
@@ -40,7 +38,7 @@ def _shifted_relu(
     # A NaN is not below 0, and stays.
     rounded = (tl.where(value <= 0, 0.0, value) + shift).to(y.dtype.element_ty)
     # What is above 0 stays above the least value when it is rounded: backward reads the sign of x + b₁ there.
-    least = (value * 0 + shift).to(y.dtype.element_ty)
+    least = (tl.zeros([block], tl.float32) + shift).to(y.dtype.element_ty)
     word = least.to(bits, bitcast=True)
     next_word = tl.where(least == 0, 1, tl.where(least > 0, word + 1, word - 1)).to(bits)
     rounded = tl.where((value > 0) & (rounded == least), next_word.to(y.dtype.element_ty, bitcast=True), rounded)
@@ -51,8 +49,9 @@ def _shifted_relu(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _shifted_relu_backward(
-    gradient: Any, y: Any, after: Any, result: Any, parts: Any, counter: Any, of_before: Any, of_after: Any,
-    size: Any, steps: Any, has_after: tl.constexpr, block: tl.constexpr, most: tl.constexpr,
+    gradient: tl.tensor, y: tl.tensor, after: tl.tensor, result: tl.tensor, parts: tl.tensor, counter: tl.tensor,
+    of_before: tl.tensor, of_after: tl.tensor, size: tl.tensor, steps: tl.tensor,
+    has_after: tl.constexpr, block: tl.constexpr, most: tl.constexpr,
 ) -> None:  # fmt: skip
     program = tl.program_id(0)
     least = tl.load(after).to(y.dtype.element_ty).to(tl.float32) if has_after else 0.0
@@ -77,7 +76,9 @@ def _shifted_relu_backward(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _shifted(x: Any, shift: Any, y: Any, counter: Any, size: Any, block: tl.constexpr) -> None:
+def _shifted(
+    x: tl.tensor, shift: tl.tensor, y: tl.tensor, counter: tl.tensor, size: tl.tensor, block: tl.constexpr
+) -> None:
     at = tl.program_id(0) * block + tl.arange(0, block)
     value = tl.load(x + at, mask=at < size).to(tl.float32)
     tl.store(y + at, value + tl.load(shift).to(tl.float32), mask=at < size)
@@ -87,7 +88,14 @@ def _shifted(x: Any, shift: Any, y: Any, counter: Any, size: Any, block: tl.cons
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _total(
-    x: Any, parts: Any, counter: Any, total: Any, size: Any, steps: Any, block: tl.constexpr, most: tl.constexpr
+    x: tl.tensor,
+    parts: tl.tensor,
+    counter: tl.tensor,
+    total: tl.tensor,
+    size: tl.tensor,
+    steps: tl.tensor,
+    block: tl.constexpr,
+    most: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
     values = tl.zeros([block], tl.float32)
@@ -103,7 +111,14 @@ def _total(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scaled(
-    weight: Any, factor: Any, scaled: Any, counter: Any, size: Any, row: Any, each: tl.constexpr, block: tl.constexpr
+    weight: tl.tensor,
+    factor: tl.tensor,
+    scaled: tl.tensor,
+    counter: tl.tensor,
+    size: tl.tensor,
+    row: tl.tensor,
+    each: tl.constexpr,
+    block: tl.constexpr,
 ) -> None:
     at = tl.program_id(0) * block + tl.arange(0, block)
     value = tl.load(weight + at, mask=at < size).to(tl.float32)
@@ -118,8 +133,8 @@ def _scaled(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scaled_backward(
-    gradient: Any, weight: Any, factor: Any, result: Any, parts: Any, counter: Any, of_factor: Any,
-    size: Any, steps: Any, block: tl.constexpr, most: tl.constexpr,
+    gradient: tl.tensor, weight: tl.tensor, factor: tl.tensor, result: tl.tensor, parts: tl.tensor,
+    counter: tl.tensor, of_factor: tl.tensor, size: tl.tensor, steps: tl.tensor, block: tl.constexpr, most: tl.constexpr,
 ) -> None:  # fmt: skip
     program = tl.program_id(0)
     scale = tl.load(factor).to(tl.float32)
@@ -138,7 +153,13 @@ def _scaled_backward(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _scaled_rows_backward(
-    gradient: Any, weight: Any, factor: Any, result: Any, of_factor: Any, row: Any, block: tl.constexpr
+    gradient: tl.tensor,
+    weight: tl.tensor,
+    factor: tl.tensor,
+    result: tl.tensor,
+    of_factor: tl.tensor,
+    row: tl.tensor,
+    block: tl.constexpr,
 ) -> None:
     program = tl.program_id(0)
     scale = tl.load(factor + program).to(tl.float32)
