@@ -34,13 +34,13 @@ def is_eager(x: Tensor) -> bool:
 def pays(x: Tensor, *parts: Tensor | None) -> bool:
     """Whether the functions here may take the place of operators: training on the CPU, eager, in one precision."""
     return (
-        x.is_cpu
+        is_eager(x)
+        and x.is_cpu
         and x.numel() >= SMALLEST
         and x.dtype in (torch.float32, torch.float64)
         and all(part is None or part.dtype == x.dtype for part in parts)
         and torch.is_grad_enabled()
         and not torch.is_autocast_enabled("cpu")
-        and is_eager(x)
     )
 
 

@@ -40,11 +40,11 @@ def _kernels() -> ModuleType | None:
 def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> bool:
     """Whether kernels may take the place of operators on x: on CUDA, eager, dense, in no more than 32 bits."""
     return (
-        x.is_cuda
-        and ENABLED
+        ENABLED
+        and is_eager(x)
+        and x.is_cuda
         and smallest <= x.numel() < _LARGEST
         and x.dtype in _DTYPES
-        and is_eager(x)
         and x.get_device() == torch.cuda.current_device()
         and all(part is None or (part.device == x.device and part.dtype in _DTYPES) for part in parts)
         and all(part is None or type(part) in (Tensor, nn.Parameter) for part in parts)

@@ -134,7 +134,8 @@ def _scaled(
 @triton.jit  # type: ignore[untyped-decorator]
 def _scaled_backward(
     gradient: tl.tensor, weight: tl.tensor, factor: tl.tensor, result: tl.tensor, parts: tl.tensor,
-    counter: tl.tensor, of_factor: tl.tensor, size: tl.tensor, steps: tl.tensor, block: tl.constexpr, most: tl.constexpr,
+    counter: tl.tensor, of_factor: tl.tensor, size: tl.tensor, steps: tl.tensor,
+    block: tl.constexpr, most: tl.constexpr,
 ) -> None:  # fmt: skip
     program = tl.program_id(0)
     scale = tl.load(factor).to(tl.float32)
