@@ -73,14 +73,14 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
 
     A `resnet_cifar` by Fixup, of images (B, C, H, W).
     """
-    stem = Parts(network, "stem")
-    x = F.relu(shifted(convolved(stem, x), stem.output_bias))
+    x = F.relu(shifted(convolved(Parts(network, "stem"), x), Parts(network, "relu").input_bias))
     for name, block in network.get_submodule("blocks").named_children():
-        first, middle, last = (Parts(network, f"blocks.{name}.{layer}") for layer in ("conv1", "relu1", "conv2"))
+        layers = ("conv1", "relu1", "conv2", "relu2")
+        first, middle, last, after = (Parts(network, f"blocks.{name}.{layer}") for layer in layers)
         stride = int(block.get_submodule("conv1").stride[0])  # type: ignore[index]
-        inside = F.relu(shifted(convolved(first, shifted(x, first.input_bias), stride), first.output_bias))
+        inside = F.relu(shifted(convolved(first, shifted(x, first.input_bias), stride), middle.input_bias))
         branch = convolved(last, shifted(inside, middle.output_bias))
-        branch = shifted(scaled(branch, last.multiplier), last.output_bias)
+        branch = shifted(scaled(branch, last.multiplier), after.input_bias)
         shortcut = block.get_submodule("shortcut")
         skip = F.pad(x[:, :, ::2, ::2], shortcut.padding) if isinstance(shortcut, PaddedShortcut) else x
         x = F.relu(skip + branch)

@@ -9,6 +9,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
+from normless.nn import ShiftedActivation
 from normless.nn.affine import one_element
 from normless.residual import Layer, ResidualBlock
 
@@ -41,8 +42,9 @@ class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
     There is none before the layer that reads the network's input. A skip-path convolution shares the bias before the
-    branch's first weight layer; an identity skip path has none. A bias before an activation is part of the bias of
-    the layer before it, one after an activation is added to its output. ResNet-110 gains 218 parameters.
+    branch's first weight layer; an identity skip path has none. A bias before or after an activation is part of it;
+    before one that is no ReLU, or no module of its own, it is part of the bias of the layer before that. ResNet-110
+    gains 218 parameters.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -72,7 +74,8 @@ class ScalarBiases(Edit):
 
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
         """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
-        if layer.kind == "activation" and source is not None and source.kind == "weight":
+        is_behind_weight = source is not None and source.kind == "weight"
+        if layer.kind == "activation" and source is not None and is_behind_weight and not _is_relu(surgery, layer):
             surgery.add_scalar(source.path, "output_bias", one_element(0.0))
         elif layer.kind == "activation":
             surgery.add_shift(layer, "input_bias")
@@ -93,6 +96,12 @@ class ScalarBiases(Edit):
         self._sequence(surgery, tuple(layer for layer in block.skip_layers if layer not in weights[:1]))
 
 
+def _is_relu(surgery: Surgery, layer: Layer) -> bool:
+    """Whether an activation is a ReLU that is a module of its own: with its biases it is one pass over its input."""
+    module = surgery.get(layer.path) if surgery.stands_alone(layer) else None
+    return type(module.activation if isinstance(module, ShiftedActivation) else module) is nn.ReLU
+
+
 def _has(surgery: Surgery, layer: Layer, part: str) -> bool:
     """Whether a module that runs once has a scalar part."""
     return surgery.stands_alone(layer) and getattr(surgery.get(layer.path), part, None) is not None
@@ -110,13 +119,19 @@ class BiasAfterSum(Edit):
 
 
 def _bias_after_sum(surgery: Surgery, block: ResidualBlock) -> None:
-    """Add b in relu(x + f(x) + b), if there is a ReLU, to the branch's last weight layer where the sum is plain."""
+    """Add b in φ(x + f(x) + b), if there is an activation φ: to a ReLU, or before where the sum is plain."""
     activation = next((layer for layer in block.after_sum if layer.kind == "activation"), None)
     if activation is None:
         return
     end = surgery.branch_end(block)
     plain = not surgery.left(block.after_sum, "norm") and surgery.adds_plainly(block)
-    if plain and end is not None and end.kind == "weight" and surgery.can_fold(end):
+    if (
+        plain
+        and not _is_relu(surgery, activation)
+        and end is not None
+        and end.kind == "weight"
+        and surgery.can_fold(end)
+    ):
         surgery.add_scalar(end.path, "output_bias", one_element(0.0))
     else:
         surgery.add_shift(activation, "input_bias")

@@ -47,13 +47,25 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
         # One module may run at several places.
         if pair is None or others:
             continue
-        caller, source = pair
-        if isinstance(module, ConstantActivation) and len(runs[module]) == len(runs[source]) == 1:
-            module.move_shift(source)
+        caller, _ = pair
+        if isinstance(module, ConstantActivation):
+            path = _through_sums(module, callers)
+            if all(len(runs[passed]) == 1 for passed in path):
+                module.move_shift(path[-1])
         relu = of_class(module, InPlaceReLU) if type(module) is nn.ReLU else module
         replace_modules(model, {module: relu})
         assert isinstance(relu, InPlace)
         relu.overwrite_in(caller)
+
+
+def _through_sums(module: nn.Module, callers: Mapping[nn.Module, set[tuple[nn.Module, nn.Module] | None]]) -> Any:
+    """A module, the plain sums that it reads and what computes their branch, each for the next and nothing else."""
+    path = [module]
+    while len(pairs := callers.get(path[-1], set())) == 1 and (pair := next(iter(pairs))) is not None:
+        path.append(pair[1])
+        if not (isinstance(path[-1], ResidualSum) and path[-1].is_plain):
+            break
+    return path
 
 
 def _operand(node: Node, module: nn.Module | None) -> Any:

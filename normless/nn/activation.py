@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
 from normless.nn.kept_once import ShiftedReLU, pays
+from normless.nn.on_cuda import ShiftedReLUOnCuda, kernels_fit, shifted, unpromoting
 
 
 class ShiftedActivation(TakesParts):
@@ -37,13 +38,13 @@ class ShiftedActivation(TakesParts):
         super().add_part(name, value.new_zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        parts, is_relu = (self.input_bias, self.output_bias), type(self.activation) is nn.ReLU
-        if is_relu and self.output_bias is not None and not _is_watched(self.activation) and pays(x, *parts):
-            return cast(Tensor, ShiftedReLU.apply(x, *parts))
-        if self.input_bias is not None:
-            x = x + self.input_bias.to(x.dtype)
-        y = cast(Tensor, self.activation(x))
-        return y if self.output_bias is None else y + self.output_bias.to(y.dtype)
+        parts = (self.input_bias, self.output_bias)
+        if type(self.activation) is nn.ReLU and parts != (None, None) and not _is_watched(self.activation):
+            if kernels_fit(x, *parts):
+                return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
+            if pays(x, *parts):
+                return cast(Tensor, ShiftedReLU.apply(x, *parts))
+        return shifted(cast(Tensor, self.activation(shifted(x, self.input_bias))), self.output_bias)
 
 
 def _is_watched(module: nn.Module) -> bool:
@@ -85,8 +86,8 @@ class Pointwise(nn.Module):
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x * self.alpha.to(x.dtype)
-        y = y if self.shift is None else y + self.shift.to(x.dtype)
+        y = x * unpromoting(self.alpha, x)
+        y = y if self.shift is None else y + unpromoting(self.shift, x)
         y = torch.tanh(y) if self.function == "tanh" else torch.erf(y)
         y = y if self.weight is None else y * self.placed(self.weight, y)
         return y if self.bias is None else y + self.placed(self.bias, y)

@@ -23,8 +23,8 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
-from normless.nn.channels import per_channel
 from normless.nn.kept_once import pays, shifted_convolution
+from normless.nn.on_cuda import multiplied, scaled, shifted
 
 
 class TakesParts(nn.Module):
@@ -85,7 +85,7 @@ class ScalarAffine(TakesParts):
         """The input after `before` and `input_bias`."""
         if self.before is not None:
             x = self.before(x)
-        return x if self.input_bias is None else x + self.input_bias.to(x.dtype)
+        return shifted(x, self.input_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         parts, shift = self.folded(), self.input_bias
@@ -113,7 +113,7 @@ class ScalarAffine(TakesParts):
 
     def scaled(self, factor: Tensor | None) -> Tensor:
         """The weight times a factor, of one element or one per output channel."""
-        return self.weight if factor is None else self.weight * factor.reshape(-1, *[1] * (self.weight.dim() - 1))
+        return self.weight if factor is None else scaled(self.weight, factor)
 
     def extra_repr(self) -> str:
         parts = [name for name in self.PARTS if getattr(self, name) is not None]
@@ -153,8 +153,8 @@ class ScalarOutside(ScalarAffine):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         y: Tensor = super(ScalarAffine, self).forward(self.prepared(x), *args, **kwargs)
         for factor in (self.multiplier, self.layer_scale):
-            y = y if factor is None else y * per_channel(factor, y)
-        return y if self.output_bias is None else y + self.output_bias
+            y = y if factor is None else multiplied(y, factor)
+        return shifted(y, self.output_bias)
 
     def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
         return _restored_outside, (type(self).__bases__[-1],), self.__dict__.copy()
@@ -194,10 +194,10 @@ class ScalarMultiheadAttention(TakesParts, nn.MultiheadAttention):
         bias = self.input_bias
         if bias is None:
             return super().forward(query, key, value, *args, **kwargs)
-        moved = query + bias
+        moved = shifted(query, bias)
         # torch projects at once what is one tensor.
-        keys = moved if key is query else key + bias
-        values = moved if value is query else keys if value is key else value + bias
+        keys = moved if key is query else shifted(key, bias)
+        values = moved if value is query else keys if value is key else shifted(value, bias)
         return super().forward(moved, keys, values, *args, **kwargs)
 
 

@@ -13,6 +13,39 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from normless.nn.channels import batch_statistics, move_running_statistics, per_channel
 
 
+def _of_one_size(x: Tensor, count: int) -> list[tuple[Tensor, int]]:
+    """The examples of the larger of `count` ghost batches, and those of the smaller, each with their number."""
+    larger, size = x.shape[0] % count, x.shape[0] // count
+    parts = torch.split(x, [larger * (size + 1), (count - larger) * size])
+    return [(part, ghosts) for part, ghosts in zip(parts, (larger, count - larger), strict=True) if ghosts]
+
+
+def _side_by_side(x: Tensor, ghosts: int) -> Tensor:
+    """Ghost batches of one size, shape (G·B, C, …), as channels of one batch, (B, G·C, …), in its memory format."""
+    if ghosts == 1:
+        return x
+    rows, last = _by_memory(x)
+    split = torch.unflatten(rows, 0, (ghosts, -1))
+    return split.movedim(0, -2).flatten(-2).movedim(-1, 1) if last else split.transpose(0, 1).flatten(1, 2)
+
+
+def _one_after_another(x: Tensor, ghosts: int) -> Tensor:
+    """What `_side_by_side` was made of."""
+    if ghosts == 1:
+        return x
+    rows, last = _by_memory(x)
+    if last:
+        return torch.unflatten(rows, -1, (ghosts, -1)).movedim(-2, 0).flatten(0, 1).movedim(-1, 1)
+    return torch.unflatten(rows, 1, (ghosts, -1)).transpose(0, 1).flatten(0, 1)
+
+
+def _by_memory(x: Tensor) -> tuple[Tensor, bool]:
+    """A tensor with its channels on the last axis, and True, where its memory has them there."""
+    last = x.movedim(1, -1)
+    is_last = x.dim() > 2 and last.is_contiguous() and not x.is_contiguous()
+    return (last, True) if is_last else (x, False)
+
+
 class _GhostBatchNorm(_BatchNorm):
     """Batch normalization by the statistics of ghost batches (De & Smith, appendix A; Hoffer et al. 2017).
 
@@ -32,17 +65,21 @@ class _GhostBatchNorm(_BatchNorm):
         if not self.training or x.shape[0] <= self.ghost_size:
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
-        ghosts = x.tensor_split(ceil(x.shape[0] / self.ghost_size))
+        count = ceil(x.shape[0] / self.ghost_size)
         # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
         kept = next((own.dtype for own in (self.weight, self.running_mean) if own is not None), x.dtype)
-        means = x.new_zeros(len(ghosts), self.num_features, dtype=kept)
-        variances = x.new_ones(len(ghosts), self.num_features, dtype=kept)
-        outputs = [
-            F.batch_norm(ghost, means[index], variances[index], self.weight, self.bias, True, 1.0, self.eps)
-            for index, ghost in enumerate(ghosts)
-        ]
+        means = x.new_zeros(count, self.num_features, dtype=kept)
+        variances = x.new_ones(count, self.num_features, dtype=kept)
+        outputs: list[Tensor] = []
+        first = 0
+        for part, ghosts in _of_one_size(x, count):
+            mean, variance = (every[first : first + ghosts].view(-1) for every in (means, variances))
+            weight, bias = (None if own is None else own.repeat(ghosts) for own in (self.weight, self.bias))
+            y = F.batch_norm(_side_by_side(part, ghosts), mean, variance, weight, bias, True, 1.0, self.eps)
+            outputs.append(_one_after_another(y, ghosts))
+            first += ghosts
         move_running_statistics(self, means.mean(0), variances.mean(0))
-        return torch.cat(outputs)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def extra_repr(self) -> str:
         text = super().extra_repr()  # type: ignore[no-untyped-call]

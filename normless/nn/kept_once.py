@@ -11,44 +11,50 @@ from functools import lru_cache
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # Below, the operators' own passes cost less than the calls that are saved.
 SMALLEST = 2**15
 
 
-def pays(x: Tensor, *parts: Tensor | None) -> bool:
-    """Whether the functions here may take the place of operators: training on the CPU, eager, in one precision.
+def is_eager(x: Tensor) -> bool:
+    """Whether a function may take the place of operators on x.
 
     Compilers, exports, `torch.func` and modes that watch operators see the operators.
     """
     return (
         not torch.compiler.is_compiling()
-        and type(x) is Tensor
-        and x.is_cpu
-        and x.numel() >= SMALLEST
-        and x.dtype in (torch.float32, torch.float64)
-        and all(part is None or part.dtype == x.dtype for part in parts)
-        and torch.is_grad_enabled()
-        and not torch.is_autocast_enabled("cpu")
+        and type(x) in (Tensor, nn.Parameter)
         and not torch._C._are_functorch_transforms_active()
         and torch._C._len_torch_dispatch_stack() == 0
         and torch.autograd.forward_ad._current_level < 0
     )
 
 
+def pays(x: Tensor, *parts: Tensor | None) -> bool:
+    """Whether the functions here may take the place of operators: training on the CPU, eager, in one precision."""
+    return (
+        is_eager(x)
+        and x.is_cpu
+        and x.numel() >= SMALLEST
+        and x.dtype in (torch.float32, torch.float64)
+        and all(part is None or part.dtype == x.dtype for part in parts)
+        and torch.is_grad_enabled()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
 class ShiftedReLU(torch.autograd.Function):
     """relu(x + b₁) + b₂ = max(x + (b₁ + b₂), b₂), of which backward needs the result alone.
 
-    The gradient passes where the result is above b₂; b₁ and b₂ have one element each, b₁ may be None.
+    The gradient passes where the result is above b₂; b₁ and b₂ have one element each, each may be None.
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor) -> Tensor:
-        ctx.least = after.item()
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        ctx.least = 0.0 if after is None else after.item()
         y: Tensor = (x + (ctx.least if before is None else ctx.least + before.item())).clamp_(min=ctx.least)
         ctx.save_for_backward(y)
-        ctx.shape = after.shape
         return y
 
     @staticmethod
@@ -56,7 +62,7 @@ class ShiftedReLU(torch.autograd.Function):
         (y,) = ctx.saved_tensors
         passed = torch.ops.aten.threshold_backward(gradient, y, ctx.least)
         shifts = (passed if ctx.needs_input_grad[1] else None, gradient if ctx.needs_input_grad[2] else None)
-        return passed, *(None if part is None else part.sum().reshape(ctx.shape) for part in shifts)
+        return passed, *(None if part is None else part.sum().reshape(1) for part in shifts)
 
 
 def shifted_convolution(

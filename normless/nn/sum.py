@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normless.nn.channels import per_channel
 from normless.nn.in_place import InPlace
+from normless.nn.on_cuda import multiplied
 
 
 class ResidualSum(InPlace, nn.Module):
@@ -49,7 +49,7 @@ class ResidualSum(InPlace, nn.Module):
         if self.norm_branch is not None:
             branch = self.norm_branch(branch)
         if self.multiplier is not None:
-            branch = branch * per_channel(self.multiplier, branch)
+            branch = multiplied(branch, self.multiplier)
         overwrites = self.inplace and skip.shape == branch.shape and skip.dtype == branch.dtype
         if self.skip_factor == 1.0:
             total = torch.add(skip, branch, alpha=self.branch_factor, out=branch if overwrites else None)

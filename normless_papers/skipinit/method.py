@@ -164,7 +164,7 @@ def _algorithm(side: int) -> _Algorithm:
     images = torch.randn(2, 3, side, side)
     with torch.no_grad():
         logits, plain = network.eval()(images), without.eval()(images)
-    biases = [one for name, one in network.named_parameters() if name.endswith("output_bias")]
+    biases = [one for name, one in network.named_parameters() if name.endswith("input_bias")]
     values = torch.cat([torch.zeros(1), *biases])
     agreements = (
         agreement("The scalar biases start at 0", values, torch.zeros_like(values)),
@@ -182,9 +182,9 @@ def _every_block(network: nn.Module, images: Tensor) -> Agreement:
     calls, _ = observed(network, [network.get_submodule(name) for name in names], images.double())
     pairs = []
     for block, ((skip, branch), _), (_, output) in zip(blocks, calls[::2], calls[1::2], strict=True):
-        bias = float(network.get_submodule(block.branch[-1]).get_parameter("output_bias").detach())
-        # The bias is added at the branch's end, so that it is taken off before the sum.
-        pairs.append((output, torch.relu(skip + (branch - bias) + bias)))
+        assert block.activation_after_sum is not None
+        bias = float(network.get_submodule(block.activation_after_sum).get_parameter("input_bias").detach())
+        pairs.append((output, torch.relu(skip + branch + bias)))
     quantity = "Each block's output is relu(skip + α branch + b), everything off its start"
     return worst_agreement(quantity, pairs, ROUNDING)
 

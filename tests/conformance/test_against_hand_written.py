@@ -129,7 +129,7 @@ class WideResNet(nn.Module):
 
 # The hand-written network's parameter names and the converted network's.
 OUTSIDE = {
-    "resnet": {"conv1.weight": "stem.weight", "bias1": "stem.output_bias", "bias2": "classifier.input_bias"},
+    "resnet": {"conv1.weight": "stem.weight", "bias1": "relu.input_bias", "bias2": "classifier.input_bias"},
     "wide": {
         "conv.weight": "stem.weight",
         "conv.bias": "stem.bias",
@@ -140,15 +140,15 @@ OUTSIDE = {
 INSIDE = {
     "resnet": {
         "bias1a": "conv1.input_bias",
-        "bias1b": "conv1.output_bias",
+        "bias1b": "relu1.input_bias",
         "bias2a": "relu1.output_bias",
-        "bias2b": "conv2.output_bias",
+        "bias2b": "relu2.input_bias",
         "scale": "conv2.multiplier",
     },
     "wide": {
         "bias1a": "relu1.input_bias",
         "bias1b": "relu1.output_bias",
-        "bias2a": "conv1.output_bias",
+        "bias2a": "relu2.input_bias",
         "bias2b": "relu2.output_bias",
         "scale": "conv2.multiplier",
         "alpha": "conv2.multiplier",

@@ -68,9 +68,9 @@ def test_channel_biases_of_convolutions_become_zero_and_those_of_other_linear_la
 def test_scalar_biases_of_a_cifar_resnet() -> None:
     model = without_norms(resnet_cifar(8))
     net = edited(model, ScalarBiases())
-    per_block = ("conv1.input_bias", "conv1.output_bias", "relu1.output_bias", "conv2.output_bias")
+    per_block = ("conv1.input_bias", "relu1.input_bias", "relu1.output_bias", "relu2.input_bias")
     expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
-    assert added(model, net) == expected | {"stem.output_bias", "classifier.input_bias"}
+    assert added(model, net) == expected | {"relu.input_bias", "classifier.input_bias"}
     assert not removed(model, net) | altered(model, net)
     assert not any(net.state_dict()[name].any() for name in added(model, net))
 
@@ -78,7 +78,7 @@ def test_scalar_biases_of_a_cifar_resnet() -> None:
 def test_scalar_biases_of_a_wide_resnet() -> None:
     model = without_norms(wide_resnet(10, 1))
     net = edited(model, ScalarBiases())
-    per_block = ("relu1.input_bias", "relu1.output_bias", "conv1.output_bias", "relu2.output_bias")
+    per_block = ("relu1.input_bias", "relu1.output_bias", "relu2.input_bias", "relu2.output_bias")
     expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
     assert added(model, net) == expected | {"relu.input_bias", "classifier.input_bias"}
     assert not removed(model, net) | altered(model, net)
@@ -126,11 +126,11 @@ def test_scalar_biases_also_next_to_norms() -> None:
 def test_the_bias_after_a_sum_is_before_the_relu_behind_it() -> None:
     model = without_norms(resnet_cifar(8))
     net = edited(model, BiasAfterSum())
-    assert added(model, net) == {f"blocks.{index}.conv2.output_bias" for index in range(3)}
+    assert added(model, net) == {f"blocks.{index}.relu2.input_bias" for index in range(3)}
     assert not removed(model, net) | altered(model, net)
     x = torch.randn(2, 16, 8, 8)
     block, old = net.blocks[0], model.blocks[0]
-    torch.nn.init.constant_(block.conv2.output_bias, 0.3)
+    torch.nn.init.constant_(block.relu2.input_bias, 0.3)
     torch.testing.assert_close(block(x), torch.relu(x + old.conv2(torch.relu(old.conv1(x))) + 0.3))
 
 
@@ -157,7 +157,7 @@ def test_the_bias_after_a_sum_needs_an_activation_there(build) -> None:
 
 
 def test_a_second_time_is_refused_and_names_the_module() -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.conv2.*already has its output bias"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.relu2.*already has its input bias"):
         edited(without_norms(resnet_cifar(8)), ScalarBiases(), BiasAfterSum())
 
 

@@ -136,14 +136,14 @@ def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> No
 
 def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
     model, x = Operator(nn.Linear(4, 4)), torch.randn(3, 4)
-    model.first = OwnLinear(4, 4)
+    model.first, model.relu = OwnLinear(4, 4), nn.Tanh()
     net = edited(model, ScalarBiases(), inputs=(x,))
     assert isinstance(net.first, OwnLinear)
     torch.testing.assert_close(net(x), model(x))
     for one, value in ((net.first.input_bias, 0.3), (net.first.output_bias, -0.2)):
         nn.init.constant_(one, value)
     h = model.stem(x)
-    expected = model.head(h + model.last(torch.relu(model.first(h + 0.3) - 0.2)))
+    expected = model.head(h + model.last(torch.tanh(model.first(h + 0.3) - 0.2)))
     for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
         torch.testing.assert_close(one(x), expected)
 

@@ -1,0 +1,171 @@
+"""Scalar biases and multipliers on CUDA, by Triton kernels of one pass each.
+
+Written with operators, a scalar costs a launch that casts it and a pass over the activations, and another pass that
+sums their gradient. The functions here read the scalar where it is, keep the dtype and the memory format of what they
+shift, and sum in the pass that computes the gradient. `kernels_fit` says where they may take the place of operators.
+Second derivatives are computed with operators.
+
+The environment variable NORMLESS_KERNELS=0 switches them off.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from normless.nn.channels import per_channel
+from normless.nn.kept_once import SMALLEST, is_eager
+
+ENABLED = os.environ.get("NORMLESS_KERNELS", "1") != "0"
+_LARGEST = 2**31 - 2**20
+_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@cache
+def _kernels() -> ModuleType | None:
+    """The kernels, or None where Triton is not installed."""
+    if find_spec("triton") is None:
+        return None
+    from normless.nn import triton_kernels
+
+    return triton_kernels
+
+
+def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> bool:
+    """Whether kernels may take the place of operators on x: on CUDA, eager, dense, in no more than 32 bits."""
+    return (
+        ENABLED
+        and is_eager(x)
+        and x.is_cuda
+        and smallest <= x.numel() < _LARGEST
+        and x.dtype in _DTYPES
+        and x.get_device() == torch.cuda.current_device()
+        and all(part is None or (part.device == x.device and part.dtype in _DTYPES) for part in parts)
+        and all(part is None or type(part) in (Tensor, nn.Parameter) for part in parts)
+        and _is_dense(x)
+        and _kernels() is not None
+    )
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether the elements of x fill its storage without gaps, in one of torch's memory formats."""
+    if x.is_contiguous():
+        return True
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    return last is not None and x.is_contiguous(memory_format=last)
+
+
+def _in_order_of(x: Tensor, other: Tensor) -> Tensor:
+    """The values of x in the memory order of another tensor of its shape."""
+    return x if x.stride() == other.stride() else torch.empty_like(other, dtype=x.dtype).copy_(x)
+
+
+class ShiftedReLUOnCuda(torch.autograd.Function):
+    """relu(x + b₁) + b₂, of which backward needs the result alone; b₁ and b₂, one element each, may be None.
+
+    Where x + b₁ is above 0 the result is above b₂ as well: rounded up where it would be rounded to b₂.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        kernels: Any = _kernels()
+        ctx.counter = kernels.counter_for(x)
+        y: Tensor = kernels.shifted_relu(x, before, after, ctx.counter)
+        ctx.save_for_backward(y, after)
+        ctx.dtypes = [None if part is None else part.dtype for part in (before, after)]
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        y, after = ctx.saved_tensors
+        of_before, of_after = ctx.dtypes
+        if torch.is_grad_enabled():
+            least = 0.0 if after is None else after.detach().to(y.dtype)
+            passed = torch.where(y.detach() <= least, 0.0, gradient)
+            sums = [passed.float().sum().reshape(1), gradient.float().sum().reshape(1)]
+        else:
+            kernels: Any = _kernels()
+            gradient = _in_order_of(gradient, y)
+            passed, *sums = kernels.shifted_relu_backward(gradient, y, after, ctx.counter, torch.float32)
+        wanted = [
+            total.to(dtype) if dtype is not None and needed else None
+            for total, dtype, needed in zip(sums, (of_before, of_after), ctx.needs_input_grad[1:], strict=True)
+        ]
+        return passed, *wanted
+
+
+class ShiftedOnCuda(torch.autograd.Function):
+    """x + b, of which backward needs nothing; b has one element."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, shift: Tensor) -> Tensor:
+        kernels: Any = _kernels()
+        ctx.counter, ctx.dtype = kernels.counter_for(x), shift.dtype
+        return cast(Tensor, kernels.shifted(x, shift, ctx.counter))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        if not ctx.needs_input_grad[1]:
+            return gradient, None
+        if torch.is_grad_enabled() or not _is_dense(gradient):
+            return gradient, gradient.float().sum().reshape(1).to(ctx.dtype)
+        kernels: Any = _kernels()
+        return gradient, kernels.total(gradient, ctx.counter, ctx.dtype)
+
+
+class ScaledOnCuda(torch.autograd.Function):
+    """A weight times one factor, or one for each index of its first axis, in the dtype that it is used in."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
+        kernels: Any = _kernels()
+        ctx.counter = kernels.counter_for(weight)
+        ctx.save_for_backward(weight, factor)
+        return cast(Tensor, kernels.scaled(weight, factor, ctx.counter, dtype))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        weight, factor = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            gradient, column = gradient.to(weight.dtype), factor.reshape(-1, *[1] * (weight.dim() - 1))
+            return gradient * column, (gradient * weight).sum_to_size(column.shape).reshape(factor.shape), None
+        kernels: Any = _kernels()
+        return *kernels.scaled_backward(_in_order_of(gradient, weight), weight, factor, ctx.counter), None
+
+
+def shifted(x: Tensor, shift: Tensor | None) -> Tensor:
+    """x + b in the dtype of x, for b of one element or None."""
+    if shift is None:
+        return x
+    if kernels_fit(x, shift):
+        return cast(Tensor, ShiftedOnCuda.apply(x, shift))
+    return x + unpromoting(shift, x)
+
+
+def multiplied(x: Tensor, factor: Tensor) -> Tensor:
+    """x, shape (B, C, …), times one factor, which keeps its dtype, or one for each channel."""
+    return x * (unpromoting(factor, x) if factor.numel() == 1 else per_channel(factor, x))
+
+
+def unpromoting(scalar: Tensor, x: Tensor) -> Tensor:
+    """A scalar part for an operation with x, whose dtype it leaves as it is: without axes where its dtype differs."""
+    return scalar if scalar.dtype == x.dtype or x.dim() == 0 else scalar.reshape(())
+
+
+def scaled(weight: Tensor, factor: Tensor) -> Tensor:
+    """A weight times a factor of one element, or of one per index of the first axis.
+
+    Under autocast on CUDA the product may come in its dtype, to which a layer would cast it.
+    """
+    if weight.is_cuda and kernels_fit(weight, factor, smallest=1) and weight.stride(0) == weight[0].numel():
+        low = torch.is_autocast_enabled("cuda") and weight.dtype == torch.float32
+        dtype = torch.get_autocast_dtype("cuda") if low else weight.dtype
+        if dtype in _DTYPES:
+            return cast(Tensor, ScaledOnCuda.apply(weight, factor, dtype))
+    return weight * factor.reshape(-1, *[1] * (weight.dim() - 1))
