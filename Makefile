@@ -11,12 +11,13 @@ LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs dist demo test test-slow fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
+.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
 	@echo "make test       the tests"
 	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-gpu   the tests on a CUDA card; they take some minutes"
 	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
@@ -40,10 +41,14 @@ demo: $(INSTALLED)
 	$(BIN)/normless demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not slow and not zoo" $(PARALLEL)
+	$(BIN)/python -m pytest -m "not slow and not zoo and not gpu" $(PARALLEL)
 
 test-slow: $(INSTALLED)
 	$(BIN)/python -m pytest -m slow
+
+# On a machine with a CUDA card; elsewhere each of them is skipped.
+test-gpu: $(INSTALLED)
+	$(BIN)/python -m pytest -m gpu tests/gpu $(PARALLEL)
 
 # `make fuzz FUZZ="--cases 2000 --seed 7 --kinds files call"` takes others.
 fuzz: $(INSTALLED)
