@@ -34,8 +34,8 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=int | None,
         default=None,
-        help="processes that share the cores, and the cards; if left out one per core, and for runs on cards one per "
-        "card; with --ray as many as it has room for",
+        help="processes that share the cores and, without --together, the cards; if left out one per core, and one "
+        "per card for runs on cards; with --ray as many as it has room for",
     )
     group.add_argument(
         "--together",

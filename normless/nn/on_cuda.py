@@ -5,12 +5,17 @@ sums their gradient. The functions here read the scalar where it is, keep the dt
 shift, and sum in the pass that computes the gradient. `kernels_fit` says where they may take the place of operators.
 Second derivatives are computed with operators.
 
-The environment variable NORMLESS_KERNELS=0 switches them off.
+A call of a kernel from Python takes the host some 50 µs, more than the operators that it replaces take, while the
+card is done sooner. Kernels are therefore used on large tensors, and on all where a step is captured as a CUDA graph,
+whose replay calls nothing from Python: in the body of `every_kernel`. The environment variable NORMLESS_KERNELS is
+auto for that, always, or never.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
@@ -22,9 +27,26 @@ from torch import Tensor, nn
 from normless.nn.channels import per_channel
 from normless.nn.kept_once import SMALLEST, is_eager
 
-ENABLED = os.environ.get("NORMLESS_KERNELS", "1") != "0"
+WHEN = os.environ.get("NORMLESS_KERNELS", "auto")
+# From so many elements on, the card takes longer for a pass than the host for the call.
+LARGE = 2**23
 _LARGEST = 2**31 - 2**20
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+@contextmanager
+def every_kernel() -> Iterator[None]:
+    """In the body kernels take the place of operators on tensors of every size, for steps that a CUDA graph captures.
+
+    The steps that warm a capture up belong into the body too: kernels are compiled in their first call.
+    """
+    global WHEN
+    before = WHEN
+    WHEN = "always" if before == "auto" else before
+    try:
+        yield
+    finally:
+        WHEN = before
 
 
 @cache
@@ -40,10 +62,10 @@ def _kernels() -> ModuleType | None:
 def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> bool:
     """Whether kernels may take the place of operators on x: on CUDA, eager, dense, in no more than 32 bits."""
     return (
-        ENABLED
-        and is_eager(x)
+        WHEN != "never"
         and x.is_cuda
-        and smallest <= x.numel() < _LARGEST
+        and is_eager(x)
+        and (smallest if WHEN == "always" else LARGE) <= x.numel() < _LARGEST
         and x.dtype in _DTYPES
         and x.get_device() == torch.cuda.current_device()
         and all(part is None or (part.device == x.device and part.dtype in _DTYPES) for part in parts)

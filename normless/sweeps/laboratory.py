@@ -78,8 +78,9 @@ class Laboratory:
     Args:
         folder: of the runs in flight, the kept weights and the SQLite table; created when a run is carried out.
         url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
-        workers: number of local processes, which share the cores and cards; if None one per core, and per card.
-        together: number of runs at once on a card; as many as memory and gain allow if None.
+        workers: number of local processes, which share the cores and, without `together`, the cards; one per core if
+            None.
+        together: number of runs at once in the process of a card; as many as memory and gain allow if None.
         executor: creates the executor of all runs; local processes if None.
         shard: part of the runs that is carried out here; the others are only read.
         wait: `run` returns when the runs of the other shards are finished too.
@@ -114,7 +115,7 @@ class Laboratory:
         self.asked: set[str] = set()
         self._factory: ExecutorFactory = executor or partial(LocalExecutor, workers)
         self._on_cards: ExecutorFactory = self._factory
-        if executor is None and workers is None:
+        if executor is None and (workers is None or together is not None):
             self._on_cards = partial(CardExecutor, together)
         self._open = ExitStack()
         self._executors: dict[ExecutorFactory, Executor] = {}

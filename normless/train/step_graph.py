@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normless.nn.on_cuda import every_kernel
+
 # Steps that run as they are before the capture: they create the optimizer's state, choose the algorithms of
 # convolutions and compile what is compiled.
 WARMUP = 3
@@ -84,7 +86,8 @@ class StepGraph:
     def _observed(self, batch: Sequence[Tensor]) -> Tensor:
         """A step as it is, after which it is known whether the step changes what a replay would not."""
         before = python_state(self._network)
-        output = self._step(batch)
+        with every_kernel():
+            output = self._step(batch)
         changed = first_difference(before, python_state(self._network))
         # The first step may fill caches.
         if changed is not None and self._warm:
@@ -101,7 +104,7 @@ class StepGraph:
         try:
             # Other threads, such as those of a loader, may go on.
             stream = torch.cuda.current_stream()
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with every_kernel(), torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 output = self._step(self._inputs)
         except Exception as error:  # errors of CUDA and of whatever code the network has
             self._inputs = ()

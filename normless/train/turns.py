@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -41,6 +42,10 @@ def event_on(device: torch.device) -> Event | None:
     return cast(Event, event)
 
 
+# Streams of runs that have ended, by card. torch keeps memory for each stream that was ever used.
+_FREE_STREAMS: dict[int, list[Any]] = defaultdict(list)
+
+
 class GlobalState:
     """What torch keeps once per process and a run needs for itself: generators, stream and default dtype.
 
@@ -65,8 +70,9 @@ class GlobalState:
         if device.type == "cuda":
             cuda: Any = torch.cuda
             cuda.init()
-            self._stream = cuda.Stream(device)
-            self._card = cuda.default_generators[self._stream.device_index]
+            index = cuda.current_device() if device.index is None else device.index
+            self._stream = _FREE_STREAMS[index].pop() if _FREE_STREAMS[index] else cuda.Stream(index)
+            self._card = cuda.default_generators[index]
             self._card_generator = self._card.clone_state()
 
     @contextmanager
@@ -89,6 +95,12 @@ class GlobalState:
             torch.set_default_dtype(dtype)
             if self._card is not None:
                 self._card.graphsafe_set_state(card_generator)
+
+    def release(self) -> None:
+        """Leave the stream to other runs; the run has ended."""
+        if self._card is not None:
+            _FREE_STREAMS[self._stream.device_index].append(self._stream)
+            self._card = None
 
 
 @dataclass
@@ -118,8 +130,12 @@ class Run(Generic[Result]):
         Raises:
             StopIteration: the run has ended; `value` is its result.
         """
-        with self._entered():
-            self.waits_for = next(self.steps)
+        try:
+            with self._entered():
+                self.waits_for = next(self.steps)
+        except BaseException:
+            self._release()
+            raise
 
     def finish(self) -> Result:
         """Carry out the rest of the run and return its result."""
@@ -136,6 +152,11 @@ class Run(Generic[Result]):
         """End the run as it is."""
         with self._entered():
             self.steps.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self.state is not None:
+            self.state.release()
 
     def _entered(self) -> AbstractContextManager[None]:
         return nullcontext() if self.state is None else self.state.entered()

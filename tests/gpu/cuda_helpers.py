@@ -149,7 +149,8 @@ def normless_command(*arguments: str, timeout: float = 120) -> subprocess.Comple
 
 def command_environment() -> dict[str, str]:
     """The environment in which a process imports the package that the tests import."""
-    return os.environ | {"PYTHONPATH": str(Path(normless.__file__).parents[1])}
+    places = [str(Path(normless.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, places))}
 
 
 def with_flag(command: str, flag: str, value: str) -> list[str]:

@@ -20,7 +20,7 @@ from normless.models import ResNetCifar, WideResNet
 pytestmark = NEEDS_CARD
 
 SCHEMES = [
-    "as_written", "none", "lsuv", "skipinit", "fixup", "zeroinit(dropout=0)", "nf_resnet", "group_norm(groups=4)",
+    "as_written", "none", "skipinit", "fixup", "zeroinit(dropout=0)", "nf_resnet", "group_norm(groups=4)",
     "ghost_batch_norm(size=12)", "alternating_batch_norm", "partial_batch_norm(mean=True, variance=False)",
     "layer_scale", "weight_standardization", "only_top_norm", "norm_on_skip", "rezero",
 ]  # fmt: skip
@@ -94,6 +94,19 @@ def test_a_conversion_on_the_card_is_that_on_the_cpu(scheme: str, kind: str) -> 
     groups = [nl.param_groups(net, lr=0.1, weight_decay=5e-4) for net in nets]
     described = [[(g["name"], g["lr"], g["weight_decay"], len(g["params"])) for g in found] for found in groups]
     assert described[0] == described[1]
+
+
+def test_lsuv_on_the_card_gives_every_layer_unit_variance() -> None:
+    """Its orthogonal weights are drawn there."""
+    images, _ = batch(DEVICE)
+    net = nl.convert(original("stated").to(DEVICE), "lsuv", images).train()
+    assert devices(net) == {DEVICE}
+    deviations = []
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(lambda _, __, output: deviations.append(float(output.detach().std())))
+    net(images)
+    assert deviations == pytest.approx([1.0] * len(deviations), abs=0.1)
 
 
 @pytest.mark.parametrize("size", [32, 25, 12, 7])

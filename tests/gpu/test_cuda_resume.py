@@ -115,7 +115,8 @@ def test_a_time_limit_shorter_than_a_capture_lets_a_run_get_on(tmp_path: Path) -
     assert_same_run(finished(tmp_path / "run", result), run(tmp_path / "whole", **settings), 1e-7)
 
 
-@pytest.mark.parametrize("step", [1, 8, 17], ids=lambda step: f"step {step}")
+# On a card losses are told some steps later, those of the last epoch at its end.
+@pytest.mark.parametrize("step", [1, 8, 11], ids=lambda step: f"step {step}")
 def test_a_run_that_is_told_to_end_is_saved_and_goes_on(step: int, tmp_path: Path) -> None:
     settings = SETTINGS["dropout and batch norm"]
     with survived_signals(), pytest.raises(StoppedError):

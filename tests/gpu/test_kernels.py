@@ -60,7 +60,7 @@ def gradients(network: nn.Module, images: Tensor, labels: Tensor, low: bool) -> 
     return [parameter.grad for parameter in twin.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize("scheme", ["skipinit(alpha=0.5)", "fixup", "zeroinit"])
+@pytest.mark.parametrize("scheme", ["skipinit(alpha=0.5)", "fixup", "zeroinit(dropout=0)"])
 @pytest.mark.parametrize("low", [False, True])
 @pytest.mark.parametrize("build", [lambda: resnet_cifar(14), lambda: wide_resnet(10, 2)])
 def test_whole_networks(build, scheme: str, low: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,9 @@ def test_whole_networks(build, scheme: str, low: bool, monkeypatch: pytest.Monke
     images = torch.randn(64, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
     labels = torch.randint(10, (64,), device="cuda")
     exact = gradients(deepcopy(network).double(), images.double(), labels, False)
+    monkeypatch.setattr(on_cuda, "WHEN", "always")
     by_kernels = gradients(network, images, labels, low)
-    monkeypatch.setattr(on_cuda, "ENABLED", False)
+    monkeypatch.setattr(on_cuda, "WHEN", "never")
     by_operators = gradients(network, images, labels, low)
     for found, plain, expected in zip(by_kernels, by_operators, exact, strict=True):
         size = expected.norm() + 1e-6
@@ -79,7 +80,8 @@ def test_whole_networks(build, scheme: str, low: bool, monkeypatch: pytest.Monke
         assert (found - expected).norm() / size <= bound
 
 
-def test_a_captured_step_is_the_eager_one() -> None:
+def test_a_captured_step_is_the_eager_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_cuda, "WHEN", "always")
     torch.manual_seed(0)
     network = disturbed(nl.convert(resnet_cifar(8), "fixup"))
     images = torch.randn(32, 3, 32, 32, device="cuda").to(memory_format=torch.channels_last)
@@ -104,3 +106,14 @@ def test_a_captured_step_is_the_eager_one() -> None:
     torch.cuda.synchronize()
     for parameter, wanted in zip(network.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, wanted, rtol=1e-3, atol=1e-5)
+
+
+def test_kernels_are_for_large_tensors_and_captured_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_cuda, "WHEN", "auto")
+    small, large = (torch.zeros(size, device="cuda", dtype=torch.bfloat16) for size in (2**16, on_cuda.LARGE))
+    assert not on_cuda.kernels_fit(small)
+    assert on_cuda.kernels_fit(large)
+    with on_cuda.every_kernel():
+        assert on_cuda.kernels_fit(small)
+        assert not on_cuda.kernels_fit(small.double())
+    assert not on_cuda.kernels_fit(small)
