@@ -58,7 +58,7 @@ def evaluate(
         with fabric.autocast():
             logits: Tensor = network(*real)
         values = sums(logits.to(torch.get_default_dtype()), targets)
-        total = total + torch.stack([torch.as_tensor(value, dtype=torch.float64) for value in values]).to(total)
+        total = total + torch.stack([torch.as_tensor(value).to(total) for value in values])
     # A process that had no batch has a 0 where the others have their sums.
     length: Any = fabric.all_reduce(torch.tensor(total.numel(), device=total.device), reduce_op="max")
     *totals, count = fabric.all_reduce(total.expand(int(length)).clone(), reduce_op="sum").tolist()  # type: ignore[union-attr]
