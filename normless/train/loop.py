@@ -295,7 +295,8 @@ def gathered(fabric: Fabric, values: Tensor) -> Tensor:
 def _generators(fabric: Fabric) -> list[Tensor]:
     """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
     states = [torch.get_rng_state()]
-    states += [torch.cuda.get_rng_state(fabric.device)] if fabric.device.type == "cuda" else []
+    if fabric.device.type != "cpu":
+        states.append(torch.get_device_module(fabric.device).get_rng_state(fabric.device))
     return [gathered(fabric, state.to(fabric.device)) for state in states]
 
 
@@ -305,5 +306,5 @@ def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
         return
     own = [state[fabric.global_rank] for state in states]
     torch.set_rng_state(own[0])
-    if fabric.device.type == "cuda" and len(own) > 1:
-        torch.cuda.set_rng_state(own[1], fabric.device)
+    if fabric.device.type != "cpu" and len(own) > 1:
+        torch.get_device_module(fabric.device).set_rng_state(own[1], fabric.device)

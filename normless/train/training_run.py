@@ -132,8 +132,9 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
     place.starts_over = not resume
     place.check(config)
     before = torch.get_default_dtype()
-    devices = [fabric.device] if fabric.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), denormals_flushed():
+    device = fabric.device
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices=devices, device_type=device.type), denormals_flushed():
         if config.precision == "64-true":
             torch.set_default_dtype(torch.float64)
         try:

@@ -14,6 +14,7 @@ import torch
 from autocast_on_card import overload, register_autocast
 from generators import DEFAULT, CardModule, PlacedGenerator
 from torch import Tensor
+from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from waits import CARD_TO_CPU, CPU_TO_CARD, note, reads_memory
@@ -66,6 +67,16 @@ class CardTensor(Tensor):
     def __format__(self, form: str) -> str:
         return format(self.item(), form) if self.dim() == 0 else repr(self)
 
+    @property  # type: ignore[override]
+    def data(self) -> Tensor:
+        """See `torch.Tensor.data`."""
+        return Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, values: CardTensor) -> None:
+        Tensor.data.__set__(self, values)  # type: ignore[attr-defined]
+        self.values_on_cpu = values.values_on_cpu
+
     def __getitem__(self, index: Any) -> Tensor:
         # Torch copies lists of indices to the device of the tensor by a way of its own.
         return super().__getitem__(tree_map_only(list, torch.tensor, index, is_leaf=lambda part: type(part) is list))
@@ -104,6 +115,8 @@ def carry_out(func: Any, *args: Any, **kwargs: Any) -> Any:
     else:
         result = func(*real_args, **real_kwargs)
     known = {id(leaf.values_on_cpu): leaf for leaf in there}
+    if torch.Tag.inplace_view in func.tags:
+        _reshape_wrapper(func, args, kwargs)
     if any(leaf.size() != leaf.values_on_cpu.size() for leaf in there):
         raise NotImplementedError(f"{func} resizes a tensor on the simulated card.")
 
@@ -111,6 +124,17 @@ def carry_out(func: Any, *args: Any, **kwargs: Any) -> Any:
         return known[id(leaf)] if id(leaf) in known else CardTensor(leaf) if on_card else leaf
 
     return tree_map_only(Tensor, placed, result)
+
+
+def _reshape_wrapper(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Carry out an operation as ``t_`` on the sizes and strides of a wrapper."""
+    included = torch._C._meta_in_tls_dispatch_include()
+    torch._C._set_meta_in_tls_dispatch_include(True)
+    try:
+        with no_dispatch():
+            func(*args, **kwargs)
+    finally:
+        torch._C._set_meta_in_tls_dispatch_include(included)
 
 
 def _check_mix(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], here: list[Tensor]) -> None:
@@ -182,6 +206,8 @@ def register() -> torch.device:
         _registered.extend([everything, aten])
         for name in ("tensor", "as_tensor", "asarray"):
             setattr(torch, name, _by_copy(getattr(torch, name)))
+        # Else `module.to(device)` makes new parameters, and one that two modules share becomes two.
+        torch.__future__.set_swap_module_params_on_conversion(True)
         torch.Generator = PlacedGenerator  # type: ignore[misc]
         try:
             torch.ones(1, device=NAME, requires_grad=True).sum().backward()
