@@ -22,6 +22,7 @@ from torch.optim import Optimizer
 
 from normless.divergence import first_diverged
 from normless.probes import RideAlong
+from normless.random_states import has_generators
 from normless.residual import ResidualMap, residual_map
 from normless.train.config import RunConfig
 from normless.train.memory import recompute_where_needed
@@ -295,7 +296,7 @@ def gathered(fabric: Fabric, values: Tensor) -> Tensor:
 def _generators(fabric: Fabric) -> list[Tensor]:
     """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
     states = [torch.get_rng_state()]
-    if fabric.device.type != "cpu":
+    if has_generators(fabric.device):
         states.append(torch.get_device_module(fabric.device).get_rng_state(fabric.device))
     return [gathered(fabric, state.to(fabric.device)) for state in states]
 
@@ -306,5 +307,5 @@ def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
         return
     own = [state[fabric.global_rank] for state in states]
     torch.set_rng_state(own[0])
-    if fabric.device.type != "cpu" and len(own) > 1:
+    if has_generators(fabric.device) and len(own) > 1:
         torch.get_device_module(fabric.device).set_rng_state(own[1], fabric.device)

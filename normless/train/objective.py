@@ -108,7 +108,8 @@ def l2_term(optimizer: Optimizer) -> Tensor:
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
     ]
-    total = torch.stack(terms).sum() if terms else torch.zeros(())
+    device = next(parameter.device for group in optimizer.param_groups for parameter in group["params"])
+    total = torch.stack(terms).sum() if terms else torch.zeros((), device=device)
     # Of sharded weights it is spread over the processes.
     whole: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
     return whole

@@ -15,6 +15,7 @@ from torch import nn
 
 from normless.data import TextData, TranslationData
 from normless.probes import RideAlong
+from normless.random_states import has_generators
 from normless.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 from normless.train.directory import RunDirectory, RunDirectoryError
 from normless.train.image_task import ImageTask
@@ -133,7 +134,7 @@ def _own_state(config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any],
     place.check(config)
     before = torch.get_default_dtype()
     device = fabric.device
-    devices = [] if device.type == "cpu" else [device]
+    devices = [device] if has_generators(device) else []
     with torch.random.fork_rng(devices=devices, device_type=device.type), denormals_flushed():
         if config.precision == "64-true":
             torch.set_default_dtype(torch.float64)

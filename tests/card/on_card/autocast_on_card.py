@@ -10,16 +10,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 KEY = "AutocastPrivateUse1"
-LOWER = """
-_convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d.input conv_transpose3d.input convolution prelu
-addmm addmv addr matmul einsum mm mv linear addbmm baddbmm bmm chain_matmul scaled_dot_product_attention
-""".split()
-FLOAT32 = """
-acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar pow.Tensor_Tensor
-softplus layer_norm native_layer_norm rms_norm group_norm cosine_similarity nll_loss nll_loss2d kl_div l1_loss
-smooth_l1_loss huber_loss mse_loss binary_cross_entropy_with_logits cdist logsumexp prod prod.dim_int softmax.int
-log_softmax.int cumprod cumsum linalg_vector_norm sum sum.dim_IntList
-""".split()
+# torch's lists for CUDA, but for what no network has.
+LOWER = (
+    *("_convolution", "conv1d", "conv2d", "conv3d", "convolution", "prelu", "linear", "matmul", "einsum", "mm", "mv"),
+    *("conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "addmm", "addmv", "addr", "addbmm"),
+    *("baddbmm", "bmm", "chain_matmul", "scaled_dot_product_attention"),
+)
+FLOAT32 = (
+    *("acos", "asin", "cosh", "sinh", "tan", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "softplus"),
+    *("reciprocal", "rsqrt", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "logsumexp", "cdist", "cosine_similarity"),
+    *("layer_norm", "native_layer_norm", "rms_norm", "group_norm", "nll_loss", "nll_loss2d", "kl_div", "mse_loss"),
+    *("l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits", "prod", "prod.dim_int"),
+    *("softmax.int", "log_softmax.int", "cumprod", "cumsum", "linalg_vector_norm", "sum", "sum.dim_IntList"),
+)
 
 
 def register_autocast(everything: torch.library.Library, aten: torch.library.Library) -> None:

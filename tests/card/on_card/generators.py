@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-
 # What tells generators of the card from others: operations receive no object of Python's, but the same seed.
 _SEEDS_ON_CARD: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Trainings on images, on the simulated card: every setting, each resumed, and none that waits for it at each step."""
+"""Trainings on images, on the simulated card: settings, resumed runs, and no step that waits for the card."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from autocast_on_card import overload, register_autocast
 from generators import DEFAULT, CardModule, PlacedGenerator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -28,10 +28,10 @@ BY_INDEX = {"aten::index", "aten::_unsafe_index", "aten::index_put", "aten::inde
 TAKES_SCALAR = {"aten::fill", "aten::fill_", "aten::masked_fill", "aten::masked_fill_", *BY_INDEX}
 
 # Torch makes these tensors empty and resizes them, which a wrapper does not follow.
-FACTORIES = """
-arange arange.start arange.start_step eye eye.m linspace logspace range range.step randperm randperm.generator
-tril_indices triu_indices
-""".split()
+FACTORIES = (
+    *("arange", "arange.start", "arange.start_step", "linspace", "logspace", "range", "range.step"),
+    *("eye", "eye.m", "randperm", "randperm.generator", "tril_indices", "triu_indices"),
+)
 
 # References keep what is registered alive.
 _registered: list[torch.library.Library] = []
@@ -78,8 +78,10 @@ class CardTensor(Tensor):
         self.values_on_cpu = values.values_on_cpu
 
     def __getitem__(self, index: Any) -> Tensor:
-        # Torch copies lists of indices to the device of the tensor by a way of its own.
-        return super().__getitem__(tree_map_only(list, torch.tensor, index, is_leaf=lambda part: type(part) is list))
+        return super().__getitem__(_without_lists(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        super().__setitem__(_without_lists(index), value)
 
     def new_tensor(self, data: Any, **options: Any) -> Tensor:
         """See `torch.Tensor.new_tensor`."""
@@ -94,6 +96,13 @@ class CardTensor(Tensor):
             # By `torch.save`. Files of runs and networks are read to the CPU.
             return self.values_on_cpu.detach().__reduce_ex__(protocol)
         return CardTensor, (self.values_on_cpu.detach(),)
+
+
+def _without_lists(index: Any) -> Any:
+    """An index whose lists are tensors; torch copies them to the device of a tensor by a way of its own."""
+    parts = index if isinstance(index, tuple) else (index,)
+    made = tuple(torch.tensor(part) if isinstance(part, list) else part for part in parts)
+    return made if isinstance(index, tuple) else made[0]
 
 
 def carry_out(func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,6 +190,8 @@ def _note_wait(
             note(CARD_TO_CPU, name)
     elif there and reads_memory(name, args, kwargs):
         note(CARD_TO_CPU, name)
+    elif there and name in BY_INDEX and _is_here(args[1]):
+        note(CPU_TO_CARD, name)
 
 
 def _is_nonblocking(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -206,14 +217,32 @@ def register() -> torch.device:
         _registered.extend([everything, aten])
         for name in ("tensor", "as_tensor", "asarray"):
             setattr(torch, name, _by_copy(getattr(torch, name)))
-        # Else `module.to(device)` makes new parameters, and one that two modules share becomes two.
-        torch.__future__.set_swap_module_params_on_conversion(True)
+        nn.Module._apply = _keeping_ties(nn.Module._apply)  # type: ignore[method-assign]
         torch.Generator = PlacedGenerator  # type: ignore[misc]
         try:
             torch.ones(1, device=NAME, requires_grad=True).sum().backward()
         except RuntimeError as error:
             raise RuntimeError("The simulated card needs a process that has made no backward pass yet.") from error
     return torch.device(NAME, 0)
+
+
+def _keeping_ties(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Let ``module.to(device)`` keep a parameter that two modules share: with wrappers torch makes two of it."""
+
+    @functools.wraps(apply)
+    def applied(self: nn.Module, *args: Any, **kwargs: Any) -> nn.Module:
+        places: dict[int, list[tuple[nn.Module, str]]] = {}
+        for module in self.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    places.setdefault(id(parameter), []).append((module, name))
+        result = apply(self, *args, **kwargs)
+        for (first, name), *others in places.values():
+            for module, other in others:
+                module._parameters[other] = first._parameters[name]
+        return result
+
+    return applied
 
 
 def _by_copy(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -225,6 +254,8 @@ def _by_copy(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return function(*args, device=device, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
         value = args[0] if args and isinstance(args[0], CardTensor) else function(*args, **kwargs)
-        return value.to(device, kwargs.get("dtype") or value.dtype).requires_grad_(requires_grad or value.requires_grad)
+        return value.to(device, kwargs.get("dtype") or value.dtype).requires_grad_(
+            requires_grad or value.requires_grad
+        )
 
     return made
