@@ -41,9 +41,11 @@ def inputs_of(name: str, device: torch.device) -> tuple[Tensor, ...]:
 
 
 def convert_somewhere(scheme: str, card: torch.device) -> dict[str, tuple[nn.Module, tuple[Any, ...]]]:
-    """The converted networks on the card, of all that the scheme takes."""
-    found = {}
+    """The converted networks on the card, the first for images and the first for tokens that the scheme takes."""
+    found: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {}
     for name, make in NETWORKS.items():
+        if any((other in IMAGES) == (name in IMAGES) for other in found):
+            continue
         inputs = inputs_of(name, card)
         try:
             found[name] = nl.convert(make().to(card), scheme, *inputs), inputs
@@ -75,14 +77,13 @@ def test_a_network_is_converted_and_trained(card: torch.device, scheme: str) -> 
         assert torch.equal(again(*inputs), model(*inputs))
 
 
-@pytest.mark.parametrize(
-    "scheme", ["batch_norm", "ghost_batch_norm", "partial_batch_norm", "group_norm", "fixup", "nf_resnet"]
-)
+@pytest.mark.parametrize("scheme", ["batch_norm", "ghost_batch_norm", "partial_batch_norm", "fixup", "nf_resnet"])
 def test_a_converted_network_is_folded_frozen_and_fused(card: torch.device, scheme: str) -> None:
-    for model, inputs in convert_somewhere(scheme, card).values():
-        losses(model, inputs).backward()
-        model.eval()
-        before = model(*inputs)
-        for fold in (nl.fold, nl.freeze, nl.fuse_for_inference):
-            after = fold(deepcopy(model), *inputs, allow_partial=True)
+    model, inputs = convert_somewhere(scheme, card)["wide"]
+    losses(model, inputs).backward()
+    model.eval()
+    before = model(*inputs)
+    for after in (nl.fold(model, *inputs)[0], nl.freeze(model), nl.fuse_for_inference(model, *inputs)):
+        with torch.no_grad():
             torch.testing.assert_close(after(*inputs).cpu(), before.cpu(), rtol=1e-4, atol=1e-5)
+        assert {value.device for value in after.state_dict().values()} == {card}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -87,9 +88,30 @@ class CardTensor(Tensor):
         """See `torch.Tensor.new_tensor`."""
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **options})
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        """The memory of the values, which views share."""
+        return self.values_on_cpu.untyped_storage()
+
+    def data_ptr(self) -> int:
+        """Where the values are."""
+        return self.values_on_cpu.data_ptr()
+
     def tolist(self) -> Any:
         """See `torch.Tensor.tolist`, which refuses subclasses."""
         return self.cpu().tolist()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[no-any-return]
+        if not self.is_leaf:
+            raise RuntimeError("Only leaves of the graph support the deepcopy protocol.")
+        others = {name: value for name, value in vars(self).items() if name not in ("values_on_cpu", "_is_param")}
+        copied: Tensor = CardTensor(self.values_on_cpu.detach().clone())
+        copied = nn.Parameter(copied) if isinstance(self, nn.Parameter) else copied
+        memo[id(self)] = copied.requires_grad_(self.requires_grad)
+        vars(copied).update(deepcopy(others, memo))
+        copied.grad = deepcopy(self.grad, memo)
+        return copied
 
     def __reduce_ex__(self, protocol: int) -> Any:
         if protocol == torch.serialization.DEFAULT_PROTOCOL:
