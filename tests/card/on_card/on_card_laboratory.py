@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pytest
 import torch
+from waits import noted_waits
 
 from normless.bench import StepBench, measure_inference, measure_memory, measure_step
 from normless.cli import main
@@ -44,9 +45,10 @@ def test_a_sweep(tmp_path: Path) -> None:
         replicates=1,
         best=1,
     )
-    with Laboratory(tmp_path, executor=Here) as lab:
+    with Laboratory(tmp_path, executor=Here) as lab, noted_waits() as notes:
         runs = lab.run(sweep).runs
-    assert len(runs) == 4
+    assert notes
+    assert len(runs) >= 4
     assert runs["error"].isna().all(), runs["error"].tolist()
 
 
