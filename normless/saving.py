@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_model
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
+from normless.arguments import arguments_of, on_device_of
 from normless.conversion import convert, scheme_of
 from normless.digests import digest_of
 from normless.errors import RecipeError
@@ -134,7 +134,7 @@ def load_with_inputs(
                 inputs = example_of(recipe.inputs, original.parameters())
             except (TypeError, RuntimeError, AttributeError) as error:
                 raise RecipeError(f"{folder / RECIPE_FILE} describes no example inputs: {error}.") from error
-        positional, keywords = arguments_of(inputs)
+        positional, keywords = on_device_of(original, *arguments_of(inputs))
         net = convert(original, recipe.scheme, *positional, **keywords)
     _fill(net, folder, recipe)
     unknown = recipe.training.keys() - dict(net.named_modules(remove_duplicate=False)).keys()

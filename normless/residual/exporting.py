@@ -29,6 +29,7 @@ from torch.utils._pytree import tree_leaves
 
 from normless.errors import UnresolvedStructureError
 from normless.lifting import running_place, unfused
+from normless.random_states import forked_generators
 
 LONGEST_REASON = 300
 # Names in the meta of nodes and of the graph.
@@ -108,10 +109,9 @@ def _untouched(model: nn.Module) -> Iterator[None]:
         if type(value) in (dict, OrderedDict, list, set)
     )
     contents = [(holder, holder.copy()) for holder in holders]
-    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda" and p.device.index is not None}
     try:
         # The fused encoder layer hides its residual sums.
-        with unfused(), torch.random.fork_rng(devices=sorted(devices)):
+        with unfused(), forked_generators(model):
             yield
     finally:
         for module, before in attributes.items():

@@ -22,6 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
 from normless.probes import RideAlong
+from normless.random_states import has_generators
 from normless.residual import ResidualMap, residual_map
 from normless.train.arithmetic import tensor_cores
 from normless.train.config import RunConfig
@@ -311,7 +312,8 @@ def reads_at_once(fabric: Fabric) -> bool:
 def _generators(fabric: Fabric) -> list[Tensor]:
     """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
     states = [torch.get_rng_state()]
-    states += [torch.cuda.get_rng_state(fabric.device)] if fabric.device.type == "cuda" else []
+    if has_generators(fabric.device):
+        states.append(torch.get_device_module(fabric.device).get_rng_state(fabric.device))
     return [gathered(fabric, state.to(fabric.device)) for state in states]
 
 
@@ -321,5 +323,5 @@ def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
         return
     own = [state[fabric.global_rank] for state in states]
     torch.set_rng_state(own[0])
-    if fabric.device.type == "cuda" and len(own) > 1:
-        torch.cuda.set_rng_state(own[1], fabric.device)
+    if has_generators(fabric.device) and len(own) > 1:
+        torch.get_device_module(fabric.device).set_rng_state(own[1], fabric.device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
@@ -13,6 +13,7 @@ from normless.train.pauses import Pauses
 if TYPE_CHECKING:
     # Reading the file of a sweep must not import torch.
     import torch
+    from torch import Tensor
 
 Result = TypeVar("Result")
 
@@ -63,9 +64,11 @@ class GlobalState:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         import torch
 
+        from normless.random_states import has_generators
+
         self.device = device
         self._dtype = dtype
-        self._cpu_generator = torch.get_rng_state()
+        self._generators = {"cpu": torch.get_rng_state()}
         self._card: Any = None
         if device.type == "cuda":
             cuda: Any = torch.cuda
@@ -74,27 +77,39 @@ class GlobalState:
             self._stream = _FREE_STREAMS[index].pop() if _FREE_STREAMS[index] else cuda.Stream(index)
             self._card = cuda.default_generators[index]
             self._card_generator = self._card.clone_state()
+        elif has_generators(device):
+            self._generators[device.type] = torch.get_device_module(device).get_rng_state(device)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
         """In the body torch has the state of the run; what it had before is restored, and the run's state kept."""
         import torch
 
-        dtype, cpu_generator = torch.get_default_dtype(), torch.get_rng_state()
+        dtype, generators = torch.get_default_dtype(), self._exchanged(self._generators)
         card_generator = None if self._card is None else self._card.graphsafe_get_state()
         torch.set_default_dtype(self._dtype)
-        torch.set_rng_state(self._cpu_generator)
         if self._card is not None:
             self._card.graphsafe_set_state(self._card_generator)
         try:
             with nullcontext() if self._card is None else torch.cuda.stream(self._stream):
                 yield
         finally:
-            self._cpu_generator = torch.get_rng_state()
-            torch.set_rng_state(cpu_generator)
+            self._generators = self._exchanged(generators)
             torch.set_default_dtype(dtype)
             if self._card is not None:
                 self._card.graphsafe_set_state(card_generator)
+
+    def _exchanged(self, states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Give generators these states, by the type of their device, and return those that they had."""
+        import torch
+
+        before = {"cpu": torch.get_rng_state()}
+        torch.set_rng_state(states["cpu"])
+        if self.device.type in states and self.device.type != "cpu":
+            module = torch.get_device_module(self.device)
+            before[self.device.type] = module.get_rng_state(self.device)
+            module.set_rng_state(states[self.device.type], self.device)
+        return before
 
     def release(self) -> None:
         """Leave the stream to other runs; the run has ended."""

@@ -166,7 +166,8 @@ class _Encoded:
         source, labels = self.source.padded(rows), self.target.padded(rows)
         target = F.pad(labels[:, :-1], (1, 0), value=SPECIAL_TOKENS.start)
         target[target == SPECIAL_TOKENS.end] = SPECIAL_TOKENS.padding
-        return TranslationBatch(source.to(device), target.to(device), labels.to(device))
+        # Else each batch waits for the work of the device.
+        return TranslationBatch(*(tokens.to(device, non_blocking=True) for tokens in (source, target, labels)))
 
     def part(self, rows: Integers, rank: int, world_size: int, device: torch.device | str) -> TranslationBatch:
         """The consecutive part of one process; if it is empty, one sentence without labels."""

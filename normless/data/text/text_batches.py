@@ -173,4 +173,6 @@ class TextData:
 
     def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
         tokens = part.padded(rows, self.tokens.padding)
-        return Batch(tokens.to(device), labels[torch.from_numpy(rows)].to(device))
+        # Else each batch waits for the work of the device.
+        targets = labels[torch.from_numpy(rows)]
+        return Batch(tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True))

@@ -6,7 +6,6 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from normless.arguments import applied, arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.lifting import in_mode
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
+from normless.random_states import forked_generators
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -148,9 +148,8 @@ def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]
 @contextmanager
 def preserve_random_state(model: nn.Module) -> Iterator[None]:
     """Restore the random states of Python, numpy and torch, on the CPU and the devices of a network."""
-    devices = {tensor.device for tensor in chain(model.parameters(), model.buffers()) if tensor.is_cuda}
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng(devices=sorted(devices, key=str)):
+    with forked_generators(model):
         try:
             yield
         finally:

@@ -1,0 +1,76 @@
+"""Sweeps, the demo and benchmarks of steps, on the simulated card."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from waits import noted_waits
+
+from normless.bench import StepBench, measure_inference, measure_memory, measure_step
+from normless.cli import main
+from normless.demo import DemoSettings, run_demo
+from normless.sweeps import Laboratory, RateGrid, Sweep, axis_of
+
+
+class Here:
+    """Executes in this process."""
+
+    window = 4
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        return future
+
+
+@pytest.mark.usefixtures("trains_on_card")
+def test_a_sweep(tmp_path: Path) -> None:
+    base = {"model": "normless:wide_resnet(depth=10, width=1)", "data": "digits(train=64, test=32)", "epochs": 1}
+    sweep = Sweep(
+        name="small",
+        base=base,
+        axes={"scheme": axis_of("scheme", ["fixup", "batch_norm"])},
+        rates=RateGrid.powers(-4, -3),
+        replicates=1,
+        best=1,
+    )
+    with Laboratory(tmp_path, executor=Here) as lab, noted_waits() as notes:
+        runs = lab.run(sweep).runs
+    assert notes
+    assert len(runs) >= 4
+    assert runs["error"].isna().all(), runs["error"].tolist()
+
+
+@pytest.mark.usefixtures("trains_on_card")
+def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normless.demo.demo.Laboratory", lambda folder, workers: Laboratory(folder, executor=Here))
+    data = "digits(train=64, test=32)"
+    result = run_demo(DemoSettings((10,), ("none", "batch_norm"), 2, (0.05, 0.1), out=tmp_path, data=data))
+    assert set(result.runs["scheme"]) == {"none", "batch_norm"}
+
+
+@pytest.mark.parametrize("measure", [measure_step, measure_inference, measure_memory])
+@pytest.mark.parametrize("width", [0, 1])
+def test_benchmarks(card: torch.device, measure: Callable[[StepBench], Any], width: int) -> None:
+    bench = StepBench(depth=10 if width else 8, width=width, batch_size=2, image_size=8, rounds=1, device=str(card))
+    table = measure(bench)
+    assert {"bare", "fixup", "batch_norm"} <= set(table["network"])
+    assert (table["ratio"] > 0).all()
+
+
+@pytest.mark.usefixtures("card")
+def test_the_command_of_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = "--depth 8 --batch-size 2 --image-size 8 --rounds 1"
+    assert main(["bench", "step", *numbers.split(), "--device", "card", "--json"]) == 0
+    assert "on card" in json.loads(capsys.readouterr().out)["setting"]

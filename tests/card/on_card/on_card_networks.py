@@ -1,0 +1,151 @@
+"""What examines, watches, trains and saves a network, on the simulated card."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.models import Transformer, resnet_cifar, wide_resnet
+from normless.probes import PROBES
+from normless_papers import probes as papers
+
+Case = tuple[nn.Module, tuple[Tensor, Tensor]]
+
+
+def batch(device: torch.device, size: int = 8) -> tuple[Tensor, Tensor]:
+    return torch.randn(size, 1, 8, 8, device=device), torch.arange(size, device=device) % 10
+
+
+def network(device: torch.device, scheme: str = "skipinit(alpha=0.5)") -> nn.Module:
+    images, _ = batch(device)
+    return nl.convert(wide_resnet(10, 1, in_channels=1).to(device), scheme, images)
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "skipinit(alpha=0.5)"])
+def test_every_probe(card: torch.device, scheme: str) -> None:
+    needed = {"summand_distribution": "summand_distribution(layer='classifier')"}
+    measured = nl.probe(network(card, scheme), batch(card), [needed.get(name, name) for name in PROBES])
+    assert len([*measured]) == len(PROBES)
+    assert len(measured["signal"]) == 3
+
+
+def test_probes_leave_the_random_numbers_of_the_card_as_they_were(card: torch.device) -> None:
+    images, labels = batch(card)
+    model = nl.convert(wide_resnet(10, 1, in_channels=1).to(card), "zeroinit(dropout=0.5)", images)
+    before = torch.get_device_module(card).get_rng_state(card)
+    nl.probe(model, (images, labels))
+    nl.residual_map(model, images)
+    assert torch.equal(before, torch.get_device_module(card).get_rng_state(card))
+
+
+BATCH_SIZES: dict[str, Any] = {"batch_sizes": (1, 2), "draws": 4}
+DECAY: dict[str, Any] = {"lr": 0.1, "weight_decay": 0.1}
+FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
+    "jacobian_spectrum": lambda model, x, y: papers.jacobian_spectrum(model, x),
+    "classwise_gradients": papers.classwise_gradients,
+    "classwise_elements": lambda model, x, y: papers.classwise_elements(model, x, y, "classifier.weight"),
+    "find_divergence": lambda model, x, y: papers.find_divergence(model, [(x, y)], 0.1),
+    "largest_stable_rate": lambda model, x, y: papers.largest_stable_rate(model, [(x, y)] * 2),
+    "function_update": papers.function_update_table,
+    "gamma_invariance": papers.gamma_invariance,
+    "gamma_updates": papers.gamma_updates,
+    "gradient_correlation": papers.gradient_correlation_table,
+    "parameter_gradient_correlation": papers.parameter_gradient_correlation,
+    "loss_along": lambda model, x, y: papers.loss_along(
+        model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
+    ),
+    "loss_terms": lambda model, x, y: papers.loss_terms(model, nl.param_groups(model, **DECAY), x, y),
+    "moments_along": lambda model, x, y: papers.moments_along(
+        model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
+    ),
+    "update_trace": papers.update_trace_table,
+    "sgd_noise": lambda model, x, y: papers.sgd_noise_table(model, x, y, F.cross_entropy, **BATCH_SIZES),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_measurement_of_the_papers(card: torch.device, name: str) -> None:
+    scheme = "batch_norm" if name.startswith("gamma") else "none"
+    assert FUNCTIONS[name](network(card, scheme), *batch(card)) is not None
+
+
+@pytest.mark.parametrize("make", [lambda: resnet_cifar(8, in_channels=1), lambda: wide_resnet(16, 1, in_channels=1)])
+@pytest.mark.parametrize("scheme", ["none", "batch_norm"])
+def test_a_network_is_diagnosed(card: torch.device, make: Callable[[], nn.Module], scheme: str) -> None:
+    model = nl.convert(make(), scheme).to(card)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e3, momentum=0.9)
+    assert nl.diagnose(model, batch(card), optimizer=optimizer, trial_steps=4).findings
+
+
+def test_a_transformer_is_probed_and_diagnosed(card: torch.device) -> None:
+    tokens = torch.randint(1, 9, (4, 5), device=card)
+    model = Transformer(9, layers=2, width=8, heads=2, feed_forward=8).to(card)
+    labels = torch.randint(1, 9, (4, 5), device=card)
+
+    def loss(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+    pair = ((tokens, tokens), labels)
+    assert len(nl.probe(model, pair, loss=loss)["signal"]) == 10
+    nl.diagnose(model, pair, loss=loss, optimizer=torch.optim.AdamW(model.parameters()), trial_steps=3)
+
+
+@pytest.mark.filterwarnings("ignore::normless.WatchWarning")
+@pytest.mark.parametrize("precision", [None, torch.bfloat16])
+def test_a_training_is_watched(card: torch.device, precision: torch.dtype | None) -> None:
+    model = network(card)
+    images, labels = batch(card)
+    watch = nl.watch(model, 2)
+    optimizer = torch.optim.AdamW(nl.param_groups(model, lr=1.0, weight_decay=0.1), fused=True)
+    for _ in range(5):
+        optimizer.zero_grad()
+        with torch.autocast("card", precision, enabled=precision is not None):
+            loss = F.cross_entropy(model(images), labels)
+        watch.loss(loss).backward()
+        nl.adaptive_gradient_clipping(model, 0.1)
+        optimizer.step()
+    assert watch.step == 5
+    assert isinstance(watch.table, pd.DataFrame)
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_steps_in_the_backward_pass(card: torch.device, kind: type[torch.optim.Optimizer]) -> None:
+    model, (images, labels) = network(card), batch(card)
+    assert nl.recompute_blocks(model, images) == 3
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    with nl.step_in_backward(optimizer):
+        F.cross_entropy(model(images), labels).backward()
+    assert not all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "fixup"])
+def test_examples_that_a_network_mixes(card: torch.device, scheme: str) -> None:
+    assert bool(nl.mixes_examples(network(card, scheme), batch(card)[0]).modules) == (scheme == "batch_norm")
+
+
+def test_a_network_is_saved_loaded_and_pickled(card: torch.device, tmp_path: Path) -> None:
+    model, (images, _) = network(card, "fixup"), batch(card)
+    nl.save(model, tmp_path, example_inputs=images)
+    loaded = nl.load(tmp_path, wide_resnet(10, 1, in_channels=1).to(card))
+    assert torch.equal(loaded(images), model(images))
+    # Without a network of the user's it is on the CPU.
+    on_cpu = nl.load(tmp_path, "normless:wide_resnet(depth=10, width=1, in_channels=1)")
+    torch.testing.assert_close(on_cpu(images.cpu()), model(images).cpu())
+    assert torch.equal(pickle.loads(pickle.dumps(model))(images), model(images))
+
+
+def test_a_plan_and_a_map(card: torch.device) -> None:
+    model, (images, _) = wide_resnet(10, 1, in_channels=1).to(card), batch(card)
+    assert nl.plan(model, "lsuv", images)
+    assert nl.plan(model, "fixup", images)
+    assert len(nl.residual_map(model, images).blocks) == 3
