@@ -186,7 +186,7 @@ class TrainConfig(ExamplesConfig):
         cutout: side of the square cut out, in pixels, 0 for off; the data set's default if null.
         crop: zero padding before the random crop, in pixels, 0 for off; the data set's default if null.
         flip: mirror half of the images left to right; the data set's default if null.
-        compile: compile the network's training pass by torch.compile.
+        compile: compile the residual blocks by torch.compile; those of one structure share their code.
         graph: auto captures a training step as a CUDA graph, on a card and in one process; never leaves it out.
         sync_batch_norm: batch norms have the statistics of the examples of all processes, on CUDA devices alone.
     """

@@ -21,6 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
+from normless.compilation import compile_blocks
 from normless.probes import RideAlong
 from normless.random_states import has_generators
 from normless.residual import ResidualMap, residual_map
@@ -186,10 +187,11 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
             recompute_where_needed(task.config.recompute, network, structure, *map(in_memory_order, inputs))
     if getattr(task.config, "sync_batch_norm", False) and fabric.world_size > 1:
         network = synchronized(network)
-    forward: Any = torch.compile(network) if getattr(task.config, "compile", False) else network
+    if getattr(task.config, "compile", False):
+        compile_blocks(network, residual_map=structure)
     if isinstance(fabric.strategy, Sharded):
         fabric.strategy.structure = structure
-    wrapped = fabric.setup_module(forward)
+    wrapped = fabric.setup_module(network)
     # Of the parameters as they are now, parts of them where they are sharded.
     optimizer: Any = fabric.setup_optimizers(task.build_optimizer(network, structure))
     clipped = task.clipped_parameters(network, structure)
