@@ -1,4 +1,4 @@
-"""The files of `on_card`, each in a process of its own: the simulated card cannot be taken out of torch again.
+"""The files of `on_card`, in a process of their own: the simulated card cannot be taken out of torch again.
 
 Torch counts devices at the first backward pass of a process, so tests on the card cannot follow others. To run some
 of them: ``python -m pytest tests/card/on_card/on_card_images.py -k resumed``.
@@ -11,15 +11,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 FILES = sorted((Path(__file__).parent / "on_card").glob("on_card_*.py"))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_on_the_simulated_card(path: Path) -> None:
+def test_on_the_simulated_card() -> None:
+    options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(path)],
+        [sys.executable, "-m", "pytest", *options, *map(str, FILES)],
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         cwd=Path(__file__).parents[2],
         capture_output=True,
