@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -107,7 +107,9 @@ def _layer(module: ScalarAffine) -> nn.Module:
         weight = weight.T
         plain: Any = nn.Linear(weight.shape[1], weight.shape[0], device="meta").train(module.training)
     else:
-        plain = of_class(module, type(module).__bases__[-1])
+        # Torch's own class, which a standardized layer has two classes away.
+        kind = next(kind for kind in type(module).__mro__ if not issubclass(kind, TakesParts))
+        plain = of_class(module, cast(type[nn.Module], kind))
     plain._modules = {}
     if shift and isinstance(plain, _ConvNd) and _pads_with_zeros(plain):
         return ConstantConvolution(_with(plain, weight, None), shift, bias)
