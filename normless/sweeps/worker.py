@@ -54,13 +54,21 @@ def begin_run(
     A card without memory for it raises `torch.cuda.OutOfMemoryError` in a turn.
     """
     config, folder = _prepared(kind, values, directory)
-    begin = kind_of(kind).beginning()
+    options, begin = options or {}, kind_of(kind).beginning()
     if begin is None:
-        return Run(
-            None, Pauses(), _row_of(config, folder, _at_once(kind, config, folder, options or {}), in_turns=True)
-        )
-    run = begin(config, folder, **(options or {}))
+        whole = _at_once(kind, config, folder, options)
+        return Run(None, Pauses(), _row_of(config, folder, whole, in_turns=True))
+    try:
+        run = begin(config, folder, **options)
+    except Exception as error:
+        return Run(None, Pauses(), _row_of(config, folder, _raising(error), in_turns=True))
     return Run(run.state, run.pauses, _row_of(config, folder, run.steps, in_turns=True))
+
+
+def lacked_memory(kind: str, values: Mapping[str, Any], error: Exception) -> RunRow:
+    """The row of a run for which a card has too little memory even without others beside it."""
+    config = kind_of(kind).settings_class().from_dict(values)
+    return failed_row(config, f"{type(error).__name__}: {error}", 0.0)
 
 
 def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Settings, Path]:
@@ -73,6 +81,12 @@ def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Set
 def _at_once(kind: str, config: Settings, folder: Path, options: Mapping[str, Any]) -> Steps[Report]:
     """The whole run as one step."""
     return kind_of(kind).function()(config, folder, **options)
+    yield
+
+
+def _raising(error: Exception) -> Steps[Report]:
+    """A run that could not begin."""
+    raise error
     yield
 
 

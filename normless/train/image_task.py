@@ -159,4 +159,9 @@ def _sgd(config: TrainConfig, network: nn.Module, structure: ResidualMap) -> Opt
     groups = groups_of(config, network, structure)
     # Of parameters that are sharded there is none.
     fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
-    return SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+    optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+    if fused and config.momentum:
+        # The fused kernel refuses a parameter whose first gradient comes after those of others.
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+    return optimizer

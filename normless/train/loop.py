@@ -69,7 +69,8 @@ class Training:
 
     def step(self, batch: Any, step: int) -> Tensor:
         """Carry out the whole step `step`, counted from 1, by its graph if it has one; see `gradients`."""
-        if self.graph is None or (self.ride_along is not None and self.ride_along.when(step)):
+        is_measured = self.ride_along is not None and self.ride_along.when(step)
+        if self.graph is None or self.graph.refusal is not None or is_measured:
             return self._whole_step(batch, step)
         return self.graph(batch)
 
@@ -100,6 +101,11 @@ class Training:
         """Clip the gradients and let the optimizer step."""
         self.task.clip(self.clipped)
         self.optimizer.step()
+
+    @property
+    def graph_in_words(self) -> str | None:
+        """Whether steps were replayed as a CUDA graph, or why not; None on the CPU."""
+        return None if self.graph is None else self.graph.in_words
 
     def close(self) -> None:
         """Release the graph of the step, and end the watch."""
@@ -193,17 +199,25 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
 
         watch = Watch(wrapped.module)
     training = Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
-    if not is_graphed(task, fabric, watched):
+    if fabric.device.type != "cuda":
         return training
+    refusal = uncaptured(task, fabric, watched)
     # Gradients are those of step 0, which no probe measures.
     step = partial(replace(training, ride_along=None)._whole_step, step=0)
-    return replace(training, graph=StepGraph(step, training.module, optimizer))
+    return replace(training, graph=StepGraph(step, training.module, optimizer, refusal))
 
 
-def is_graphed(task: Task[Any], fabric: Fabric, watched: bool) -> bool:
-    """Whether steps are captured as a CUDA graph: in one process on a card, where batches have one shape."""
-    wanted = getattr(task.config, "graph", "never") == "auto"
-    return wanted and not watched and fabric.device.type == "cuda" and fabric.world_size == 1
+def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
+    """Why the steps of a training are not captured as a CUDA graph; None if they may be."""
+    config: Any = task.config
+    reasons = {
+        "batches of text differ in shape": not hasattr(config, "graph"),
+        "graph='never'": getattr(config, "graph", None) == "never",
+        "the training is watched": watched,
+        "several processes exchange gradients": fabric.world_size > 1,
+        "rates of kernels in double precision are numbers of the host": config.precision == "64-true",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
 
 
 def check_measurable(config: RunConfig) -> None:

@@ -152,6 +152,7 @@ class TrainingResult(Report, Generic[SomeRow]):
         epochs: a row for every finished epoch.
         device: the processor that trained, "cpu" or the name of a card; of a resumed run, in its last part.
         arithmetic: number formats of the computation, see `normless.train.arithmetic`.
+        graph: on a card, whether steps were replayed as a CUDA graph: "captured", or why they were not; else None.
     """
 
     outcome: Outcome
@@ -169,6 +170,7 @@ class TrainingResult(Report, Generic[SomeRow]):
     epochs: tuple[SomeRow, ...]
     device: str = "cpu"
     arithmetic: str = "float32"
+    graph: str | None = None
 
     def metrics_in_words(self) -> dict[str, str]:
         """What the command prints of the metrics, by title."""

@@ -33,9 +33,19 @@ class StepGraph:
         step: carries out a step on a batch and returns a tensor of its results.
         network: the network that is trained, without a wrapper.
         optimizer: its optimizer.
+        refusal: why the step is not to be captured; None to capture it.
+
+    Attributes:
+        refusal: why the step is not captured, if it is not.
     """
 
-    def __init__(self, step: Callable[[Sequence[Tensor]], Tensor], network: nn.Module, optimizer: Optimizer) -> None:
+    def __init__(
+        self,
+        step: Callable[[Sequence[Tensor]], Tensor],
+        network: nn.Module,
+        optimizer: Optimizer,
+        refusal: str | None = None,
+    ) -> None:
         self._step = step
         self._network = network
         self._optimizer = optimizer
@@ -44,13 +54,15 @@ class StepGraph:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._inputs: tuple[Tensor, ...] = ()
         self._output: Tensor | None = None
-        # Why the step is not captured.
-        self.refusal: str | None = None
+        self._was_captured = False
+        self.refusal = refusal
 
     @property
-    def is_captured(self) -> bool:
-        """Whether steps are replayed."""
-        return self._graph is not None
+    def in_words(self) -> str:
+        """Captured, or why not."""
+        if self._was_captured:
+            return "captured"
+        return f"not captured: {self.refusal or f'fewer than {WARMUP + 1} steps of one shape'}"
 
     def __call__(self, batch: Sequence[Tensor]) -> Tensor:
         """Carry out a step on a batch of tensors on the card and return its results."""
@@ -95,9 +107,9 @@ class StepGraph:
             self._inputs = ()
             self._optimizer.zero_grad(set_to_none=True)
             torch.cuda.synchronize()
-            self._refuse(f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
+            self._refuse(_first_line(error))
             return
-        self._graph, self._output = graph, output
+        self._graph, self._output, self._was_captured = graph, output, True
 
     def _refuse(self, reason: str) -> None:
         self.refusal = reason
@@ -112,18 +124,18 @@ class StepGraph:
         self._graph, self._output, self._inputs = None, None, ()
 
 
-def rates_on(optimizer: Optimizer, device: torch.device) -> None:
-    """Turn the learning rates of an optimizer into tensors on a device, which a captured step reads.
+def _first_line(error: BaseException) -> str:
+    """The first error of a chain: what follows an error during a capture is that the capture failed."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
 
-    Fused kernels read rates in single precision; weights in double precision are updated by other kernels.
-    """
+
+def rates_on(optimizer: Optimizer, device: torch.device) -> None:
+    """Turn the learning rates of an optimizer into tensors on a device, which a captured step reads."""
     for group in optimizer.param_groups:
-        double = any(parameter.dtype == torch.float64 for parameter in group["params"])
-        group["lr"] = torch.tensor(
-            float(group["lr"]), device=device, dtype=torch.float64 if double else torch.float32
-        )
-        if double and group.get("fused"):
-            group["fused"], group["foreach"] = False, True
+        # Fused kernels read rates in single precision.
+        group["lr"] = torch.tensor(float(group["lr"]), device=device, dtype=torch.float32)
         if "capturable" in group:
             group["capturable"] = True
 

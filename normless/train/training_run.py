@@ -319,6 +319,7 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
         epochs=tuple(rows),
         device=device_name(fabric.device),
         arithmetic=arithmetic(task.config.precision, fabric.device),
+        graph=training.graph_in_words,
         **metrics,
     )
 

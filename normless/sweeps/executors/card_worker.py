@@ -16,13 +16,13 @@ from typing import Any
 
 from normless.sweeps.executors.admission import Admission
 from normless.sweeps.executors.local import prepare_worker
-from normless.sweeps.worker import begin_run, carry_out_run
+from normless.sweeps.worker import begin_run, carry_out_run, lacked_memory
 
 # What the process sends: that it would take a task, and how a task ended.
 ROOM = "room"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Order:
     """A function to call in the process, with a number that names its outcome."""
 
@@ -117,6 +117,9 @@ class Turns:
             torch.cuda.empty_cache()
         if is_memory and self._active:
             self.orders.append(order)
+        elif is_memory:
+            kind, values, *_ = order.args
+            self.report(Ended(order.number, lacked_memory(kind, values, error)))
         else:
             self.report(Ended(order.number, error=error))
 
@@ -166,7 +169,8 @@ def _report(connection: Connection, ended: Ended) -> None:
 
 
 def _serve(connection: Connection, turns: Turns) -> None:
-    asked = False
+    # The process is started for its first order.
+    asked = True
     while True:
         if turns.has_room and not turns.orders and not asked:
             connection.send(ROOM)
