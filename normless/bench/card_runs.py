@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -27,7 +28,6 @@ from normless.train.training_run import denormals_flushed
 
 # Runs one after another, beside those at once.
 ALONE = 2
-TEST_IMAGES = 2_000
 BATCH_SIZE = 128
 # Of the training to a test accuracy. Multipliers and biases of networks without norms learn at a tenth of the rate.
 RECIPE: dict[str, Any] = {"batch_size": 256, "rate": 0.2, "weight_decay": 5e-4, "label_smoothing": 0.1}
@@ -36,7 +36,7 @@ SCALAR_RATE_SCALE = 0.1
 
 
 class Counter(Admission):
-    """Counts the steps of runs from when all of them are under way until the first ends; `limit` as in `Admission`."""
+    """Counts the steps of runs from when all are under way until the first ends; `limit` as in `Admission`."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(limit, lambda: (0.0, 1.0), clock)
@@ -99,19 +99,19 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
         config = TrainConfig(
             model=model,
             scheme=bench.scheme,
-            data=f"{__name__}:{photographs_or_noise.__name__}(train={bench.train_images}, test={TEST_IMAGES})",
+            data=bench.run_data,
             data_root=bench.data_root,
             epochs=1,
-            batch_size=min(BATCH_SIZE, bench.train_images),
+            batch_size=BATCH_SIZE,
             precision="bf16-mixed",
             device=_kind(bench),
         )
         provenance = load_config_data(config).provenance
-        _carry_out([config], 1, bench, is_warmup=True)
+        _warm_up(config, bench)
         rows = []
         for count, at_once in ((ALONE, 1), (together, together)):
             configs = [replace(config, seed=seed) for seed in range(count)]
-            seconds, speed = _carry_out(configs, at_once, bench)
+            seconds, speed, graph = _carry_out(configs, at_once, bench)
             row = {
                 "network": steps.network,
                 "scheme": bench.scheme,
@@ -120,6 +120,7 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
                 "seconds": seconds,
                 "runs_per_minute": 60 * count / seconds,
                 "images_per_second": None if speed is None else speed * config.batch_size,
+                "graph": graph,
                 "data": provenance,
             }
             rows.append(row)
@@ -129,17 +130,33 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
         yield rows
 
 
-def _carry_out(
-    configs: Sequence[TrainConfig], at_once: int, bench: CardBench, *, is_warmup: bool = False
-) -> tuple[float, float | None]:
-    """Carry out runs as a process of a sweep does; seconds of all, and their steps per second together.
+def _warm_up(config: TrainConfig, bench: CardBench) -> None:
+    """Carry out the first steps of a run: what torch loads once per process is not timed."""
+    with tempfile.TemporaryDirectory() as folder, _arithmetic(bench), suppress(StopIteration):
+        run = begin_run(config.COMMAND, config.to_dict(), folder)
+        for _ in range(SETTLED):
+            run.turn()
+        run.close()
 
-    Warm-up ends as soon as steps are counted, or with the run. RuntimeError if a run fails.
+
+@contextmanager
+def _arithmetic(bench: CardBench) -> Iterator[None]:
+    """In the body torch computes as in the process of a sweep."""
+    with denormals_flushed(), tensor_cores(torch.device(bench.device)):
+        yield
+
+
+def _carry_out(
+    configs: Sequence[TrainConfig], at_once: int, bench: CardBench
+) -> tuple[float, float | None, str | None]:
+    """Carry out runs as a process of a sweep does; RuntimeError if a run fails.
+
+    Returns seconds of all, their steps per second together, and whether steps were captured as a CUDA graph.
     """
     ended: list[Ended] = []
     counter = Counter(at_once)
     turns = Turns(counter, ended.append)
-    with tempfile.TemporaryDirectory() as folder, denormals_flushed(), tensor_cores(torch.device(bench.device)):
+    with tempfile.TemporaryDirectory() as folder, _arithmetic(bench):
         waiting = deque(
             Order(number, carry_out_run, (config.COMMAND, config.to_dict(), str(Path(folder) / str(number))))
             for number, config in enumerate(configs)
@@ -149,15 +166,13 @@ def _carry_out(
             if waiting and turns.has_room:
                 turns.take(waiting.popleft())
             turns.turn()
-            if is_warmup and counter.steps_per_second is not None:
-                turns.close()
-                break
         seconds = perf_counter() - start
     for outcome in ended:
         error = outcome.error or outcome.result.error
         if error is not None:
             raise RuntimeError(f"A run of the benchmark failed with {error}.")
-    return seconds, counter.steps_per_second
+    graphs = {outcome.result.result["graph"] for outcome in ended} - {None}
+    return seconds, counter.steps_per_second, ", ".join(sorted(graphs)) or None
 
 
 def accuracy_configs(bench: CardBench) -> list[TrainConfig]:
@@ -205,6 +220,7 @@ def measure_accuracy(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
             "epochs": len(accuracies),
             "seconds_of_all": watch.seconds[-1] if watch.seconds else None,
             "outcome": result.outcome,
+            "graph": result.graph,
             "data": result.data,
         }
         yield [row]

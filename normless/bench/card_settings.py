@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from normless.bench.step import StepBench
 
 PARTS = ("step", "peak", "together", "accuracy")
+NOISE_UNLESS_CIFAR = "normless.bench.card_runs:photographs_or_noise(train=25600, test=2000)"
 MODES = ("eager", "graph", "compiled")
 
 
@@ -24,7 +25,7 @@ class CardBench:
         limit: seconds after which no further network is compiled.
         matrix: rows and columns of the product of bfloat16 matrices whose speed is the card's peak.
         runs_together: the number of runs at once, for each network.
-        scheme: of these runs; train_images: what each trains on in its epoch.
+        scheme, run_data: of these runs, of an epoch each; CIFAR-10 if it is there, else noise of its shape.
         data, data_root: data set of the training to `target`, a test accuracy, and its folder; epochs: its length.
         trained: the schemes that are trained to it, on the last of the networks.
         device: as torch names it; on the CPU steps are eager.
@@ -42,7 +43,7 @@ class CardBench:
     matrix: int = 8192
     runs_together: tuple[int, ...] = (8, 12)
     scheme: str = "skipinit"
-    train_images: int = 25_600
+    run_data: str = NOISE_UNLESS_CIFAR
     data: str = "cifar10"
     data_root: str | None = None
     epochs: int = 30
@@ -59,7 +60,13 @@ class CardBench:
         """The networks and schemes whose steps are measured on batches of a size."""
         return [
             StepBench(
-                depth, batch_size, self.image_size, self.rounds, width, device=self.device, schemes=tuple(self.schemes)
+                depth,
+                batch_size,
+                self.image_size,
+                self.rounds,
+                width,
+                device=self.device,
+                schemes=tuple(self.schemes),
             )
             for depth, width in self.architectures
         ]
@@ -68,6 +75,8 @@ class CardBench:
     def models(self) -> list[str]:
         """The networks as text."""
         return [
-            f"normless:wide_resnet(depth={depth}, width={width})" if width else f"normless:resnet_cifar(depth={depth})"
+            f"normless:wide_resnet(depth={depth}, width={width})"
+            if width
+            else f"normless:resnet_cifar(depth={depth})"
             for depth, width in self.architectures
         ]

@@ -137,7 +137,9 @@ def step_on_batches(
     def step(batch: Sequence[Tensor]) -> Tensor:
         images, labels = batch
         optimizer.zero_grad()
-        mixed: AbstractContextManager[object] = nullcontext() if autocast is None else torch.autocast(device, autocast)
+        mixed: AbstractContextManager[object] = (
+            nullcontext() if autocast is None else torch.autocast(device, autocast)
+        )
         with mixed:
             loss = F.cross_entropy(network(images), labels)
         loss.backward()  # type: ignore[no-untyped-call]
