@@ -1,5 +1,5 @@
-from .card import CardBench as CardBench
 from .card import measure_card as measure_card
+from .card_settings import CardBench as CardBench
 from .census.measure import CensusBench as CensusBench
 from .census.measure import measure_census as measure_census
 from .data import DataBench as DataBench

@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,19 @@ def _rows(bench: CardBench, timer: Timer) -> Iterator[Row]:
     device = torch.device(bench.device)
     if {"step", "peak"} & set(bench.parts):
         # A step is captured on a stream that is not the default one.
-        with torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext():
+        with _own_stream(device):
             peak = matrix_product_flops(bench, timer) / 1e12 if "peak" in bench.parts else None
             yield from _of_steps(measure_steps(bench, timer), peak, bench)
     if "together" in bench.parts:
         yield from _of_part("together", measure_together(bench))
     if "accuracy" in bench.parts:
         yield from _of_part("accuracy", measure_accuracy(bench))
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
+    """In the body a card works on a new stream."""
+    cuda: Any = torch.cuda
+    return torch.cuda.stream(cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
 def _of_steps(groups: Iterable[list[Row]], peak: float | None, bench: CardBench) -> Iterator[Row]:

@@ -108,7 +108,7 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
         )
         provenance = load_config_data(config).provenance
         _warm_up(config, bench)
-        rows = []
+        rows: list[dict[str, Any]] = []
         for count, at_once in ((ALONE, 1), (together, together)):
             configs = [replace(config, seed=seed) for seed in range(count)]
             seconds, speed, graph = _carry_out(configs, at_once, bench)
@@ -177,7 +177,6 @@ def _carry_out(
 
 def accuracy_configs(bench: CardBench) -> list[TrainConfig]:
     """The trainings to a test accuracy."""
-    warmup = {"warmup_epochs": min(WARMUP_EPOCHS, bench.epochs - 1)}
     return [
         TrainConfig(
             model=bench.models[-1],
@@ -189,8 +188,8 @@ def accuracy_configs(bench: CardBench) -> list[TrainConfig]:
             precision="bf16-mixed",
             device=_kind(bench),
             scalar_rate_scale=1.0 if scheme == "batch_norm" else SCALAR_RATE_SCALE,
+            warmup_epochs=min(WARMUP_EPOCHS, bench.epochs - 1),
             **RECIPE,
-            **warmup,
         )
         for scheme in bench.trained
     ]

@@ -192,7 +192,7 @@ def forward_flops(network: nn.Module, images: Tensor) -> int:
 
     with FlopCounterMode(display=False) as counter:
         network(images)
-    return counter.get_total_flops()
+    return int(counter.get_total_flops())
 
 
 def matrix_product_flops(bench: CardBench, timer: Timer) -> float:
