@@ -81,16 +81,16 @@ def _own_stream(device: torch.device) -> AbstractContextManager[object]:
 
 def _of_steps(groups: Iterable[list[Row]], peak: float | None, bench: CardBench) -> Iterator[Row]:
     """The rows of the parts step and peak, from the groups of rows that `measure_steps` yields."""
-    if peak is not None:
-        product = f"product of {bench.matrix}×{bench.matrix} matrices"
-        yield {"part": "peak", "network": product, "mode": "eager", "TFLOP/s": peak, "share": 1.0}
-    for rows in groups:
+    for index, rows in enumerate(groups):
         names = ("network", "batch", "mode", "scheme")
         if "step" in bench.parts:
             for row in rows:
                 yield {"part": "step", **{name: row.get(name) for name in (*names, *_STEP)}}
         if peak is None:
             continue
+        if not index:
+            product = f"product of {bench.matrix}×{bench.matrix} matrices"
+            yield {"part": "peak", "network": product, "mode": "eager", "TFLOP/s": peak, "share": 1.0}
         bare = next((row["MiB"] for row in rows if row["scheme"] == REFERENCE), None)
         for row in rows:
             memory, speed = row["MiB"], row.get("TFLOP/s")

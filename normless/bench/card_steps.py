@@ -40,8 +40,8 @@ class Prepared:
 
     Attributes:
         action: carries out the step.
-        mebibytes: peak of what the preparation allocated, besides network and batch: that of a step and, on a card,
-            of the optimizer's state and the batch that a graph reads.
+        mebibytes: on a card, peak of what a step has allocated, with gradients, the optimizer's state and the batch
+            that a graph reads, without network and batch.
         seconds: of the preparation, compilation and capture included.
         note: why there is no action.
         close: releases the step.
@@ -143,7 +143,10 @@ def prepared(network: nn.Module, batch: Batch, mode: str, compile_: Callable[[Te
             compile_(batch[0][:2])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for _ in range(WARMUP + 1):
+            (graph or step)(batch)
+            # What compilation tries out is no part of a step.
+            _release(device)
+            for _ in range(WARMUP):
                 (graph or step)(batch)
     except Exception as error:  # of whatever compiles, and of a card whose memory does not suffice
         network.zero_grad()

@@ -39,6 +39,7 @@ NUMBERS: Mapping[str, str] = _STATED["numbers"]
 LISTS: Mapping[str, dict[str, Any]] = _STATED["lists"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
+WIDTH = 200
 # Columns that are the same in all rows of a part, which its title says.
 SHARED = ("device", "torch", "driver", "data")
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
@@ -122,7 +123,11 @@ def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # A file or a pipe has no width.
+        console.width = max(console.width, WIDTH)
+    console.print(table)
 
 
 def _settings(what: str, flags: Mapping[str, Any]) -> Any:

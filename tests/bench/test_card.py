@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -12,7 +14,9 @@ import torch
 from command_outputs import check_output
 
 import normless.bench
+from normless import convert
 from normless.bench import CardBench, measure_card
+from normless.bench.by_hand import Bare
 from normless.bench.card import driver_version
 from normless.bench.card_runs import Counter, Stopwatch, photographs_or_noise
 from normless.bench.card_settings import MODES, PARTS
@@ -20,6 +24,7 @@ from normless.bench.card_steps import Compiler, _judged, forward_flops, prepared
 from normless.bench.command import LISTS
 from normless.bench.timing import timer_of
 from normless.cli import main
+from normless.models import resnet_cifar
 from normless.sweeps.executors.admission import SETTLED
 
 TINY = {
@@ -102,6 +107,22 @@ def test_a_step_that_fails_is_noted() -> None:
 def test_compilation_ends_at_the_limit() -> None:
     with pytest.raises(TimeoutError, match="limit of -1 seconds"):
         Compiler(-1)(torch.nn.Linear(1, 1), torch.randn(1, 1))
+
+
+def test_networks_are_compiled_by_block_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    module = types.ModuleType("normless.compilation")
+    module.compile_blocks = lambda network, residual_map: asked.append((network, len(residual_map.blocks)))
+    monkeypatch.setitem(sys.modules, "normless.compilation", module)
+    monkeypatch.setattr("normless.compilation", module, raising=False)
+    network, images = resnet_cifar(8), torch.randn(2, 3, 8, 8)
+    bare, converted = Bare(network), convert(network, "fixup")
+    compiler = Compiler(60)
+    for _ in range(2):
+        compiler(bare, images)
+        compiler(converted, images)
+    assert asked == [(converted, 3)]
+    assert all(block._compiled_call_impl is not None for block in bare.blocks)
 
 
 def test_runs_one_after_another_and_at_once() -> None:
