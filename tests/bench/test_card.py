@@ -8,6 +8,7 @@ import types
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from normless.cli import main
 from normless.models import resnet_cifar
 from normless.sweeps.executors.admission import SETTLED
 
-TINY = {
+TINY: dict[str, Any] = {
     "architectures": ((8, 0), (10, 1)),
     "batch_sizes": (2,),
     "image_size": 8,
