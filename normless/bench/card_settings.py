@@ -38,7 +38,7 @@ class CardBench:
     schemes: tuple[str, ...] = StepBench.schemes
     image_size: int = 32
     rounds: int = 5
-    replays: int = 10
+    replays: int = 5
     limit: int = 60
     matrix: int = 8192
     runs_together: tuple[int, ...] = (8, 12)
