@@ -1,3 +1,5 @@
+from .card import measure_card as measure_card
+from .card_settings import CardBench as CardBench
 from .census.measure import CensusBench as CensusBench
 from .census.measure import measure_census as measure_census
 from .data import DataBench as DataBench
@@ -18,5 +20,6 @@ from .step import training_step as training_step
 from .sweep import SweepBench as SweepBench
 from .sweep import measure_sweep as measure_sweep
 from .timing import seconds_in_turns as seconds_in_turns
+from .timing import timer_of as timer_of
 from .watch import WatchBench as WatchBench
 from .watch import measure_watch as measure_watch

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from itertools import groupby
@@ -36,8 +36,12 @@ class Benchmark(NamedTuple):
 _STATED = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text("utf-8"))
 BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"].items()}
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
+LISTS: Mapping[str, dict[str, Any]] = _STATED["lists"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
+WIDTH = 200
+# Columns that are the same in all rows of a part, which its title says.
+SHARED = ("device", "torch", "driver", "data")
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
 HOW = ("runs", "workers", "limit", "seed", "rounds")
 
@@ -50,24 +54,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     what, how = parser.add_argument_group("what is measured"), parser.add_argument_group("how it is measured")
     for name, text in NUMBERS.items():
         (how if name in HOW else what).add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)
-    what.add_argument(
-        "--networks", nargs="+", default=None, metavar="MODEL", help="map: the networks, ten of the zoos if left out"
-    )
-    what.add_argument("--packages", nargs="+", default=None, help="census: the packages, all of them if left out")
+    for name, stated in LISTS.items():
+        options = {**stated, "type": int if stated.get("type") == "int" else str}
+        what.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=None, **options)
+    what.add_argument("--data-root", default=None, help="card: folder of CIFAR-10; the usual place if left out")
     parser.add_argument(
         "--out",
         type=Path,
         default=None,
         help="census, diagnose: the folder of its rows, which a second run adds to; scale: the figure, SVG or PNG",
     )
-    how.add_argument("--device", default=None, help="step, inference, memory: as torch names it, cpu")
+    how.add_argument("--device", default=None, help="as torch names it; step, inference, memory: cpu, card: cuda")
     add_json_flag(parser)
 
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
     flags = {name: value for name, value in vars(arguments).items() if value is not None}
-    for name in ("batch_size", "rounds", "runs", "workers", "count", "limit"):
+    for name in ("batch_size", "rounds", "runs", "workers", "count", "limit", "epochs"):
         if flags.get(name, 1) < 1:
             raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
     if arguments.what == ALL:
@@ -85,9 +89,28 @@ def run(arguments: Namespace) -> int:
             columns = [name for name in COLUMNS if any(row[name] is not None for row in table)]
             shown = [{name: row[name] for name in columns} for row in table]
             _print(f"{what}, as a ratio to {to}: {setting}", shown)
+    elif "part" in rows[0]:
+        sys.stdout.write(f"{title}: {setup}\n")
+        for part, some in groupby(sorted(rows, key=_order_of_parts(rows)), itemgetter("part")):
+            _print_part(part, [*some])
     else:
         _print(f"{title}: {setup}", rows)
     return 0
+
+
+def _order_of_parts(rows: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], int]:
+    """The key by which rows are sorted into their parts, in the order in which these first appear."""
+    parts = [*dict.fromkeys(row["part"] for row in rows)]
+    return lambda row: parts.index(row["part"])
+
+
+def _print_part(part: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """The table of a part: the columns in which a row has a value; what is the same in all rows is in the title."""
+    titles = [str(rows[0][name]) for name in SHARED if rows[0].get(name) is not None]
+    columns = [
+        name for name in rows[0] if name not in ("part", *SHARED) and any(row[name] is not None for row in rows)
+    ]
+    _print(f"{part}: {', '.join(titles)}", [{name: row[name] for name in columns} for row in rows])
 
 
 def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -100,7 +123,11 @@ def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        # A file or a pipe has no width.
+        console.width = max(console.width, WIDTH)
+    console.print(table)
 
 
 def _settings(what: str, flags: Mapping[str, Any]) -> Any:

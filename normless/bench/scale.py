@@ -95,7 +95,7 @@ def steps(
     return {"seconds": median(seconds[1:]), "MiB": (peak_memory() - before) / 2**20}
 
 
-def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int) -> Callable[[], None]:
+def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int) -> Callable[[], object]:
     """A step of a network on random images, both in channels-last order."""
     torch.manual_seed(0)
     images = torch.randn(batch, 1, 8, 8).contiguous(memory_format=torch.channels_last)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.bench.by_hand import Bare, HandWrittenFixup
-from normless.bench.timing import ratio_table, seconds_in_turns
+from normless.bench.timing import ratio_table, seconds_in_turns, timer_of
 from normless.conversion import convert
 from normless.folding import fuse_for_inference
 from normless.models import resnet_cifar, wide_resnet
@@ -79,11 +80,11 @@ class StepBench(ImageBench):
 def measure_step(bench: StepBench) -> pd.DataFrame:
     """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to the bare network."""
     batch = bench.placed_batch()
-    steps = {name: training_step(_opened(network), *batch) for name, network in bench.networks().items()}
-    return _to_bare(seconds_in_turns(steps, bench.rounds))
+    steps = {name: training_step(opened(network), *batch) for name, network in bench.networks().items()}
+    return _to_bare(seconds_in_turns(steps, bench.rounds, timer_of(batch[0].device)))
 
 
-def _opened(network: nn.Module) -> nn.Module:
+def opened(network: nn.Module) -> nn.Module:
     """The network, its weights of zeros drawn: opened by a step's tiny rate, their gradients would be denormal."""
     for parameter in network.parameters():
         if parameter.dim() > 1 and not parameter.any():
@@ -99,7 +100,7 @@ def measure_inference(bench: StepBench) -> pd.DataFrame:
         network = networks[scheme].eval()
         networks[f"{scheme}, fused"] = fuse_for_inference(network, images, allow_partial=True)
     passes = {name: _inference(network.eval(), images) for name, network in networks.items()}
-    return _to_bare(seconds_in_turns(passes, bench.rounds))
+    return _to_bare(seconds_in_turns(passes, bench.rounds, timer_of(images.device)))
 
 
 def measure_memory(bench: StepBench) -> pd.DataFrame:
@@ -115,27 +116,43 @@ def measure_memory(bench: StepBench) -> pd.DataFrame:
     return pd.DataFrame({"network": kept.index, "mebibytes": kept.to_numpy(), "ratio": ratios})
 
 
-def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], None]:
-    """Forward, backward and a step of SGD with momentum, of a network on one batch; synchronized on CUDA."""
+def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], object]:
+    """Forward, backward and a step of SGD with momentum, of a network on one batch; on CUDA it is not awaited."""
+    step, _ = step_on_batches(network)
+    return partial(step, (images, labels))
+
+
+def step_on_batches(
+    network: nn.Module, autocast: torch.dtype | None = None
+) -> tuple[Callable[[Sequence[Tensor]], Tensor], torch.optim.Optimizer]:
+    """A function that carries out a step on images and labels and returns its loss (nats), and its optimizer.
+
+    With `autocast` the forward pass computes in that format. On CUDA the optimizer is fused.
+    """
+    parameters = [*network.parameters()]
+    device = parameters[0].device.type
     # So small a learning rate that no network moves far: the arithmetic is the same at any.
-    optimizer = torch.optim.SGD(network.parameters(), lr=1e-6, momentum=0.9)
+    optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, fused=device == "cuda")
 
-    def step() -> None:
+    def step(batch: Sequence[Tensor]) -> Tensor:
+        images, labels = batch
         optimizer.zero_grad()
-        F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        mixed: AbstractContextManager[object] = (
+            nullcontext() if autocast is None else torch.autocast(device, autocast)
+        )
+        with mixed:
+            loss = F.cross_entropy(network(images), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        if images.is_cuda:
-            torch.cuda.synchronize(images.device)
+        return loss.detach()
 
-    return step
+    return step, optimizer
 
 
 def _inference(network: nn.Module, images: Tensor) -> Callable[[], None]:
     @torch.no_grad()
     def run() -> None:
         network(images)
-        if images.is_cuda:
-            torch.cuda.synchronize(images.device)
 
     return run
 

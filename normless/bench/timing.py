@@ -1,15 +1,53 @@
-"""Seconds of actions that take turns, and their ratios within a round."""
+"""Seconds of actions that take turns, by the clock or by events on a card, and their ratios within a round."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Mapping
 from time import perf_counter
+from typing import Any
 
 import pandas as pd
+import torch
+
+# Seconds of one call of an action.
+Timer = Callable[[Callable[[], object]], float]
 
 
-def seconds_in_turns(actions: Mapping[str, Callable[[], object]], rounds: int) -> pd.DataFrame:
+def wall_seconds(action: Callable[[], object]) -> float:
+    """Seconds of a call, by the clock."""
+    start = perf_counter()
+    action()
+    return perf_counter() - start
+
+
+def timer_of(device: torch.device, calls: int = 1) -> Timer:
+    """What times an action on a device: the clock, or on a card two events, which bracket some calls of the action.
+
+    On a card it returns the mean of the calls; the device is synchronized before the first and after the last.
+    """
+    if device.type != "cuda":
+        return wall_seconds
+    cuda: Any = torch.cuda
+
+    def timed(action: Callable[[], object]) -> float:
+        with torch.cuda.device(device):
+            start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+            torch.cuda.synchronize()
+            start.record()
+            for _ in range(calls):
+                action()
+            end.record()
+            end.synchronize()
+        milliseconds: float = start.elapsed_time(end)
+        return milliseconds / 1000 / calls
+
+    return timed
+
+
+def seconds_in_turns(
+    actions: Mapping[str, Callable[[], object]], rounds: int, timer: Timer = wall_seconds
+) -> pd.DataFrame:
     """Time actions in turns, each once before that; a row per round and a column of seconds per action.
 
     Every other round is in reverse order. Garbage is collected before each action, so that none pays for another.
@@ -20,9 +58,7 @@ def seconds_in_turns(actions: Mapping[str, Callable[[], object]], rounds: int) -
     for turn in range(rounds):
         for name in list(actions)[:: -1 if turn % 2 else 1]:
             gc.collect()
-            start = perf_counter()
-            actions[name]()
-            times[name].append(perf_counter() - start)
+            times[name].append(timer(actions[name]))
     return pd.DataFrame(times)
 
 

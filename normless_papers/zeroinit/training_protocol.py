@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from normless.bench import seconds_in_turns, training_step
+from normless.bench import seconds_in_turns, timer_of, training_step
 from normless.data import load_data
 from normless.plots import inks_of, lines
 from normless.sweeps import convert, optima
@@ -205,7 +205,7 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
         name: training_step(net.to(device, **order).train(), images, labels)  # type: ignore[call-overload]
         for name, net in converted.items()
     }
-    seconds = seconds_in_turns(steps, rounds)
+    seconds = seconds_in_turns(steps, rounds, timer_of(device))
     ratio = over_draws(seconds["without_batch_norm"] / seconds["batch_norm"])
     faster = f"{1 - ratio.mean:.0%} less time, {1 / ratio.mean - 1:.0%} more speed"
     rows = [{"quantity": "speed_up", "value": faster, "ratio": ratio.mean}]

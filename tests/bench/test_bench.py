@@ -89,7 +89,7 @@ def test_memory_of_one_step() -> None:
 
 
 def test_together_runs_benchmarks_that_there_are() -> None:
-    assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose", "scale"}
+    assert {stated["what"] for stated in TOGETHER} == set(BENCHMARKS) - {"census", "diagnose", "scale", "card"}
 
 
 def test_all_has_a_table_per_benchmark(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

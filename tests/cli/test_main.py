@@ -91,7 +91,7 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["convert", "normless:dense", "--scheme", "none"], "The command needs --out; see normless convert --help."),
         (["convert", "--out", "x"], "The command needs model, --scheme; see"),
         (["train", "--config", "absent.yaml"], "absent.yaml; see normless train --help."),
-        (["bench", "stpe"], "data or all, got stpe (did you mean step?); see normless bench --help."),
+        (["bench", "stpe"], "card or all, got stpe (did you mean step?); see normless bench --help."),
         (["completion", "fish"], "Expected shell to be bash or zsh, got fish; see normless completion --help."),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
         (["demo", "--epochs", "many"], "Expected --epochs to be a whole number, got many; see normless demo --help."),
