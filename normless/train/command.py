@@ -192,6 +192,7 @@ def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
         **result.metrics_in_words(),
         "epochs": f"{len(result.epochs)}, {result.seconds_per_epoch:.2f} s each",
         "computed": f"in {result.arithmetic}, on {result.device}",
+        **({} if result.graph is None else {"steps as a CUDA graph": result.graph}),
     }
 
 

@@ -172,7 +172,7 @@ class TrainConfig(ExamplesConfig):
             one it has, or left out.
         data: the data set as text, such as digits or cifar10.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
-        momentum: decay of the sum of updates, 0 ≤ momentum < 1.
+        momentum: μ of m ← μ·m + g, the sum of gradients by which a step of rate·m moves the weights, 0 ≤ μ < 1.
         warmup_epochs: epochs over which the learning rate first rises linearly; they count among the epochs.
         warm_start_epochs: first epochs, trained at warm_start_rate; they count among the epochs.
         warm_start_rate: learning rate of these, before the groups' multipliers.

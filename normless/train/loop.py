@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.plugins import DoublePrecision
+from lightning_fabric.plugins import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -145,17 +145,22 @@ def make_fabric(config: RunConfig) -> Fabric:
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     _meet_again("nccl" if on_cuda else "gloo")
-    double, sharded = config.precision == "64-true", getattr(config, "strategy", "ddp") == "fsdp2"
+    device, sharded = "cuda" if on_cuda else "cpu", getattr(config, "strategy", "ddp") == "fsdp2"
+    # By name Fabric refuses the first for a sharded network, and announces the second in a line for every run.
+    plugin: Any = None
+    if config.precision == "64-true":
+        plugin = DoublePrecision()
+    elif config.precision == "bf16-mixed" and not sharded:
+        plugin = MixedPrecision(config.precision, device)
     # Else Fabric advises what is decided.
-    with tensor_cores(torch.device("cuda" if on_cuda else "cpu")):
+    with tensor_cores(torch.device(device)):
         fabric = Fabric(
-            accelerator="cuda" if on_cuda else "cpu",
+            accelerator=device,
             devices=local,
             num_nodes=started // local,
             strategy="auto" if started == 1 else Sharded(started) if sharded else "ddp",
-            precision=None if double else config.precision,
-            # By name Fabric refuses it for a sharded network.
-            plugins=[DoublePrecision()] if double else None,
+            precision=config.precision if plugin is None else None,
+            plugins=plugin,
         )
         fabric.launch()
     return fabric

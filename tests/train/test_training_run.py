@@ -303,12 +303,8 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
 
     config = replace(CONFIG, scheme="none", rate=1e3)
     at_once = train(config, tmp_path / "at-once")
-    real = loop._Record.read
-
-    def later(record: loop._Record) -> bool:
-        return len(record._steps) == 22 and real(record)
-
-    monkeypatch.setattr(loop._Record, "read", later)
+    monkeypatch.setattr(loop, "reads_at_once", lambda fabric: False)
+    monkeypatch.setattr(loop, "STEPS_BETWEEN_READS", 4)
     together = train(config, tmp_path / "together")
     assert together.diverged_step == at_once.diverged_step
     tables = [pd.read_parquet(tmp_path / name / "steps.parquet") for name in ("at-once", "together")]
