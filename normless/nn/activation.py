@@ -39,11 +39,11 @@ class ShiftedActivation(TakesParts):
 
     def forward(self, x: Tensor) -> Tensor:
         parts = (self.input_bias, self.output_bias)
-        if type(self.activation) is nn.ReLU and parts != (None, None) and not _is_watched(self.activation):
-            if kernels_fit(x, *parts):
-                return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
-            if pays(x, *parts):
-                return cast(Tensor, ShiftedReLU.apply(x, *parts))
+        is_relu = type(self.activation) is nn.ReLU and parts != (None, None) and not _is_watched(self.activation)
+        if is_relu and kernels_fit(x, *parts):
+            return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
+        if is_relu and pays(x, *parts):
+            return cast(Tensor, ShiftedReLU.apply(x, *parts))
         return shifted(cast(Tensor, self.activation(shifted(x, self.input_bias))), self.output_bias)
 
 

@@ -34,8 +34,8 @@ def is_eager(x: Tensor) -> bool:
 def pays(x: Tensor, *parts: Tensor | None) -> bool:
     """Whether the functions here may take the place of operators: training on the CPU, eager, in one precision."""
     return (
-        is_eager(x)
-        and x.is_cpu
+        x.is_cpu
+        and is_eager(x)
         and x.numel() >= SMALLEST
         and x.dtype in (torch.float32, torch.float64)
         and all(part is None or part.dtype == x.dtype for part in parts)

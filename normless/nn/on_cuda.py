@@ -6,9 +6,9 @@ shift, and sum in the pass that computes the gradient. `kernels_fit` says where 
 Second derivatives are computed with operators.
 
 A call of a kernel from Python takes the host some 50 µs, more than the operators that it replaces take, while the
-card is done sooner. Kernels are therefore used on large tensors, and on all where a step is captured as a CUDA graph,
-whose replay calls nothing from Python: in the body of `every_kernel`. The environment variable NORMLESS_KERNELS is
-auto for that, always, or never.
+card is done sooner. Kernels are therefore used on very large tensors, and on all where a step is captured as a CUDA
+graph, whose replay calls nothing from Python: in the body of `every_kernel`. The environment variable NORMLESS_KERNELS
+is auto for that, always, or never.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from normless.nn.kept_once import SMALLEST, is_eager
 
 WHEN = os.environ.get("NORMLESS_KERNELS", "auto")
 # From so many elements on, the card takes longer for a pass than the host for the call.
-LARGE = 2**23
+LARGE = 2**25
 _LARGEST = 2**31 - 2**20
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -61,6 +61,7 @@ def _kernels() -> ModuleType | None:
 
 def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> bool:
     """Whether kernels may take the place of operators on x: on CUDA, eager, dense, in no more than 32 bits."""
+    # Compilers see no guard on sizes.
     return (
         WHEN != "never"
         and x.is_cuda

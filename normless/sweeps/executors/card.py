@@ -10,12 +10,14 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
-from normless.process import available_cores
+from normless.process import threads_of_each
 from normless.sweeps.executors.card_worker import ROOM, Ended, Order, serve
 from normless.sweeps.executors.executor import Result, WorkerDiedError
 from normless.sweeps.executors.local import CONTEXT, death
 from normless.train import Settings
 
+# Of a process, which builds and converts networks on the CPU and trains none there.
+MOST_THREADS = 4
 # Seconds in which the runs of a process that is told to end (SIGTERM) finish their steps and save themselves.
 SECONDS_TO_SAVE = 30.0
 
@@ -42,7 +44,7 @@ class CardExecutor:
         if together is not None and together < 1:
             raise ValueError(f"Expected 1 or more runs together, got {together}.")
         chosen = visible_cards() if cards is None else cards
-        threads = max(1, available_cores() // max(1, len(chosen)))
+        threads = min(MOST_THREADS, threads_of_each(max(1, len(chosen))))
         self._processes = [CardProcess(threads, together, card) for card in chosen or (None,)]
         self._waiting: deque[tuple[Order, Future[Any]]] = deque()
         self._numbers = 0
