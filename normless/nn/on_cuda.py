@@ -7,8 +7,8 @@ Second derivatives are computed with operators.
 
 A call of a kernel from Python takes the host some 50 µs, more than the operators that it replaces take, while the
 card is done sooner. Kernels are therefore used on very large tensors, and on all where a step is captured as a CUDA
-graph, whose replay calls nothing from Python: in the body of `every_kernel`. The environment variable NORMLESS_KERNELS
-is auto for that, always, or never.
+graph, whose replay calls nothing from Python: in the body of `every_kernel`. NORMLESS_KERNELS in the environment is
+auto for that, always, or never.
 """
 
 from __future__ import annotations
