@@ -101,8 +101,8 @@ format: $(INSTALLED)
 bench: $(INSTALLED)
 	$(BIN)/normless bench all
 
-# Resumes where it ended: finished runs stay in the folder `evidence`. `make evidence EVIDENCE=gpu WORKERS=4` trains four
-# runs at once on the card.
+# Resumes where it ended: finished runs stay in the folder `evidence`. `make evidence EVIDENCE=gpu` trains on a card, several
+# runs side by side.
 EVIDENCE ?= small
 evidence: $(INSTALLED)
 	-$(BIN)/normless reproduce --headlines --budget $(EVIDENCE) --out evidence $(if $(WORKERS),--workers $(WORKERS))

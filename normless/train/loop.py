@@ -267,7 +267,6 @@ def train_epoch(
     seeds = np.random.SeedSequence((task.config.seed, epoch, fabric.global_rank))
     torch.manual_seed(int(seeds.generate_state(1, np.uint64)[0] >> 1))
     training.network.train()
-    at_once = reads_at_once(fabric)
     record = EpochRecord(fabric, first_step=epoch * task.steps_per_epoch + 1, listeners=listeners)
     batches = enumerate(task.train_batches(epoch, **task.place(fabric)))
     start = time.perf_counter()
@@ -281,18 +280,8 @@ def train_epoch(
         if rate != record.result.lr:
             record.result.lr = rate
             set_rate(training.optimizer, rate)
-        if at_once:
-            record.add(training.gradients(batch, done + 1))
-            if (yield from record.read()):
-                break
-            training.update()
-        else:
-            record.add(training.step(batch, done + 1))
-            yield None
-            if (index + 1) % STEPS_BETWEEN_READS == 0:
-                if (yield from record.receive()):
-                    break
-                record.request()
+        if (yield from _carry_out_step(training, batch, done + 1, record)):
+            break
         # Probes' measurements are kept by the epoch: runs with them are saved at its end alone.
         if pauses is None or training.ride_along is not None or index + 1 == task.steps_per_epoch:
             continue
@@ -301,14 +290,38 @@ def train_epoch(
             continue
         if (yield from record.read()):
             break
-        within = record.state() | {"seconds": time.perf_counter() - start, "generators": _generators(fabric)}
-        save_checkpoint(fabric, task.directory, training.network, training.optimizer, epoch, within)
-        if code in STOPS:
-            raise stop_of(code, f" after step {index + 1} of {task.steps_per_epoch} of epoch {epoch + 1}")
+        _pause(training, epoch, index + 1, record, time.perf_counter() - start, code)
     if record.result.diverged is None and not (yield from record.read()):
         record.average()
     record.result.seconds = time.perf_counter() - start
     return record.result
+
+
+def _carry_out_step(training: Training, batch: Any, step: int, record: EpochRecord) -> Steps[bool]:
+    """Carry out a step of the run, counted from 1; returns whether a loss that was read has diverged."""
+    if reads_at_once(training.fabric):
+        record.add(training.gradients(batch, step))
+        if (yield from record.read()):
+            return True
+        training.update()
+        return False
+    record.add(training.step(batch, step))
+    yield None
+    if ((step - 1) % training.task.steps_per_epoch + 1) % STEPS_BETWEEN_READS:
+        return False
+    if (yield from record.receive()):
+        return True
+    record.request()
+    return False
+
+
+def _pause(training: Training, epoch: int, steps: int, record: EpochRecord, seconds: float, code: int) -> None:
+    """Save the run after some steps of an epoch; raise the error of a stop if the code is one's."""
+    task, fabric = training.task, training.fabric
+    within = record.state() | {"seconds": seconds, "generators": _generators(fabric)}
+    save_checkpoint(fabric, task.directory, training.network, training.optimizer, epoch, within)
+    if code in STOPS:
+        raise stop_of(code, f" after step {steps} of {task.steps_per_epoch} of epoch {epoch + 1}")
 
 
 def reads_at_once(fabric: Fabric) -> bool:
