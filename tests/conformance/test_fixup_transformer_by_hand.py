@@ -95,7 +95,7 @@ FEED_FORWARD = {
     "one": "linear1",
     "two": "linear2",
     "b1": "linear1.input_bias",
-    "b2": "linear1.output_bias",
+    "b2": "relu.input_bias",
     "b3": "relu.output_bias",
     "scale": "linear2.multiplier",
 }
