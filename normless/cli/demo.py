@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from normless.demo import DemoResult
 
 # The settings that a user may change.
-_FLAGS = ("depths", "schemes", "data", "epochs", "rates", "batch_size", "seed", "out", "workers", "device")
+_TRAINED = ("depths", "schemes", "data", "epochs", "rates", "batch_size", "seed")
+_MACHINE = ("workers", "device", "out")
+_FLAGS = (*_TRAINED, *_MACHINE)
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add a flag for each setting that a user may change."""
-    add_flags(parser, DemoSettings, _FLAGS)
+    add_flags(parser.add_argument_group("what is trained"), DemoSettings, _TRAINED)
+    add_flags(parser.add_argument_group("machine"), DemoSettings, _MACHINE)
     add_json_flag(parser)
 
 
