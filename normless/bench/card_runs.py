@@ -20,11 +20,10 @@ from normless.sweeps.executors.admission import SETTLED, Admission
 from normless.sweeps.executors.card_worker import Ended, Order, Turns
 from normless.sweeps.worker import begin_run, carry_out_run
 from normless.train import TrainConfig, train
-from normless.train.arithmetic import tensor_cores
 from normless.train.image_task import load_config_data
 from normless.train.result import Report, Row
 from normless.train.run_listener import RunListener, RunStart
-from normless.train.training_run import denormals_flushed
+from normless.train.training_run import own_settings
 
 # Runs one after another, beside those at once.
 ALONE = 2
@@ -142,7 +141,7 @@ def _warm_up(config: TrainConfig, bench: CardBench) -> None:
 @contextmanager
 def _arithmetic(bench: CardBench) -> Iterator[None]:
     """In the body torch computes as in the process of a sweep."""
-    with denormals_flushed(), tensor_cores(torch.device(bench.device)):
+    with own_settings(torch.device(bench.device)):
         yield
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -113,7 +113,7 @@ def train(
         lengthen=lengthen,
         watch=watch,
     )
-    with own_settings(run), run.pauses.listening():
+    with own_settings(torch.device("cpu") if run.state is None else run.state.device), run.pauses.listening():
         return run.finish()
 
 
@@ -173,10 +173,9 @@ def _carried_out(
 
 
 @contextmanager
-def own_settings(*runs: Run[Any]) -> Iterator[None]:
-    """In the body denormals are 0, and a card on which one of some runs is computes on its tensor cores."""
-    on_card = [run.state.device for run in runs if run.state is not None and run.state.device.type == "cuda"]
-    with denormals_flushed(), tensor_cores(on_card[0]) if on_card else nullcontext():
+def own_settings(device: torch.device) -> Iterator[None]:
+    """In the body denormals are 0, and a card computes on its tensor cores."""
+    with denormals_flushed(), tensor_cores(device):
         yield
 
 

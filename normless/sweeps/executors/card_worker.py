@@ -139,17 +139,15 @@ def serve(connection: Connection, threads: int, limit: int | None, card: str | N
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
-    from normless.train.arithmetic import tensor_cores
     from normless.train.pauses import on_sigterm
-    from normless.train.training_run import denormals_flushed
+    from normless.train.training_run import own_settings
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     # The parent ends with its daemons instead of waiting for them; loaders of images need processes of their own.
     current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     turns = Turns(Admission(limit, memory_of_card), partial(_report, connection))
     with (
-        denormals_flushed(),
-        tensor_cores(device),
+        own_settings(device),
         on_sigterm(turns.terminate),
         # The other side closes the connection when it ends the process.
         suppress(EOFError, BrokenPipeError, ConnectionResetError),
