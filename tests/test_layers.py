@@ -22,7 +22,7 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 CORE = [
     {"deprecated"},
-    {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage"},
+    {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage", "random_states"},
     {"extras", "arguments"},
     {"registry"},
     {"nn"},
@@ -32,7 +32,7 @@ CORE = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "recomputation", "saving"},
+    {"optim", "probes", "recomputation", "saving", "compilation"},
     {"diagnosis"},
     {"integrations"},
 ]

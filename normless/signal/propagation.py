@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless.errors import MissingValuesError
-from normless.nn import Pointwise
+from normless.nn import Pointwise, ScaledActivation, ShiftedActivation
 from normless.residual.classify import NORMS, window_size
 from normless.residual.steps import Step, Steps
 from normless.signal.moments import (
@@ -177,6 +177,20 @@ def _normalized(p: Propagation, step: Step, x: Moments | None) -> Moments | None
 @rule("activation")
 def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return f"the activation {step.path}" if step.module is None else activated(step.module, x, p.examples)
+
+
+@rule(ShiftedActivation)
+def _shifted(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """φ(s·x + b₁) + b₂: a ReLU stays a ReLU between biases, so that one of rectified inputs passes them on."""
+    module = step.module
+    assert isinstance(module, ShiftedActivation)
+    x = x.times(module.scale) if isinstance(module, ScaledActivation) else x
+    return _plus(activated(module.activation, _plus(x, module.input_bias), p.examples), module.output_bias)
+
+
+def _plus(x: Moments, bias: Tensor | None) -> Moments:
+    """The moments after a bias of one element."""
+    return x if bias is None else replace(x, mean=x.mean + bias.detach().double())
 
 
 @rule(Pointwise)

@@ -97,6 +97,20 @@ def test_the_stream_of_resnet_v1_is_rectified_again_and_again(scheme: str) -> No
     assert np.mean(ratios, axis=0) == pytest.approx(np.ones(3), abs=0.06)
 
 
+def test_scalar_biases_around_activations_are_predicted() -> None:
+    """Fixup's biases away from zero, before and after each ReLU of the stream and the branches."""
+    ratios = []
+    for seed in range(5):
+        torch.manual_seed(seed)
+        model = nl.convert(resnet_cifar(20), "fixup(zero=False)")
+        for name, bias in model.named_parameters():
+            if "relu" in name:
+                nn.init.constant_(bias, -0.2 if name.endswith("input_bias") else 0.3)
+        table = nl.probe(model, torch.randn(16, 3, 12, 12), ["signal"]).signal.head(3)
+        ratios.append([table[side] / table[f"predicted_{side}"] for side in ("sum_second_moment", "branch_variance")])
+    assert np.mean(ratios, axis=0) == pytest.approx(np.ones((2, 3)), abs=0.1)
+
+
 class InPlace(nn.Module):
     """A block of ResNet-V1 as torchvision writes it: the sum and its ReLU overwrite what they read."""
 
