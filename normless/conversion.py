@@ -128,6 +128,7 @@ def _prepared(
             f"{chosen.text!r} would convert only a part of this {type(model).__name__}, since its map left something "
             f"unresolved: {listed}. allow_partial=True converts the rest."
         )
+    mapped = mapped.with_every_norm() if chosen.norms == "all" else mapped
     return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
 
 

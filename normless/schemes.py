@@ -23,6 +23,7 @@ Edits = tuple[Edit, ...]
 # Whether KeepScale comes first: True for fresh weights, `all` for trained ones too.
 KeepingScale = bool | Literal["all"]
 Level = Literal["inner", "outer"]
+Norms = Literal["trunk", "all"]
 
 SCHEMES = Registry[Callable[..., Any]]("scheme")
 """Schemes by name; `SCHEMES.register("mine")` decorates a function that returns edits, or one edit."""
@@ -37,11 +38,14 @@ class Scheme:
         edits: what it does, in order.
         level: which blocks the edits count and change where a global skip path spans others (SRResNet, a U-Net):
             `inner`, those that it spans in its place, or `outer`, it alone.
+        norms: which normalizations the edits remove or replace: those of the `trunk`, or `all`, those too that define
+            an output or compare queries and keys (`ResidualMap.directions`).
     """
 
     text: str
     edits: Edits
     level: Level = "inner"
+    norms: Norms = "trunk"
 
     def extended(self, *edits: Edit) -> Scheme:
         """The same scheme with further edits after its own."""
@@ -56,7 +60,8 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
         name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
             the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
             my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
-        arguments: of the scheme; they replace those in the text. Every scheme takes `level`, see `Scheme`.
+        arguments: of the scheme; they replace those in the text. Every scheme takes `level` and `norms`,
+            see `Scheme`.
 
     Raises:
         ValueError: there is no such scheme or edit, or it does not take an argument or its value.
@@ -77,6 +82,9 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     level = given.pop("level", "inner")
     if level not in get_args(Level):
         raise ValueError(f"The level of a scheme is inner or outer, not {level!r}.")
+    norms = given.pop("norms", "trunk")
+    if norms not in get_args(Norms):
+        raise ValueError(f"The norms of a scheme are trunk or all, not {norms!r}.")
     check_arguments(f"scheme {own}", given, entry)
     made = entry(**given)
     edits = made.edits if isinstance(made, Scheme) else (made,) if isinstance(made, Edit) else made
@@ -87,7 +95,7 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
         if not isinstance(edits[-1], Edit):
             raise ValueError(f"Expected an edit from {term}, got {edits[-1]!r}.")
     unchanged = isinstance(name, str) and not arguments and [first, *further] == terms
-    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), tuple(edits), level)
+    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), tuple(edits), level, norms)
 
 
 parse_scheme = scheme

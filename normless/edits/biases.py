@@ -41,7 +41,7 @@ class ChannelBiases(Edit):
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
-    There is none before the layer that reads the network's input. A skip-path convolution shares the bias before the
+    There is none before the layer that reads the network's input, or a direction, such as unit vectors. A skip-path convolution shares the bias before the
     branch's first weight layer; an identity skip path has none. A bias before or after an activation is part of it;
     before one that is no ReLU, or no module of its own, it is part of the bias of the layer before that. ResNet-110
     gains 218 parameters.
@@ -68,6 +68,9 @@ class ScalarBiases(Edit):
             if _has(surgery, layer, "input_bias"):
                 continue
             source = surgery.input_of(layer)
+            if source is not None and source.kind == "direction":
+                surgery.record(layer.path, f"no bias before it: {source.path} defines what it reads")
+                continue
             if source is not None and (source.path not in inside or _has(surgery, source, "output_bias")):
                 source = None
             self._before(surgery, layer, source)

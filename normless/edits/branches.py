@@ -82,14 +82,16 @@ class RescaleBranches(Edit):
                 if layer.kind != "weight" or layer.gating:
                     continue
                 surgery.once(layer.path)
-                weight = surgery.weight_of(layer)
+                name = surgery.scaling_parameter(layer)
+                weight = surgery.parameter(name)
                 if id(weight) in scaled:  # Two layers share it.
                     continue
                 scaled.add(id(weight))
-                rows = passing_rows(surgery, layer)
+                rows = weight.detach() if name == layer.gamma else passing_rows(surgery, layer)
                 with torch.no_grad():
                     rows.mul_(factor)
-                what = "weight" if rows.shape == weight.shape else "values of its weight"
+                whole = "gain" if name == layer.gamma else "weight"
+                what = whole if rows.shape == weight.shape else "values of its weight"
                 surgery.record(layer.path, f"{what} × {factor:.4g}")
 
 

@@ -58,22 +58,36 @@ class ZeroBranchEnds(Edit):
                 last = surgery.last_weight(block, branch)
                 known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
                 for path in known or [last]:
-                    _zero(surgery, path)
+                    surgery.zero(path)
 
 
 @edit
 class ZeroClassifier(Edit):
     """The classifier starts at zero, so that the initial loss is the log of the number of classes (Fixup, rule 1).
 
-    A weight that embeds the input too, as in language models, stays: at zero it would take the input away.
+    The classifier is the one head (`ResidualMap.heads`) whose outputs are logits. A head that a normalization, a
+    ratio or a product with another output reads stays, since zeros would end its training; so do several heads, as of
+    a detector or a variational autoencoder. A weight that embeds the input too, as in language models, stays: at zero
+    it would take the input away.
     """
 
     def apply(self, surgery: Surgery) -> None:
-        if surgery.map.classifier is None:
+        heads = surgery.map.heads
+        logits = [head.path for head in heads if not head.obstacle]
+        for head in heads:
+            if head.obstacle:
+                surgery.record(head.path, f"stays: {head.obstacle}")
+            elif len(logits) > 1:
+                others = ", ".join(path for path in logits if path != head.path)
+                surgery.record(head.path, f"stays: {others} make outputs too, so that it is not the only classifier")
+        path = surgery.map.classifier
+        if path is None:
             surgery.record("", "it has no classifier, whose weights would become zero")
-            return
-        path = surgery.classifier()
-        _zero(surgery, path, path in surgery.tied_layers())
+        elif not heads or logits == [path]:
+            tied = path in surgery.tied_layers()
+            surgery.zero(path, weight=not tied)
+            if tied:
+                surgery.record(path, _TIED)
 
 
 @edit
@@ -103,15 +117,6 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     if any(layer.kind == "activation" for layer in rest):
         why = ": at γ = 0 the activation between them passes no gradient, and the branch would stay at zero for good"
     return f"the last norm of its branch, {norms[-1].path}, is followed by {end.path}{why}"
-
-
-def _zero(surgery: Surgery, path: str, tied: bool = False) -> None:
-    layer = surgery.get(path)
-    for name in ("bias",) if tied else ("weight", "bias"):
-        parameter = getattr(layer, name, None)
-        if isinstance(parameter, Tensor):
-            nn.init.zeros_(parameter)
-    surgery.record(path, _TIED if tied else "weight = 0")
 
 
 @edit

@@ -148,6 +148,7 @@ class PointwiseNorms(Edit):
         if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
+        _keep_directions(surgery)
         for layer in surgery.norms():
             own = self.attention_alpha if layer.path in attention else None
             self._replace(surgery, layer, float(self.alpha if own is None else own))
@@ -243,6 +244,7 @@ def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> No
 
 def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
     """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    _keep_directions(surgery)
     places = {
         layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
     }
@@ -261,6 +263,12 @@ def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
             _replace_norm(surgery, layer, _identity(surgery, layer))
         surgery.record(layer.path, f"{what} removed")
         surgery.removed.add(layer.path)
+
+
+def _keep_directions(surgery: Surgery) -> None:
+    """Record the normalizations that are not of the trunk, which stay."""
+    for path, reason in surgery.map.directions.items():
+        surgery.record(path, f"stays: {reason}")
 
 
 def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:

@@ -51,6 +51,7 @@ class Surgery:
         edit: the edit that is being applied, for messages.
         removed: paths of the layers that edits removed.
         replaced: paths at which an edit put another module.
+        zeroed: names of the parameters that edits let start at zero.
         changes: what the edits did, in order.
         original_paths: of its modules before the first edit.
         runs: how often each layer ran before the first edit, by path.
@@ -67,6 +68,7 @@ class Surgery:
     edit: object = None
     removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
+    zeroed: set[str] = field(default_factory=set)
     changes: list[Change] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -198,6 +200,31 @@ class Surgery:
     def weight_of(self, layer: Layer) -> nn.Parameter:
         """The weight of a weight layer: the largest of its parameters."""
         return max(map(self.parameter, layer.parameters), key=Tensor.numel)
+
+    def scaling_parameter(self, layer: Layer) -> str:
+        """The name of the parameter to whose scale a weight layer's output is proportional: its weight or gain.
+
+        Refused where the weight is divided by its own norm and has no gain.
+        """
+        weights = [name for name in layer.parameters if name not in layer.shifts]
+        largest = max(weights, key=lambda weight: self.parameter(weight).numel())
+        name = layer.gamma if largest in layer.scale_free else largest
+        if name is None:
+            reason = "its weight is divided by its own norm, so that its scale has no effect and zeros are undefined"
+            raise self.unsupported(layer.path, f"{reason}; skipinit multiplies the branch instead")
+        return name
+
+    def zero(self, path: str, weight: bool = True) -> None:
+        """Let the weight layer at `path` start at zero, its biases too; without `weight` its biases alone."""
+        layer = self.map.by_path[path]
+        if weight and ":" not in path and isinstance(self.get(path), nn.RNNBase):
+            raise self.unsupported(path, "it is a recurrent layer, whose output is not proportional to one weight")
+        scaling = [self.scaling_parameter(layer)] if weight else []
+        for name in (*scaling, *layer.shifts):
+            nn.init.zeros_(self.parameter(name))
+        self.zeroed.update(scaling)
+        if weight:
+            self.record(path, "gain = 0" if scaling == [layer.gamma] else "weight = 0")
 
     def tied_layers(self) -> set[str]:
         """Paths of weight layers whose weight is an embedding's too: to draw or zero it would change the input."""

@@ -89,7 +89,8 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._stack: list[str] = []
         # Tensors computed from weights alone: a standardized weight is no activation.
         self._fixed: dict[int, Tensor] = {id(one): one for one in surgery.model.parameters()}
-        kept = {path.partition(":")[0] for path in surgery.map.norms if path not in surgery.removed}
+        norms = (*surgery.map.norms, *surgery.map.directions)
+        kept = {path.partition(":")[0] for path in norms if path not in surgery.removed}
         changed = tuple(f"{path}." for path in surgery.replaced)
         paths = surgery.original_paths - surgery.replaced - kept
         self._unseen = {path for path in paths if not path.startswith(changed)}

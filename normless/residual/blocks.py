@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import chain
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from normless.lifting import Place
 from normless.residual.graph import Dataflow
 
-Kind = Literal["weight", "norm", "activation", "scale", "dropout"]
+Kind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
 
 
@@ -29,6 +29,9 @@ class Term:
 class Layer:
     """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can change.
 
+    A `direction` is a normalization that is not one of the trunk, since the network returns its result or compares it
+    with another, as an attention compares queries and keys; `reason` says so. No scheme removes it unless asked.
+
     `path` is the module's qualified name, or `MODULE:WHAT` for what a module's forward code does by itself.
     `input` is the path of the layer whose output this one reads unchanged, or None where something else lies
     between (a sum, a pooling, the network's own input). A module that runs several times in one forward pass is
@@ -40,7 +43,8 @@ class Layer:
     False where forward code uses a module's weight without calling the module, as attention does with its output
     projection. `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that
     forward code writes out, empty where one of them cannot be told from others. `offset` is what forward code adds to
-    `gamma`: 1 in norms of γ = 1 + w.
+    `gamma`: 1 in norms of γ = 1 + w. `scale_free` are the parameters whose scale does not matter, since forward code
+    divides each by its own norm.
     """
 
     path: str
@@ -56,6 +60,19 @@ class Layer:
     offset: float = field(default=0.0, compare=False)
     terms: tuple[Term, ...] = field(default=(), compare=False)
     shifts: tuple[str, ...] = field(default=(), compare=False)
+    scale_free: tuple[str, ...] = field(default=(), compare=False)
+    reason: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
+class Head:
+    """A weight layer whose result reaches an output of the network through no other weight layer.
+
+    `obstacle` says why it is not a classifier whose logits may start at zero, and is empty where it is.
+    """
+
+    path: str
+    obstacle: str = ""
 
 
 @dataclass(frozen=True)
@@ -182,7 +199,8 @@ class ResidualMap:
 
     `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
     those inside their branches too. `unresolved` is what could not be placed. `flow` is the dataflow that the map was
-    read from, None for a network that states its structure.
+    read from, None for a network that states its structure. `heads` are the weight layers that make the outputs,
+    where the dataflow is known.
     """
 
     blocks: tuple[ResidualBlock, ...]
@@ -191,6 +209,7 @@ class ResidualMap:
     head_layers: tuple[Layer, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
     flow: Dataflow | None = field(default=None, compare=False, repr=False)
+    heads: tuple[Head, ...] = field(default=(), compare=False)
 
     @property
     def depth(self) -> int:
@@ -229,8 +248,22 @@ class ResidualMap:
         def once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
             return tuple(layer for layer in layers if not layer.call or layer.path not in first)
 
-        outside = (once(self.stem_layers), once(self.trunk_layers), once(self.head_layers))
-        return ResidualMap(tuple(blocks.values()), *outside, unresolved=self.unresolved, flow=self.flow)
+        stem, trunk, head = map(once, (self.stem_layers, self.trunk_layers, self.head_layers))
+        return replace(self, blocks=tuple(blocks.values()), stem_layers=stem, trunk_layers=trunk, head_layers=head)
+
+    def with_every_norm(self) -> ResidualMap:
+        """The map in which normalizations that define outputs or attention logits are norms like any other."""
+
+        def changed(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(changed, value))
+            if isinstance(value, ResidualBlock):
+                return replace(value, **{own.name: changed(getattr(value, own.name)) for own in fields(value)})
+            return replace(value, kind="norm") if isinstance(value, Layer) and value.kind == "direction" else value
+
+        names = ("blocks", "stem_layers", "trunk_layers", "head_layers")
+        layers: dict[str, Any] = {name: changed(getattr(self, name)) for name in names}
+        return replace(self, **layers)
 
     @property
     def stem(self) -> tuple[str, ...]:
@@ -239,7 +272,10 @@ class ResidualMap:
 
     @property
     def classifier(self) -> str | None:
-        """Path of the network's last weight layer after the blocks, or None where there is none."""
+        """Path of the one head whose outputs are logits, else of the last weight layer after the blocks, or None."""
+        logits = [head.path for head in self.heads if not head.obstacle]
+        if len(logits) == 1:
+            return logits[0]
         layers = self.head_layers if self.blocks else self.stem_layers
         return next(reversed(_paths(layers, "weight")), None)
 
@@ -272,6 +308,11 @@ class ResidualMap:
             give("down", block.skip_layers)
             give("other" if ends else "last", block.after_sum)
         return roles
+
+    @cached_property
+    def directions(self) -> dict[str, str]:
+        """By path the normalizations that are not of the trunk, and why no scheme removes them unless asked."""
+        return {layer.path: layer.reason for layer in self.layers() if layer.kind == "direction"}
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:
@@ -324,6 +365,8 @@ class ResidualMap:
             "stem": list(self.stem),
             "blocks": [plain(block) for block in self.blocks],
             "norms": dict(self.norms),
+            "directions": dict(self.directions),
+            "heads": {head.path: head.obstacle for head in self.heads},
             "classifier": self.classifier,
             "unresolved": [{"path": item.path, "reason": item.reason} for item in self.unresolved],
         }

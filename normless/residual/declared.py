@@ -232,6 +232,7 @@ class StructureReader:
             step = Step("factor", (at,), total, (path,))
         elif (layer := layer_of(path, part, source)) is not None:
             assert layer.kind != "scale"
+            assert layer.kind != "direction"
             step = Step(layer.kind, (at,), path, layer.parameters, part, shifts=layer.shifts)
         elif isinstance(part, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
             step = Step("greatest", (at,), module=part, size=sqrt(window_size(part)))

@@ -23,7 +23,8 @@ class Fixed:
     """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
 
     `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added;
-    `is_parameter` that it is a parameter as it is.
+    `is_parameter` that it is a parameter as it is; `degrees` how it scales with each parameter, 0 for one that is
+    divided by its own norm (see `degrees_of`).
     """
 
     parameters: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class Fixed:
     rooted: bool = False
     offset: float = 0.0
     is_parameter: bool = False
+    degrees: tuple[tuple[str, float], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)

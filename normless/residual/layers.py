@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from torch import nn
 
@@ -16,6 +17,7 @@ from normless.residual.classify import computed_kind, describe, gamma_of, kind_o
 from normless.residual.formulas import Formula, written_norm
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import ACTIVATION, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
+from normless.residual.outputs import reason_to_keep
 
 # The number by which an exported graph tells calls of one function apart: relu_1.
 _COUNTED = re.compile(r"_\d+$")
@@ -41,6 +43,10 @@ class Names:
     def weight_of(self, parameters: tuple[str, ...]) -> str:
         """The largest of some parameters, by its first name: the weight among a layer's."""
         return self.parameter(max(parameters, key=lambda name: self.parameters[name].numel()))
+
+    def window(self, parameters: tuple[str, ...]) -> int:
+        """The number of positions that a layer's weight spans: 1 but for a convolution of a larger kernel."""
+        return prod(max((self.parameters[name].shape for name in parameters), key=len, default=())[2:])
 
     def gain_of(self, operation: Operation) -> str | None:
         """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
@@ -69,6 +75,7 @@ class Layers:
         self.owner: dict[int, LayerRun] = {}
         self._no_layers: set[int] = set()
         self._formulas: dict[int, Formula] = {}
+        self._lengths: list[tuple[Operation, Formula]] = []
         self._modules = self.names.modules
         kinds = ((path, kind_of(module)) for path, module in self._modules.items())
         self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
@@ -85,6 +92,7 @@ class Layers:
         for run in self.runs:
             run.operations.sort()
             run.layer = self._described(run)
+        self._find_directions()
         self.runs.sort(key=lambda run: run.operations[0])
 
     def kind(self, index: int) -> Kind | None:
@@ -143,6 +151,24 @@ class Layers:
             self._formulas[index] = formula
         else:
             self._no_layers.update(formula.operations)
+            self._lengths.append((operation, formula))
+
+    def _find_directions(self) -> None:
+        """Set apart the normalizations that are not of the trunk, also those of a formula that is x / |x| alone."""
+        for run in self.runs:
+            if run.layer.kind == "norm":
+                gamma = run.layer.gamma
+                has_vector = gamma is not None and self.names.parameters[gamma].numel() > 1
+                reason = reason_to_keep(self.flow, self.kind, run.operations, has_vector)
+                run.layer = replace(run.layer, kind="direction", reason=reason) if reason else run.layer
+        for operation, formula in self._lengths:
+            reason = reason_to_keep(self.flow, self.kind, formula.operations, has_vector=False)
+            if reason and self.owner.keys().isdisjoint(formula.operations):
+                path = self._place_in(self.names.canonical(operation.module), "direction", operation.call)
+                for part in formula.operations:
+                    self._give(part, path, "direction", formula.quotient)
+                run = self.owner[formula.quotient]
+                run.layer = replace(self._described(run), reason=reason)
 
     def _give_terms(self) -> None:
         """Give written norms what removing them takes out of forward code; nothing where a place does more than that.
@@ -268,5 +294,13 @@ class Layers:
             or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
             offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),
+            scale_free=tuple(self.names.parameter(name) for name in _scale_free(operations[0]))
+            if kind == "weight"
+            else (),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),
         )
+
+
+def _scale_free(operation: Operation) -> list[str]:
+    """The parameters that an operation reads divided by their own norm."""
+    return [name for fixed in operation.fixed for name, degree in fixed.degrees if degree == 0]

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Node
 
+from normless.residual.degrees import Degrees, degrees_of
 from normless.residual.exporting import FOLLOWS_VALUES, PLACE
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import LAYOUT
@@ -63,7 +64,8 @@ class _Reader:
                 if isinstance(node.meta.get("val"), Tensor):
                     self._append(node, "input")
             elif node.name in parameters:
-                self.fixed[node] = Fixed((parameters[node.name],), is_parameter=True)
+                name = parameters[node.name]
+                self.fixed[node] = Fixed((name,), is_parameter=True, degrees=((name, 1.0),))
             elif node.name in buffers:
                 self.fixed[node] = Fixed(buffers=(buffers[node.name],))
             else:
@@ -141,6 +143,7 @@ class _Reader:
                 random=name in _RANDOM or any(source.random for source in fixed),
                 rooted=name in _ROOT or any(source.rooted for source in fixed),
                 offset=sum(numbers) + sum(source.offset for source in fixed),
+                degrees=self._degrees(node, name) if parameters else (),
             )
             return
         # Export marks the second call of a module by `@1`.
@@ -160,6 +163,16 @@ class _Reader:
         )
         if in_place:
             self._write(node)
+
+    def _degrees(self, node: Node, name: str) -> tuple[tuple[str, float], ...]:
+        """How a tensor computed from parameters alone scales with each of them."""
+
+        def read(argument: Any) -> Degrees | None:
+            return dict(self.fixed[argument].degrees) if argument in self.fixed else None
+
+        if name == "getitem" and node.args[1] == 0 and operation_name(cast(Node, node.args[0])) == "var_mean":
+            name = "var"
+        return tuple(degrees_of(name, node.args, read, name in LAYOUT).items())
 
     def _write(self, node: Node) -> None:
         """Let a new tensor that a node writes into, perhaps through views, be what the node returns from here on."""

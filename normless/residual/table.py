@@ -22,6 +22,8 @@ ARROW = f"{GLUE}→ "
 def format_map(residual_map: ResidualMap) -> str:
     """How many blocks, the table of them, and what could not be placed."""
     parts = [f"{residual_map.depth} residual blocks", format_blocks(residual_map)]
+    if residual_map.directions:
+        parts += ["norms that are not of the trunk", *map(": ".join, residual_map.directions.items())]
     if residual_map.unresolved:
         parts += ["unresolved", *(f"  {item}" for item in residual_map.unresolved)]
     return "\n".join(parts)

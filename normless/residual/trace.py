@@ -11,10 +11,11 @@ from typing import Any
 from torch import nn
 
 from normless.nn import ResidualSum
-from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.blocks import Head, Layer, ResidualBlock, ResidualMap, Site
 from normless.residual.exporting import exported
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
+from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import read_dataflow
 from normless.residual.sums import Sum, SumFinder, main_path, passed_on
@@ -75,7 +76,17 @@ class _Tracer:
             self._levels[at] = 1 + max(before, default=0)
         mapped = [self._block(block, names) for block in outer]
         whole = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
-        return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow)
+        return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow, heads=self._heads(whole))
+
+    def _heads(self, whole: ResidualMap) -> tuple[Head, ...]:
+        """The heads among the layers after the blocks, or of a network without blocks among all."""
+        after = whole.head_layers if whole.blocks else whole.stem_layers
+        runs = [run for run in self.layers.runs if run.layer in after and run.layer.kind == "weight"]
+        return heads_of(
+            self.flow,
+            self.layers.kind,
+            ((run.layer.path, run.operations, self.layers.names.window(run.layer.parameters)) for run in runs),
+        )
 
     def _paths(self, total: Sum) -> _Block:
         branches = [sorted({*path, *self._side_inputs(path, total)}) for path in self._branches[total.at]]

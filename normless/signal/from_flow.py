@@ -130,9 +130,8 @@ class _Reader:
             return Step("factor", reads, layer.path, layer.parameters, call=layer.call)
         share = self._inside(operation) if layer.kind == "weight" and operation.name in CONVOLUTION else 1.0
         reads, called = reads if layer.kind == "dropout" else reads[:1], module if layer.called else None
-        return Step(
-            layer.kind, reads, layer.path, layer.parameters, called, share, call=layer.call, shifts=layer.shifts
-        )
+        kind = "norm" if layer.kind == "direction" else layer.kind
+        return Step(kind, reads, layer.path, layer.parameters, called, share, call=layer.call, shifts=layer.shifts)
 
     def _inside(self, operation: Operation) -> float:
         """The share of a convolution's taps that lie inside its input, not on the zeros around it."""

@@ -1,0 +1,229 @@
+"""What a network returns: normalizations that define its outputs, and the weight layers that make them, its heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Literal
+
+from normless.residual.blocks import Head, Kind
+from normless.residual.graph import Dataflow, Operation
+from normless.residual.operations import (
+    ATTENTION,
+    BATCH_NORM,
+    LAYOUT,
+    NORM,
+    REDUCTION,
+    ROOT,
+    SOFTMAX,
+)
+
+# Which kind of layer an operation belongs to.
+KindAt = Callable[[int], Kind | None]
+# What follows a product of two activations.
+Use = Literal["attention", "output", "weights"]
+
+_PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "mv", "dot"}
+_OF_CHANNELS = BATCH_NORM | {"group_norm", "native_group_norm", "instance_norm"}
+_LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
+# Steps between attention weights and their product with values.
+_OF_WEIGHTS = LAYOUT | {
+    "dropout",
+    "native_dropout",
+    "mul",
+    "div",
+    "expand",
+    "slice",
+    "select",
+    "masked_fill",
+    "where",
+}
+# They read logits of zero, and return a gradient that is not zero.
+_READS_LOGITS = (
+    LAYOUT
+    | SOFTMAX
+    | {
+        "log_softmax", "_log_softmax", "sigmoid", "log_sigmoid", "softplus", "exp", "logsumexp", "add", "sub", "rsub",
+        "neg", "mean", "sum", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "narrow",
+        "cat", "stack", "index", "index_select", "gather", "expand", "repeat", "dropout", "native_dropout", "where",
+        "masked_fill", "clone", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
+        "upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d", "cross_entropy_loss", "nll_loss",
+        "nll_loss_nd", "nll_loss2d", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss",
+        "huber_loss", "argmax", "topk", "max", "amax",
+    }
+)  # fmt: skip
+
+
+def reason_to_keep(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], has_vector: bool) -> str:
+    """Say why a normalization is not one of the trunk, or return an empty text where it is.
+
+    A normalization of the trunk is read by a layer with weights, which could absorb a change of its scale, or by
+    another normalization. One that the network returns, or of whose result a similarity is made, defines what these
+    mean: its scale is not arbitrary.
+
+    Args:
+        flow: the dataflow.
+        kind_at: gives the kind of the layer of an operation.
+        operations: those of the normalization.
+        has_vector: whether it multiplies by a learned vector, γ, which absorbs a change of scale at an output.
+    """
+    if not _is_of_examples(flow, operations):
+        return ""
+    reach = _Reach(flow, kind_at, operations)
+    uses = {use for product in reach.products for use in reach.uses_of(product)}
+    if not has_vector and (reach.returned or (uses == {"output"} and not reach.absorbed)):
+        return "it defines an output of the network, and no layer after it could absorb its scale"
+    if reach.absorbed or not uses:
+        return ""
+    if "attention" in uses:
+        return "an attention compares what it returns, as queries or keys"
+    return "a similarity compares what it returns" if "output" in uses or not has_vector else ""
+
+
+def heads_of(flow: Dataflow, kind_at: KindAt, layers: Iterable[tuple[str, Sequence[int], int]]) -> tuple[Head, ...]:
+    """The heads among weight layers, each given as its path, the operations of a run, and the positions it reads.
+
+    A convolution over several positions returns an image rather than logits.
+    """
+    heads: dict[str, str] = {}
+    for path, operations, window in layers:
+        reach = _Reach(flow, kind_at, operations, through_norms=True)
+        if reach.returned:
+            image = f"it is a convolution over {window} positions, which returns an image" if window > 1 else ""
+            heads[path] = heads.get(path) or image or _obstacle(flow, kind_at, operations, reach)
+    return tuple(Head(path, obstacle) for path, obstacle in heads.items())
+
+
+class _Reach:
+    """What reads the result of some operations, up to the weight layers that absorb its scale, and normalizations.
+
+    Attributes:
+        seen: the operations that read it, in execution order.
+        returned: whether the network returns it.
+        absorbed: whether a weight layer or a normalization reads it.
+        products: the products with another activation in which it is compared.
+    """
+
+    def __init__(
+        self, flow: Dataflow, kind_at: KindAt, operations: Sequence[int], through_norms: bool = False
+    ) -> None:
+        self.flow, self.kind_at, self.through_norms = flow, kind_at, through_norms
+        self.start, own = operations[-1], {*operations}
+        self.returned, self.absorbed = self.start in flow.outputs, False
+        self.products: list[int] = []
+        pending, seen = [self.start], set[int]()
+        while pending:
+            at = pending.pop()
+            for reader in set(flow.consumers[at]) - seen - own:
+                seen.add(reader)
+                if self._passes(at, reader):
+                    pending.append(reader)
+                    self.returned |= reader in flow.outputs
+        self.seen = sorted(seen)
+
+    def _passes(self, at: int, reader: int) -> bool:
+        """Whether the scale of what an operation returns is still that of what its reader returns."""
+        kind = self.kind_at(reader)
+        ends = kind in ("norm", "direction") and not self.through_norms
+        if ends or (kind == "weight" and not is_scale_free(self.flow[reader])) or self._is_residual(at, reader):
+            self.absorbed = True
+            return False
+        if self._compares(at, reader):
+            self.products.append(reader)
+            return self.through_norms
+        return True
+
+    def _is_residual(self, at: int, reader: int) -> bool:
+        """Whether it is added to what weight layers make of it."""
+        operation = self.flow[reader]
+        others = [parent for parent in operation.parents if parent != at] if operation.name in {"add", "sub"} else []
+        return any(
+            self.flow.depends(other, self.start)
+            and any(self.kind_at(inside) == "weight" for inside in self.flow.between(self.start, other))
+            for other in others
+        )
+
+    def _compares(self, at: int, reader: int) -> bool:
+        """Whether an operation multiplies it with another activation of the network's own and sums over features."""
+        operation = self.flow[reader]
+        if operation.name in ATTENTION:
+            return at in operation.parents[:2]
+        others = [parent for parent in operation.parents if parent != at] or [at]
+        is_product = operation.name in _PRODUCTS and not operation.parameters
+        return is_product and not any(map(self._averages, others))
+
+    def _averages(self, at: int) -> bool:
+        """Whether an operand holds the weights of an average: of an attention, or of a graph that is given."""
+        if not any(self.flow[before].parameters for before in range(at + 1) if self.flow.depends(at, before)):
+            return True
+        while self.flow[at].name in _OF_WEIGHTS and self.flow[at].parents:
+            at = self.flow[at].parents[0]
+        return self.flow[at].name in SOFTMAX
+
+    def uses_of(self, product: int) -> Iterator[Use]:
+        """What becomes of a product: the weights of an attention, an output, or the input of weight layers."""
+        if self.flow[product].name in ATTENTION:
+            yield "attention"
+            return
+        pending, seen = [product], {product}
+        while pending:
+            at = pending.pop()
+            if self.flow[at].name in SOFTMAX:
+                yield "attention"
+                continue
+            if at in self.flow.outputs:
+                yield "output"
+            for reader in set(self.flow.consumers[at]) - seen:
+                seen.add(reader)
+                if self.kind_at(reader) == "weight":
+                    yield "weights"
+                else:
+                    pending.append(reader)
+
+
+def is_scale_free(operation: Operation) -> bool:
+    """Whether the weight of a layer's operation is divided by its own norm, and has no gain to absorb a scale."""
+    weights = [fixed for fixed in operation.fixed if not {*operation.added}.issuperset(fixed.parameters)]
+    degrees = [degree for fixed in weights for _, degree in fixed.degrees]
+    return bool(degrees) and all(degree == 0 for degree in degrees)
+
+
+def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
+    """Whether a normalization takes the statistics of each example's features alone."""
+    for operation in map(flow.__getitem__, operations):
+        if operation.name in _OF_CHANNELS or any(fixed.buffers and fixed.rooted for fixed in operation.fixed):
+            return False
+        if operation.name in REDUCTION | _LENGTHS and operation.parents:
+            axes = len(flow[operation.parents[0]].shape or ())
+            place = 2 if operation.name in _LENGTHS else 1
+            given = operation.arguments[place] if len(operation.arguments) > place else None
+            reduced = (given,) if isinstance(given, int) else given if isinstance(given, tuple) else range(axes)
+            if axes > 1 and any(isinstance(axis, int) and axis % axes == 0 for axis in reduced):
+                return False
+    return True
+
+
+def _obstacle(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], reach: _Reach) -> str:
+    """Why a head is not a classifier that may start at zero."""
+    if any(degree == 0 for fixed in flow[operations[0]].fixed for _, degree in fixed.degrees):
+        return "its weight is divided by its own norm, which zeros leave undefined"
+    inside = {*operations, *reach.seen}
+    objections = (_objection(flow, kind_at, at, inside) for at in reach.seen)
+    return next(filter(None, objections), "")
+
+
+def _objection(flow: Dataflow, kind_at: KindAt, at: int, inside: set[int]) -> str:
+    """Why an operation that reads what is made of a head, the operations `inside`, could not read zeros."""
+    operation = flow[at]
+    own = [operand in inside for operand in operation.operands]
+    name = operation.name
+    if kind_at(at) in ("norm", "direction") or name in NORM | ROOT:
+        return f"a normalization reads it ({name}), which divides by its length"
+    if name in _PRODUCTS | ATTENTION and len(operation.parents) > 1:
+        return f"a product with another output reads it ({name}), which zeros would keep at zero"
+    if name == "mul" and own.count(True) > 1:
+        return "its outputs are multiplied with each other, and the gradient of that is zero at zero"
+    if name == "div" and own[1:] == [True]:
+        return "it is the divisor of a ratio"
+    if kind_at(at) == "weight" or name in _READS_LOGITS or name in ("mul", "div"):
+        return ""
+    return f"{name} reads it, so that it does not return logits"
