@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from normless.arguments import carry_inputs, forward_arguments
 from normless.edits import Change, Surgery
+from normless.edits.liveness import check_life
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
 from normless.garbage import uncollected
@@ -53,7 +54,8 @@ def convert(
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
-        UnsupportedEditError: the network offers no place for an edit of the scheme.
+        UnsupportedEditError: the network offers no place for an edit of the scheme, or after it its outputs or
+            gradients on the example inputs are not finite, or parameters that had a gradient have none any more.
         UnresolvedStructureError: its residual structure could not be read, or, without `allow_partial`, not all of
             it, or a norm still runs after the conversion, in training or in evaluation.
         ValueError: the scheme's name or arguments are unknown.
@@ -65,6 +67,7 @@ def convert(
         if inputs or kwargs:
             if chosen.edits:
                 verify(surgery, allow_partial)
+                check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
     keep_when_saved(surgery.model)

@@ -55,6 +55,10 @@ class EvaluationOnlyWarning(UserWarning):
     """A conversion was verified in evaluation mode only, since no training pass runs on the example inputs."""
 
 
+class UnstableConversionWarning(UserWarning):
+    """Signals of a converted network grow over depth until they are not finite; the message names the place."""
+
+
 class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
 

@@ -205,7 +205,7 @@ def fixup(
     gain: float = 1.0, rescale: bool = True, zero: bool = True, multiplier: bool = True, biases: bool = True
 ) -> Edits:
     """Scaled branches, zero ends, multipliers and biases (Zhang et al. 2019, section 3, rules 1 to 3, equation 5)."""
-    chosen: Edits = (edits.RemoveNorms(),)
+    chosen: Edits = (edits.RemoveNorms(), edits.ResetBranchFactors())
     if rescale:
         chosen += (edits.RescaleBranches(gain),)
     if zero:
@@ -238,7 +238,7 @@ deepnorm = SCHEMES.register("deepnorm")(edits.DeepNorm)
 @SCHEMES.register()
 def t_fixup() -> Edits:
     """Transformers without norms or warm-up (Huang et al. 2020, T-Fixup, section 3.2)."""
-    return (edits.RemoveNorms(), edits.TFixup())
+    return (edits.RemoveNorms(), edits.ResetBranchFactors(), edits.TFixup())
 
 
 @SCHEMES.register()
@@ -254,13 +254,13 @@ def dyt(alpha: float = 0.5, attention_alpha: float | None = None) -> Edits:
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
     """
-    return (edits.PointwiseNorms("tanh", alpha, attention_alpha),)
+    return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha))
 
 
 @SCHEMES.register()
 def derf(alpha: float = 0.5, shift: float = 0.0) -> Edits:
     """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers)."""
-    return (edits.PointwiseNorms("erf", alpha, shift=shift),)
+    return (edits.ResetBranchFactors(), edits.PointwiseNorms("erf", alpha, shift=shift))
 
 
 layer_norm_scaling = SCHEMES.register("layer_norm_scaling")(edits.LayerNormScaling)

@@ -7,6 +7,7 @@ from normless.edits.branches import BranchMultiplier as BranchMultiplier
 from normless.edits.branches import LayerScale as LayerScale
 from normless.edits.branches import RemoveBranches as RemoveBranches
 from normless.edits.branches import RescaleBranches as RescaleBranches
+from normless.edits.branches import ResetBranchFactors as ResetBranchFactors
 from normless.edits.branches import ScaleBranches as ScaleBranches
 from normless.edits.branches import ScaleSums as ScaleSums
 from normless.edits.deepnorm import Admin as Admin

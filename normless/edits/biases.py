@@ -41,10 +41,10 @@ class ChannelBiases(Edit):
 class ScalarBiases(Edit):
     """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
 
-    There is none before the layer that reads the network's input, or a direction, such as unit vectors. A skip-path convolution shares the bias before the
-    branch's first weight layer; an identity skip path has none. A bias before or after an activation is part of it;
-    before one that is no ReLU, or no module of its own, it is part of the bias of the layer before that. ResNet-110
-    gains 218 parameters.
+    There is none before a layer that reads the network's input or a direction, such as unit vectors. A skip-path
+    convolution shares the bias before the branch's first weight layer; an identity skip path has none. A bias before
+    or after an activation is part of it; before one that is not a ReLU, or not a module of its own, it is part of the
+    bias of the layer before that. ResNet-110 gains 218 parameters.
     """
 
     def apply(self, surgery: Surgery) -> None:

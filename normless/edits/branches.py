@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from math import sqrt
 from typing import Literal
 
@@ -14,7 +15,7 @@ from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
-from normless.residual import ResidualBlock
+from normless.residual import Layer, ResidualBlock
 
 
 @edit
@@ -36,6 +37,10 @@ class BranchMultiplier(Edit):
             raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
         value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
         for block in surgery.blocks():
+            for layer in surgery.left(block.branch_layers, "scale") if value == 0 else ():
+                # Of two factors of zero neither gets a gradient.
+                if layer.gamma is not None and not surgery.is_meta and not surgery.parameter(layer.gamma).any():
+                    reset_factor(surgery, layer, math.ulp(0.0))
             _multiply(surgery, block, "multiplier", one_element(value))
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
@@ -54,6 +59,39 @@ class LayerScale(Edit):
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
             _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
+
+
+@edit
+class ResetBranchFactors(Edit):
+    """Learned factors of branches that start near zero, as a layer scale of 1e-6, start at 1.
+
+    A scheme that sets the scale of branches by their weights, or leaves norms out that would restore it, needs
+    branches whose outputs are not multiplied by a tiny number. A factor counts where all of its elements are equal,
+    as before training. A constant that is as small is refused, since no edit of weights changes it.
+
+    Args:
+        smallest: the smallest |factor| that stays.
+    """
+
+    smallest: float = 0.01
+
+    def apply(self, surgery: Surgery) -> None:
+        for block in surgery.map.walk():
+            if abs(block.factor) < self.smallest:
+                reason = f"its branch is multiplied by {block.factor:.4g}, a constant; take that out of the network"
+                raise surgery.unsupported(block.name, f"{reason}, since the scheme sets the scale of the branch")
+            for layer in surgery.left(block.branch_layers, "scale"):
+                if layer.gamma is not None and not layer.gating:
+                    reset_factor(surgery, layer, self.smallest)
+
+
+def reset_factor(surgery: Surgery, layer: Layer, smallest: float) -> None:
+    """Let a learned factor of a branch that starts below `smallest`, the same for all channels, start at 1."""
+    factor = surgery.parameter(str(layer.gamma)).detach()
+    start = factor.flatten()[:1]
+    if factor.numel() and bool((factor == start).all()) and abs(float(start)) < smallest:
+        factor.fill_(1)
+        surgery.record(layer.path, f"factor of the branch {float(start):.4g} → 1")
 
 
 @edit

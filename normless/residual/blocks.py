@@ -110,17 +110,18 @@ class ResidualBlock:
     each, in the order of the additions. `inner` are the blocks inside the branch, whose layers are among
     `branch_layers` too. `chain` is `m`, or None if all weight layers of the branch are in series.
 
-    `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read
-    them (the shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers
-    after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds,
-    None for an operator in forward code. `ends_in_layer` says whether the sum adds the output of the branch's last
-    layer as it is, with no gating, dropout or pooling in between. `sites` are the additions in forward code that
-    join branches to the skip path, a single one in x + (f(x) + g(x)); none where a module adds, or an operator that
-    does not add two tensors (a sum over a stack). `ends` has for each branch the last weight layer, norm or
-    activation with nothing but factors after it (layer scale, dropout), or None; `last_weights` has the weight
-    layers that it ends in, several after a concatenation, where they are known. `is_global` says that blocks follow
-    one another inside the branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of the
-    block among all blocks in series, where it is known. All other tuples are in execution order.
+    `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read them (the
+    shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers after its sum: the
+    ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds, None for an operator in
+    forward code. `ends_in_layer` says whether the sum adds the output of the branch's last layer as it is, with no
+    gating, dropout or pooling in between. `sites` are the additions in forward code that join branches to the skip
+    path, a single one in x + (f(x) + g(x)); none where a module adds, or an operator that does not add two tensors (a
+    sum over a stack). `ends` has for each branch the last weight layer, norm or activation with nothing but factors
+    after it (layer scale, dropout), or None; `last_weights` has the weight layers that it ends in, several after a
+    concatenation, where they are known. `factor` is the product of the constants by which forward code multiplies
+    what they return, of several branches the smallest. `is_global` says that blocks follow one another inside the
+    branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in
+    series, where it is known. All other tuples are in execution order.
     """
 
     name: str
@@ -137,6 +138,7 @@ class ResidualBlock:
     sites: tuple[Site, ...] = field(default=(), compare=False)
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
     last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
+    factor: float = field(default=1.0, compare=False)
     is_global: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
 

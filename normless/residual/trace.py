@@ -13,6 +13,7 @@ from torch import nn
 from normless.nn import ResidualSum
 from normless.residual.blocks import Head, Layer, ResidualBlock, ResidualMap, Site
 from normless.residual.exporting import exported
+from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outputs import heads_of
@@ -140,6 +141,7 @@ class _Tracer:
             sites=self._sites(block.sum),
             ends=tuple(map(self._linear_end, block.sum.branches, block.branches)),
             last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
+            factor=min(map(self._constant, block.sum.branches, block.branches), key=abs),
             levels=(self._levels[block.sum.at],),
             is_global=any(
                 self.flow.depends(later.sum.fork, earlier.sum.at) for earlier, later in pairwise(block.inner)
@@ -158,6 +160,24 @@ class _Tracer:
         end = self.flow.source(end, passes)
         run = self.layers.owner.get(end) if end in path else None
         return run.layer if run is not None and run.layer.kind not in ("scale", "dropout") else None
+
+    def _constant(self, end: int, path: list[int]) -> float:
+        """The product of the constants between the last layer of a branch and the sum."""
+        product, at = 1.0, end
+        while at in path and len(self.flow[at].parents) == 1 and self.layers.kind(at) in (None, "scale", "dropout"):
+            operation = self.flow[at]
+            values = [*operation.numbers, *(self._stored(fixed) for fixed in operation.fixed)]
+            if operation.name in ("mul", "div") and values and values[0]:
+                product *= values[0] if operation.name == "mul" else 1 / values[0]
+            at = operation.parents[0]
+        return product
+
+    def _stored(self, fixed: Fixed) -> float:
+        """The value of a buffer of one element; 1 for what is learned, of several elements or computed."""
+        if fixed.parameters or len(fixed.buffers) != 1 or fixed.rooted:
+            return 1.0
+        value = self.model.get_buffer(fixed.buffers[0])
+        return float(value) if value.numel() == 1 and not value.is_meta else 1.0
 
     def _last_weights(self, end: int, path: list[int]) -> tuple[Layer, ...]:
         """The weight layers that a branch ends in: several where it concatenates or adds what they return."""

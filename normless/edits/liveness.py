@@ -1,0 +1,220 @@
+"""Backward passes of the converted network: outputs and gradients are finite, and what was trained still is."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, is_dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from normless.arguments import applied
+from normless.edits.surgery import Surgery
+from normless.errors import UnstableConversionWarning, UnsupportedEditError
+from normless.lifting import followed, running
+from normless.nn import ResidualSum, ScalarAffine
+
+# Signals of this size come from growth over depth, which is a finding of a diagnosis and no fault of an edit.
+_GROWN, _SHRUNK = 1e12, 1e-25
+# What depends on these selects layers by values, so that a layer without a gradient may have one on other examples.
+_SELECT = {"topk", "argmax", "sort", "argsort", "multinomial", "one_hot"}
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """One forward and backward pass: whether outputs are finite, and the largest |gradient| of each parameter."""
+
+    finite: bool
+    gradients: dict[str, float]
+
+    def alive(self, name: str) -> bool:
+        """Whether a parameter has a gradient that is not zero."""
+        return self.gradients.get(name, 0.0) != 0
+
+    @property
+    def shrinks(self) -> bool:
+        """Whether gradients fall over depth so far that they may be zero in their number format."""
+        return any(0 < gradient < _SHRUNK for gradient in self.gradients.values())
+
+
+def check_life(surgery: Surgery, original: nn.Module | None) -> None:
+    """Check by passes on the surgery's inputs that outputs and gradients are finite, and that nothing died.
+
+    What starts at zero is opened step by step: a parameter of zero whose gradient is not zero counts as trained.
+
+    Args:
+        surgery: the network after the edits.
+        original: the network before them; without it what had no gradient before is not known, and passes for dead
+            only where zeros of the edits hold each other at zero.
+
+    Raises:
+        UnsupportedEditError: outputs or gradients are not finite and were before, or parameters have no gradient, nor
+            will ever have one, and had one before; names the module.
+    """
+    if surgery.is_meta:
+        return
+    network = f"converted {type(surgery.model).__name__}"
+    with _openable(surgery) as closed:
+        while True:
+            passed = _passed(surgery, surgery.model, training=False)
+            if passed is None:
+                return
+            _check_finite(surgery, passed, original, network, training=False)
+            opened = [name for name in closed if passed.alive(name)]
+            for name in opened:
+                closed.pop(name).open()
+            if not opened:
+                break
+        held = [*closed]
+        for name in held:
+            closed[name].open()
+        passed = _passed(surgery, surgery.model, training=False) if held else passed
+        if passed is None:
+            return
+        saddles = [name for name in held if passed.alive(name)]
+        if saddles:
+            raise UnsupportedEditError(
+                f"In the {network} {', '.join(saddles[:3])} would start at zero and never get a gradient, since "
+                "another zero follows on the same branch. Leave out one of the two edits."
+            )
+        _check_dead(surgery, passed, original, network)
+    trained = _passed(surgery, surgery.model, training=True)
+    if trained is not None:
+        _check_finite(surgery, trained, original, network, training=True)
+
+
+@dataclass
+class _Closed:
+    """A parameter that edits let start at zero, and the values with which a branch is open."""
+
+    parameter: Tensor
+    values: Tensor
+
+    def open(self) -> None:
+        """Give the parameter its values."""
+        self.parameter.data.copy_(self.values)
+
+
+@contextmanager
+def _openable(surgery: Surgery) -> Iterator[dict[str, _Closed]]:
+    """The parameters that edits let start at zero, by name; afterwards each is zero again."""
+    generator = torch.Generator().manual_seed(0)
+    closed: dict[str, _Closed] = {}
+    parameter: Tensor
+    for path, module in surgery.model.named_modules():
+        multiplier = module.multiplier if isinstance(module, (ScalarAffine, ResidualSum)) else None
+        if isinstance(multiplier, Tensor) and not multiplier.any():
+            closed[f"{path}.multiplier".lstrip(".")] = _Closed(multiplier, torch.ones_like(multiplier))
+    for name, parameter in surgery.model.named_parameters():
+        if name in surgery.zeroed and not parameter.any():
+            spread = max(parameter[0].numel(), 1) ** -0.5 if parameter.dim() > 1 else 1.0
+            values = torch.randn(parameter.shape, generator=generator) * spread
+            closed[name] = _Closed(parameter, values.to(parameter))
+    zeros = [entry.parameter for entry in closed.values()]
+    try:
+        yield closed
+    finally:
+        for parameter in zeros:
+            parameter.data.zero_()
+
+
+def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
+    """A pass with a fixed random weighting of all outputs as its loss; None where it offers no gradients."""
+    names, parameters = [], []
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            names.append(name)
+            parameters.append(parameter)
+    try:
+        with running(model, training), torch.enable_grad():
+            returned = _tensors(applied(model, *surgery.inputs, **surgery.kwargs))
+            outputs = [output for output in returned if output.requires_grad]
+            if not outputs or not parameters:
+                return None
+            generator = torch.Generator().manual_seed(1)
+            reals = [torch.view_as_real(output) if output.is_complex() else output for output in outputs]
+            terms = [real * torch.randn(real.shape, generator=generator).to(real) for real in reals]
+            loss = torch.stack([term.double().sum() for term in terms]).sum()
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    except (RuntimeError, ValueError, NotImplementedError):
+        # It does not run in this mode, which `verify` has said, or its backward pass is not implemented.
+        return None
+    sizes = {
+        name: 0.0 if gradient is None else float(gradient.detach().abs().max()) if gradient.numel() else 0.0
+        for name, gradient in zip(names, gradients, strict=True)
+    }
+    return _Pass(all(bool(torch.isfinite(output).all()) for output in outputs), sizes)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    """The floating-point tensors of an output of any structure."""
+    for leaf in tree_leaves(value):
+        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
+            yield leaf
+        elif is_dataclass(leaf):
+            yield from _tensors(list(vars(leaf).values()))
+
+
+def _check_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> None:
+    broken = [name for name, gradient in passed.gradients.items() if not isfinite(gradient)]
+    if passed.finite and not broken:
+        return
+    before = None if original is None else _passed(surgery, original, training)
+    if before is not None and not before.finite:
+        return
+    mode = "training" if training else "evaluation"
+    path, size = _first_not_finite(surgery, training) if not passed.finite else (broken[-1].rpartition(".")[0], 0.0)
+    what = "The outputs" if not passed.finite else "Gradients"
+    sentence = f"{what} of the {network} are not finite in {mode} mode on the example inputs, first at {path}"
+    grown = max(size, *(gradient for gradient in passed.gradients.values() if isfinite(gradient)), 0.0)
+    if grown > _GROWN:
+        advice = "they grow with every block; skipinit and fixup start each branch at zero"
+        warnings.warn(f"{sentence}: {advice}.", UnstableConversionWarning, stacklevel=5)
+        return
+    if before is not None and any(not isfinite(before.gradients.get(name, 0.0)) for name in broken):
+        return
+    raise UnsupportedEditError(f"{sentence}, and those of the network as it was are finite.")
+
+
+def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
+    """The first module whose output is not finite, and the largest finite value before it."""
+    found: list[str] = []
+    largest = 0.0
+    stack: list[str] = []
+
+    def leave(_: nn.Module, __: Any, output: Any) -> None:
+        nonlocal largest
+        path = stack.pop()
+        for tensor in _tensors(output):
+            if found or not tensor.numel():
+                continue
+            if torch.isfinite(tensor).all():
+                largest = max(largest, float(tensor.detach().abs().max()))
+            else:
+                found.append(path)
+
+    with running(surgery.model, training), followed(surgery.model, lambda path, *_: stack.append(path), leave):
+        applied(surgery.model, *surgery.inputs, **surgery.kwargs)
+    return (found or [""])[0] or "its own forward", largest
+
+
+def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str) -> None:
+    """Refuse parameters without a gradient that had one in the original."""
+    dead = [name for name in passed.gradients if not passed.alive(name)]
+    flow = surgery.map.flow
+    selects = flow is not None and any(operation.name in _SELECT for operation in flow.operations)
+    if not dead or original is None or selects or passed.shrinks:
+        return
+    before = _passed(surgery, original, training=False)
+    lost = [] if before is None or before.shrinks else [name for name in dead if before.alive(name)]
+    if lost:
+        more = f" and {len(lost) - 1} other parameters" if len(lost) > 1 else ""
+        raise UnsupportedEditError(
+            f"In the {network} {lost[0]}{more} no longer have any gradient on the example inputs, as they had in the "
+            "network as it was."
+        )
