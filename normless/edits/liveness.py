@@ -59,23 +59,22 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
     if surgery.is_meta:
         return
     network = f"converted {type(surgery.model).__name__}"
+    for training in (True, False):
+        passed = _passed(surgery, surgery.model, training)
+        if passed is not None and not _is_finite(surgery, passed, original, network, training):
+            return
+    if passed is None:
+        return
     with _openable(surgery) as closed:
-        while True:
-            passed = _passed(surgery, surgery.model, training=False)
-            if passed is None:
-                return
-            _check_finite(surgery, passed, original, network, training=False)
-            opened = [name for name in closed if passed.alive(name)]
+        # What has a gradient will not stay zero, and then gives one to what lies before it.
+        while opened := [name for name in closed if passed.alive(name)]:
             for name in opened:
                 closed.pop(name).open()
-            if not opened:
-                break
+            passed = _passed(surgery, surgery.model, training=False) or passed
         held = [*closed]
         for name in held:
             closed[name].open()
-        passed = _passed(surgery, surgery.model, training=False) if held else passed
-        if passed is None:
-            return
+        passed = (_passed(surgery, surgery.model, training=False) if held else None) or passed
         saddles = [name for name in held if passed.alive(name)]
         if saddles:
             raise UnsupportedEditError(
@@ -83,9 +82,6 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
                 "another zero follows on the same branch. Leave out one of the two edits."
             )
         _check_dead(surgery, passed, original, network)
-    trained = _passed(surgery, surgery.model, training=True)
-    if trained is not None:
-        _check_finite(surgery, trained, original, network, training=True)
 
 
 @dataclass
@@ -160,13 +156,14 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(list(vars(leaf).values()))
 
 
-def _check_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> None:
+def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> bool:
+    """Whether outputs and gradients are finite; an error, or for growth a warning, where they were before."""
     broken = [name for name, gradient in passed.gradients.items() if not isfinite(gradient)]
     if passed.finite and not broken:
-        return
+        return True
     before = None if original is None else _passed(surgery, original, training)
     if before is not None and not before.finite:
-        return
+        return False
     mode = "training" if training else "evaluation"
     path, size = _first_not_finite(surgery, training) if not passed.finite else (broken[-1].rpartition(".")[0], 0.0)
     what = "The outputs" if not passed.finite else "Gradients"
@@ -175,9 +172,9 @@ def _check_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, n
     if grown > _GROWN:
         advice = "they grow with every block; skipinit and fixup start each branch at zero"
         warnings.warn(f"{sentence}: {advice}.", UnstableConversionWarning, stacklevel=5)
-        return
+        return False
     if before is not None and any(not isfinite(before.gradients.get(name, 0.0)) for name in broken):
-        return
+        return False
     raise UnsupportedEditError(f"{sentence}, and those of the network as it was are finite.")
 
 

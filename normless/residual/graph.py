@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
+from itertools import chain
 from operator import and_
 from typing import Any
 
@@ -70,8 +71,9 @@ class Operation:
 
     @property
     def fixed(self) -> tuple[Fixed, ...]:
-        """Those of its arguments that are tensors and do not depend on the inputs."""
-        return tuple(argument for argument in self.arguments if isinstance(argument, Fixed))
+        """Those of its arguments, and of the members of lists, that are tensors and do not depend on the inputs."""
+        members = chain.from_iterable(one if isinstance(one, tuple) else (one,) for one in self.arguments)
+        return tuple(member for member in members if isinstance(member, Fixed))
 
     @property
     def factors(self) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ class _Reach:
 
     def _averages(self, at: int) -> bool:
         """Whether an operand holds the weights of an average: of an attention, or of a graph that is given."""
-        if not any(self.flow[before].parameters for before in range(at + 1) if self.flow.depends(at, before)):
+        if not _has_weights(self.flow, at):
             return True
         while self.flow[at].name in _OF_WEIGHTS and self.flow[at].parents:
             at = self.flow[at].parents[0]
@@ -178,6 +178,11 @@ class _Reach:
                     yield "weights"
                 else:
                     pending.append(reader)
+
+
+def _has_weights(flow: Dataflow, at: int) -> bool:
+    """Whether parameters are read on the way to an operation."""
+    return any(flow[before].parameters for before in range(at + 1) if flow.depends(at, before))
 
 
 def is_scale_free(operation: Operation) -> bool:
@@ -222,8 +227,8 @@ def _objection(flow: Dataflow, kind_at: KindAt, at: int, inside: set[int]) -> st
         return f"a product with another output reads it ({name}), which zeros would keep at zero"
     if name == "mul" and own.count(True) > 1:
         return "its outputs are multiplied with each other, and the gradient of that is zero at zero"
-    if name == "div" and own[1:] == [True]:
-        return "it is the divisor of a ratio"
+    if name == "div" and len(own) == 2 and (own[1] or _has_weights(flow, operation.operands[1])):
+        return "a ratio of outputs reads it"
     if kind_at(at) == "weight" or name in _READS_LOGITS or name in ("mul", "div"):
         return ""
     return f"{name} reads it, so that it does not return logits"
