@@ -170,6 +170,7 @@ def test_ablations_leave_edits_out() -> None:
     full = {type(edit).__name__ for edit in parse_scheme("fixup").edits}
     assert full == {
         "RemoveNorms",
+        "ResetBranchFactors",
         "RescaleBranches",
         "ZeroBranchEnds",
         "ZeroClassifier",
@@ -177,7 +178,7 @@ def test_ablations_leave_edits_out() -> None:
         "ScalarBiases",
     }
     names = [type(edit).__name__ for edit in parse_scheme("fixup(zero=False, multiplier=False, biases=False)").edits]
-    assert names == ["RemoveNorms", "RescaleBranches"]
+    assert names == ["RemoveNorms", "ResetBranchFactors", "RescaleBranches"]
     text = "zeroinit(multiplier=False, dropout=0, keep_scale=False)"
     assert [type(edit).__name__ for edit in parse_scheme(text).edits] == ["RemoveNorms", "ChannelBiases"]
 

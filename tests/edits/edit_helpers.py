@@ -47,7 +47,7 @@ def randomized(model: nn.Module) -> nn.Module:
     with torch.no_grad():
         for tensor in model.state_dict().values():
             if tensor.is_floating_point():
-                tensor.add_(0.1 * torch.rand_like(tensor))
+                tensor.add_(0.1 * torch.rand_like(tensor) - 0.04)
     return model
 
 

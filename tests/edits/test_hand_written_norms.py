@@ -224,8 +224,10 @@ class Attention(nn.Module):
 def test_norms_of_queries_and_keys_are_removed_and_leave_the_scale_of_a_unit_vector() -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Attention())
     x = torch.randn(2, 5, WIDTH)
-    assert set(nl.residual_map(model, x).norms) == {"1:q_scale", "1:k_scale"}
-    net = nl.convert(model, "none(keep_scale=False)", x)
+    found = nl.residual_map(model, x)
+    assert set(found.directions) == {"1:q_scale", "1:k_scale"}
+    assert found.norms == {}
+    net = nl.convert(model, "none(keep_scale=False, norms='all')", x)
     h = model[0](x)
     q, k, v = model[1].qkv(h).chunk(3, dim=-1)
     expected = h + model[1].out((10 * q @ k.transpose(-1, -2) / WIDTH).softmax(-1) @ v)
