@@ -320,6 +320,17 @@ class Surgery:
         with self.refusing_at(layer.path):
             return self._lifted.module_of(layer)
 
+    def moved(self, layer: Layer, path: str) -> None:
+        """Note that a layer that was a function in forward code is the module at `path` now."""
+        self._lifted.moved[layer.path, layer.call] = path
+
+    def input_shape(self, path: str) -> tuple[int, ...] | None:
+        """The shape of what the module at `path` reads on the example inputs; None where no dataflow says it."""
+        operations = self.map.flow.operations if self.map.flow is not None else []
+        names = {path, *self._aliases.get(path, ())}
+        first = next((one for one in operations if one.parents and not names.isdisjoint(one.modules)), None)
+        return None if first is None or self.map.flow is None else self.map.flow[first.parents[0]].shape
+
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
