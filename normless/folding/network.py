@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.arguments import carried_inputs, forward_arguments, inputs_missing
@@ -18,6 +17,7 @@ from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side
 from normless.lifting import in_mode
 from normless.nn import FrozenAffine
+from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
 from normless.residual.exporting import exported
 
@@ -76,8 +76,8 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     and one whose output such a layer alone reads goes into that one, where that is exact: without padding with
     zeros, or without a shift. Any other becomes a `normless.nn.FrozenAffine` in its place. Outputs in eval mode are
-    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms that are no
-    subclass of torch's batch norm are kept as they are.
+    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms without running
+    statistics are kept as they are.
 
     Args:
         model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
@@ -87,11 +87,11 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
             keyword arguments.
 
     Raises:
-        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: as `freeze`.
         UnresolvedStructureError: no inputs came, or the network cannot be exported on them.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    if isinstance(model, (_BatchNorm, FrozenAffine)):
+    if keeps_statistics(model) or isinstance(model, FrozenAffine):
         raise UnsupportedEditError(
             f"This {type(model).__name__} is a norm by itself, with no layer beside it to fold it into; "
             "normless.freeze makes a batch norm a fixed affine map."

@@ -60,11 +60,12 @@ def is_plain(norm: nn.Module) -> bool:
     return type(norm) in _PLAIN
 
 
-def inside(norm: nn.Module, shape: tuple[int, ...] | None = None) -> Inside:
+def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_only: bool = False) -> Inside:
     """What a norm applies to its input, of this shape if it is known, and to the normalized output.
 
-    The norm runs by itself in both modes. An activation, a factor or dropout that is a function in its forward code
-    becomes a module with the arguments of the call; changes of layout, which commute with these, are left out.
+    The norm runs by itself in both modes, or in evaluation only. An activation, a factor or dropout that is a function
+    in its forward code becomes a module with the arguments of the call; changes of layout, which commute with these,
+    are left out.
 
     Raises:
         LiftError: its forward takes more than one tensor, differs between training and evaluation, or does something
@@ -74,7 +75,7 @@ def inside(norm: nn.Module, shape: tuple[int, ...] | None = None) -> Inside:
         return Inside()
     read = {}
     failure: Exception | None = None
-    for training in (False, True):
+    for training in (False,) if evaluation_only else (False, True):
         for x in trials(norm, shape):
             try:
                 read[training] = _read(norm, x, training)
