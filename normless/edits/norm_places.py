@@ -30,7 +30,7 @@ def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
             continue
         if not places[layer.path].isdisjoint(places.get(kept or "", ())):
             raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
-        for reader in surgery.map.readers.get(layer.path, ()):
+        for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
         is_function = ":" in layer.path
         what = layer.description if is_function else describe(surgery.get(layer.path))
@@ -55,6 +55,12 @@ def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
             value = torch.full_like(surgery.parameter(parameter).detach(), neutral)
             identity.register_buffer(attribute, value, persistent=False)
     return identity
+
+
+def readers_outside(surgery: Surgery, layer: Layer) -> list[Layer]:
+    """The layers that read a norm's output and are no part of its module, whose functions never work in place."""
+    readers = surgery.map.readers.get(layer.path, [])
+    return [reader for reader in readers if not reader.path.startswith(f"{layer.path}:")]
 
 
 def module_of(surgery: Surgery, layer: Layer) -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from itertools import chain
 from math import gcd, prod
 from typing import Any, Literal
@@ -13,17 +14,18 @@ from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import idle_kin, module_of, replace_norm, whole_norms
 from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
-from normless.nn import FrozenBatchNorm, batch_norms
+from normless.nn import DomainBatchNorm, FrozenBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual.classify import describe
 from normless.residual.operations import BATCH_NORM
 
-Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen"]
+Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain"]
 
 _TORCH_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Wu & He's other setting: 16 channels per group.
 _VALUES_PER_GROUP = 16
+_ALREADY = "it is one already"
 
 
 @edit
@@ -36,7 +38,8 @@ class ReplaceNorms(Edit):
     Args:
         family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`,
             `group` (groups: the most groups a layer has; gcd(groups, channels) are used, and fewer where a group
-            would have two values or one), `plain`, torch's own, also of frozen ones, `synchronized`, or `frozen`.
+            would have two values or one), `plain`, torch's own, also of frozen ones, `synchronized`, `frozen`, or
+            `domain` (domains: how many have statistics, γ and β of their own).
         options: keyword arguments of the new layers, as a tuple of pairs.
     """
 
@@ -48,8 +51,9 @@ class ReplaceNorms(Edit):
             raise surgery.unsupported("", "it has no normalization to replace")
         norms = whole_norms(surgery)
         kept = {layer.path: reason for layer in norms if (reason := self._reason_to_keep(surgery, layer))}
-        if len(kept) == len(norms):
-            path, reason = next(iter(kept.items()))
+        foreign = {path: reason for path, reason in kept.items() if not reason.startswith(_ALREADY)}
+        if len(foreign) == len(norms):
+            path, reason = next(iter(foreign.items()))
             raise surgery.unsupported(path, reason)
         for layer in norms:
             if layer.path in kept:
@@ -76,10 +80,10 @@ class ReplaceNorms(Edit):
         old, shape = surgery.get(layer.path), surgery.input_shape(layer.path)
         goals = {"plain": _TORCH_FAMILY, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
-            return f"it is one already, a {type(old).__name__}" if type(old) in goals else ""
+            return f"{_ALREADY}, a {type(old).__name__}" if type(old) in goals else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
-            return "its statistics stand still already"
+            return f"{_ALREADY}, its statistics stand still"
         if is_frozen and self.family != "plain":
             return f"{reason}: its statistics stand still (the scheme plain_batch_norm makes it torch's batch norm)"
         return "" if is_frozen or takes_batch_statistics(old, shape) else reason
@@ -94,6 +98,8 @@ class ReplaceNorms(Edit):
             new: nn.Module = _group_norm(norm, shape, **options)
         elif self.family == "plain":
             return norm
+        elif self.family == "domain":
+            return DomainBatchNorm([deepcopy(norm) for _ in range(_checked(**options))])
         elif self.family == "frozen":
             new = FrozenBatchNorm(norm.num_features, norm.eps)
         else:
@@ -106,6 +112,12 @@ class ReplaceNorms(Edit):
             new = kind(norm.num_features, **kept, **options)
         _take_over(norm, new)
         return new
+
+
+def _checked(domains: int) -> int:
+    if domains < 2:
+        raise UnsupportedEditError(f"norms by domain have two domains or more, got domains={domains}")
+    return domains
 
 
 def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> nn.GroupNorm:

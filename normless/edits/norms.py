@@ -13,7 +13,14 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
-from normless.edits.norm_places import batch_norm_like, inside_of, module_of, remove_norms, replace_norm
+from normless.edits.norm_places import (
+    batch_norm_like,
+    inside_of,
+    module_of,
+    readers_outside,
+    remove_norms,
+    replace_norm,
+)
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
 from normless.nn import Pointwise
@@ -21,7 +28,7 @@ from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
-from normless.residual.inside_norms import Inside
+from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
 
 
 @edit
@@ -154,12 +161,20 @@ class PointwiseNorms(Edit):
         new.weight, new.bias = (None if name is None else surgery.parameter(name) for name in affine)
         if new.weight is not None and layer.offset:
             new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
-        new.channels_first = has_channels_first(old)
+        gamma = (layer.gamma or "").removeprefix(f"{layer.path}.")
+        is_known = is_plain(old) or has_channels_first(old) or gamma not in dict(old.named_parameters())
+        new.channels_first = has_channels_first(old) if is_known else self._scales_second(surgery, layer, old, gamma)
         new.to(next(chain(old.parameters(), surgery.model.parameters())))
-        for reader in surgery.map.readers.get(layer.path, ()):
+        for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
         surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
         replace_norm(surgery, layer, new)
+
+    def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:
+        """Whether γ is along the second axis of a norm of a new class, which its values show."""
+        if surgery.values_withheld and type(old).__module__.partition(".")[0] != "torch" and layer.gamma is not None:
+            surgery.trained_norm()
+        return scales_second_axis(old, gamma, surgery.input_shape(layer.path))
 
 
 @edit

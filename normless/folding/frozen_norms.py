@@ -15,7 +15,7 @@ from normless.arguments import require_network
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
-from normless.residual.batch_statistics import keeps_statistics
+from normless.residual.batch_statistics import keeps_statistics, require_finite
 from normless.residual.inside_norms import Inside, inside, is_plain
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -43,6 +43,7 @@ def freeze(model: Model) -> Model:
             computes something else.
     """
     require_network(model)
+    require_finite(model)
     copied = deepcopy(model)
     frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(copied)}
     if copied in frozen:
@@ -79,13 +80,10 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
             "freeze it at. Give it running statistics and let some batches pass in train mode first."
         )
     gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    values = {"running mean": mean, "running variance": variance, "γ": gamma, "β": beta}
-    broken = [name for name, one in values.items() if isinstance(one, Tensor) and not bool(one.isfinite().all())]
-    if broken or bool((variance < 0).any()):
+    if bool((variance < 0).any()):
         raise UnsupportedEditError(
-            f"The {broken[0] if broken else 'running variance'} of {path or 'this norm'}, a {type(norm).__name__}, "
-            f"{'is not finite' if broken else 'is negative'}: what it computes in evaluation is not finite either. "
-            "Load an earlier state, or let it see batches in train mode after reset_running_stats()."
+            f"The running variance of {path or 'this norm'}, a {type(norm).__name__}, is negative, so that what it "
+            "computes in evaluation is not finite. Load an earlier state."
         )
     scale = torch.ones_like(variance, dtype=torch.float64)
     shift = torch.zeros_like(scale)

@@ -111,7 +111,10 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
     # Every place is found before the first weight changes, since a layer may get a bias.
-    places = {path: _place(path, shift, neighbours) for path, (_, shift) in values.items()}
+    places = {
+        path: _beside_idle(frozen, path, neighbours) or _place(path, shift, neighbours)
+        for path, (_, shift) in values.items()
+    }
     fates: list[NormFate] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
@@ -125,6 +128,17 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
     replace_modules(frozen, replacements)
     return frozen, FoldReport((*fates, *kept))
+
+
+def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:
+    """Why a norm that stands in one list with norms of other domains cannot be folded; empty for any other."""
+    parent = path.rpartition(".")[0]
+    around = model.get_submodule(parent)
+    if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
+        return ""
+    kin = (f"{parent}.{name}" for name, one in around.named_children() if isinstance(one, FrozenAffine))
+    idle = next((one for one in kin if not any(mode.runs(one) for mode in modes)), None)
+    return "" if idle in (None, path) else f"on other inputs {idle} may run in its place, on the same layer's output"
 
 
 def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str:

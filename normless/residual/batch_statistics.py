@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.errors import LiftError
+from normless.errors import LiftError, UnsupportedEditError
 from normless.lifting import running
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.inside_norms import inside, trials
@@ -24,6 +24,26 @@ def keeps_statistics(module: nn.Module) -> bool:
     vectors = [getattr(module, name, None) for name in ("running_mean", "running_var")]
     has_both = all(isinstance(one, Tensor) and one.dim() == 1 for one in vectors)
     return has_both and not any(kind_of(one) in ("weight", "norm") for one in module.children())
+
+
+def require_finite(model: nn.Module) -> None:
+    """Check that running statistics, γ and β of all norms that keep statistics are finite, where they have values.
+
+    Raises:
+        UnsupportedEditError: names the norm and what is not finite.
+    """
+    for path, module in model.named_modules():
+        if not keeps_statistics(module):
+            continue
+        names = {"running_mean": "running mean", "running_var": "running variance", "weight": "γ", "bias": "β"}
+        for name, words in names.items():
+            value = getattr(module, name, None)
+            if isinstance(value, Tensor) and not value.is_meta and not bool(value.isfinite().all()):
+                raise UnsupportedEditError(
+                    f"The {words} of {path or 'this norm'}, a {type(module).__name__}, is not finite, so that what "
+                    "it computes in evaluation is not either. Load an earlier state, or find what made it so "
+                    "(normless.diagnose names the first value that is not finite)."
+                )
 
 
 def takes_batch_statistics(norm: nn.Module, shape: tuple[int, ...] | None = None) -> bool:

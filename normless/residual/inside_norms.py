@@ -63,9 +63,9 @@ def is_plain(norm: nn.Module) -> bool:
 def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_only: bool = False) -> Inside:
     """What a norm applies to its input, of this shape if it is known, and to the normalized output.
 
-    The norm runs by itself in both modes, or in evaluation only. An activation, a factor or dropout that is a function
-    in its forward code becomes a module with the arguments of the call; changes of layout, which commute with these,
-    are left out.
+    The norm runs by itself in both modes, or in evaluation only. An activation, a factor or dropout that is a
+    function in its forward code becomes a module with the arguments of the call; changes of layout, which commute
+    with these, are left out.
 
     Raises:
         LiftError: its forward takes more than one tensor, differs between training and evaluation, or does something
@@ -89,6 +89,25 @@ def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_
     before, after = ([_joined(norm, one) for one in zip(*read.values(), strict=True)][place] for place in (0, 1))
     names: set[str] = set()
     return Inside(*(tuple(_part(step, names) for step in steps) for steps in (before, after)))
+
+
+def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | None) -> bool:
+    """Whether a norm's parameter of this name scales the second axis of its input; it is tried."""
+    parameter = norm.get_parameter(gamma)
+    if parameter.dim() != 1 or parameter.is_meta:
+        return False
+    for x in trials(norm, shape):
+        try:
+            with running(norm, False):
+                before = norm(x.clone())
+                parameter[0] += 1
+                after = norm(x.clone())
+                parameter[0] -= 1
+        except Exception:
+            continue
+        moved = (before != after).movedim(1, 0).flatten(1).any(1)
+        return bool(moved[0]) and not bool(moved[1:].any())
+    return False
 
 
 @dataclass
