@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from normless.edits.surgery import Surgery
+from normless.errors import LiftError
 from normless.lifting import reads
 from normless.residual import Layer
 from normless.residual.classify import describe
@@ -99,7 +100,14 @@ def inside_of(surgery: Surgery, layer: Layer) -> Inside:
     advice = "make what it does besides a module of its own, after a norm of torch.nn"
     with surgery.refusing_at(layer.path, f"{{}}; {advice}"):
         norm = surgery.get(layer.path)
-        return Inside() if is_plain(norm) else inside(norm, surgery.input_shape(layer.path))
+        if is_plain(norm):
+            return Inside()
+        shapes = surgery.input_shapes(layer.path)
+        if len(shapes) > 1:
+            raise LiftError(
+                f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as a mask beside its input"
+            )
+        return inside(norm, *shapes)
 
 
 def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequence[nn.Module] = ()) -> None:

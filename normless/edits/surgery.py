@@ -324,12 +324,27 @@ class Surgery:
         """Note that a layer that was a function in forward code is the module at `path` now."""
         self._lifted.moved[layer.path, layer.call] = path
 
+    def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
+        """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
+        flow, names = self.map.flow, (path, *self._aliases.get(path, ()))
+        if flow is None:
+            return []
+        own = {at for name in names for at in self._operations.get(name, ())}
+        read = dict.fromkeys(parent for at in sorted(own) for parent in flow[at].parents)
+        return [flow[parent].shape for parent in read if parent not in own]
+
+    @cached_property
+    def _operations(self) -> dict[str, list[int]]:
+        """The operations of the first run of every module, by its qualified name."""
+        operations: dict[str, list[int]] = defaultdict(list)
+        for at, one in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
+            for name in () if one.call else one.modules:
+                operations[name].append(at)
+        return operations
+
     def input_shape(self, path: str) -> tuple[int, ...] | None:
-        """The shape of what the module at `path` reads on the example inputs; None where no dataflow says it."""
-        operations = self.map.flow.operations if self.map.flow is not None else []
-        names = {path, *self._aliases.get(path, ())}
-        first = next((one for one in operations if one.parents and not names.isdisjoint(one.modules)), None)
-        return None if first is None or self.map.flow is None else self.map.flow[first.parents[0]].shape
+        """The shape of the first of them, None where it is unknown."""
+        return next(iter(self.input_shapes(path)), None)
 
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""

@@ -16,7 +16,7 @@ from normless.errors import LiftError
 from normless.lifting import followed, running
 from normless.nn.function import Function
 from normless.residual.classify import kind_of
-from normless.residual.operations import ACTIVATION, LAYOUT, NORM
+from normless.residual.operations import ACTIVATION, LAYOUT, NORM, SHAPE_ONLY
 
 _DROPOUT: Mapping[str, type[nn.Module]] = {
     "dropout": nn.Dropout,
@@ -180,8 +180,8 @@ class _Tape(TorchFunctionMode):
             return result
         if name == "__setitem__":
             result = args[0]
-        random = name.strip("_") in _RANDOM
-        if sources or random:
+        is_random = name.strip("_") in _RANDOM
+        if (sources and name not in SHAPE_ONLY) or is_random:
             tensors = [one for one in tree_leaves((args, dict(kwargs))) if isinstance(one, Tensor)]
             constants = any(id(one) not in self.live for one in tensors)
             plain = name if name == "__setitem__" else name.strip("_")

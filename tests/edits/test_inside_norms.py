@@ -94,7 +94,9 @@ class Block(nn.Module):
 
 def network(norm: Callable[[int], nn.Module]) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, WIDTH, 3), norm(WIDTH), Block(norm), Block(norm), nn.Flatten(), nn.LazyLinear(5))
+    return nn.Sequential(
+        nn.Conv2d(3, WIDTH, 3), norm(WIDTH), Block(norm), Block(norm), nn.Flatten(), nn.LazyLinear(5)
+    )
 
 
 def built(norm: Callable[[int], nn.Module]) -> tuple[nn.Sequential, Tensor]:
