@@ -50,6 +50,7 @@ class ReplaceNorms(Edit):
         if not surgery.map.norms:
             raise surgery.unsupported("", "it has no normalization to replace")
         norms = whole_norms(surgery)
+        shapes = _input_shapes(surgery, norms)
         kept = {layer.path: reason for layer in norms if (reason := self._reason_to_keep(surgery, layer))}
         foreign = {path: reason for path, reason in kept.items() if not reason.startswith(_ALREADY)}
         if len(foreign) == len(norms):
@@ -59,12 +60,10 @@ class ReplaceNorms(Edit):
             if layer.path in kept:
                 surgery.record(layer.path, f"kept: {kept[layer.path]}")
                 continue
-            old, shape = module_of(surgery, layer), surgery.input_shape(layer.path)
+            old, shape = module_of(surgery, layer), shapes.get(layer.path)
             with surgery.refusing_at(layer.path):
-                new, others = (
-                    self._variant(old, shape),
-                    [self._variant(one, shape) for one in idle_kin(surgery, layer)],
-                )
+                new = self._variant(old, shape)
+                others = [self._variant(one, shape) for one in idle_kin(surgery, layer)]
             replace_norm(surgery, layer, new, others)
             surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
 
@@ -112,6 +111,23 @@ class ReplaceNorms(Edit):
             new = kind(norm.num_features, **kept, **options)
         _take_over(norm, new)
         return new
+
+
+def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, ...] | None]:
+    """The shapes that the modules of norms read, where the map's dataflow or a pass on the example inputs says it."""
+    shapes = {layer.path: surgery.input_shape(layer.path) for layer in norms}
+    unknown = [
+        path
+        for path, shape in shapes.items()
+        if shape is None and ":" not in path and not isinstance(surgery.get(path), _TORCH_FAMILY)
+    ]
+
+    def note(path: str, _: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
+        shapes[path] = tuple(inputs[0].shape) if inputs else None
+
+    if unknown and (surgery.inputs or surgery.kwargs):
+        surgery.profile(unknown, note)
+    return shapes
 
 
 def _checked(domains: int) -> int:

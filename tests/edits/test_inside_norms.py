@@ -1,4 +1,4 @@
-"""What a norm's module does besides normalizing stays, or the conversion is refused; against forward passes by hand."""
+"""What a norm's module does besides normalizing stays, or it is refused; against forward passes by hand."""
 
 from __future__ import annotations
 
