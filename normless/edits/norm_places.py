@@ -91,8 +91,8 @@ def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
     around, norm = surgery.get(parent), surgery.get(layer.path)
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
         return []
-    named = ((f"{parent}.{name}", one) for name, one in around.named_children())
-    return [path for path, one in named if type(one) is type(norm) and path not in surgery.map.by_path]
+    named = ((f"{parent}.{name}", child) for name, child in around.named_children())
+    return [path for path, child in named if type(child) is type(norm) and path not in surgery.map.by_path]
 
 
 def inside_of(surgery: Surgery, layer: Layer) -> Inside:
@@ -128,15 +128,17 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
         reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
         raise surgery.unsupported(path, reason)
     parts = inside_of(surgery, layer)
-    around = [[(one.name, one.module) for one in side if _works(one.module)] for side in (parts.before, parts.after)]
+    around = [
+        [(part.name, part.module) for part in side if _works(part.module)] for side in (parts.before, parts.after)
+    ]
     whole = nn.Sequential(OrderedDict([*around[0], ("norm", new), *around[1]])) if any(around) else new
     surgery.replace(path, whole)
-    inner = [one for one in surgery.map.layers() if one.path.startswith(f"{path}:") and one.kind == "activation"]
-    names = [one.name for one in (*parts.before, *parts.after) if not one.is_child]
+    inner = [own for own in surgery.map.layers() if own.path.startswith(f"{path}:") and own.kind == "activation"]
+    names = [part.name for part in (*parts.before, *parts.after) if not part.is_child]
     activations = [name for name in names if name.rstrip("_0123456789") in ACTIVATION or name in ACTIVATION]
     if len(parts.before) == 0 and len(inner) == len(activations):
-        for one, name in zip(inner, activations, strict=True):
-            surgery.moved(one, f"{path}.{name}")
+        for own, name in zip(inner, activations, strict=True):
+            surgery.moved(own, f"{path}.{name}")
 
 
 def _works(module: nn.Module) -> bool:

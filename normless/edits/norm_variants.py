@@ -63,7 +63,7 @@ class ReplaceNorms(Edit):
             old, shape = module_of(surgery, layer), shapes.get(layer.path)
             with surgery.refusing_at(layer.path):
                 new = self._variant(old, shape)
-                others = [self._variant(one, shape) for one in idle_kin(surgery, layer)]
+                others = [self._variant(idle, shape) for idle in idle_kin(surgery, layer)]
             replace_norm(surgery, layer, new, others)
             surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
 
@@ -146,7 +146,9 @@ def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> 
     places = known if known is not None else 1 if isinstance(old, nn.BatchNorm1d) else None
     used = gcd(groups, channels)
     if places is not None and channels * places <= 2 * used:
-        fewer = (one for one in range(used, 0, -1) if channels % one == 0 and channels // one >= _VALUES_PER_GROUP)
+        fewer = (
+            count for count in range(used, 0, -1) if channels % count == 0 and channels // count >= _VALUES_PER_GROUP
+        )
         best = next(fewer, 1)
         if channels * places <= 2 * best or (known is None and used == channels):
             raise UnsupportedEditError(

@@ -22,8 +22,8 @@ def keeps_statistics(module: nn.Module) -> bool:
     if isinstance(module, NORMS):
         return isinstance(module, _BatchNorm)
     vectors = [getattr(module, name, None) for name in ("running_mean", "running_var")]
-    has_both = all(isinstance(one, Tensor) and one.dim() == 1 for one in vectors)
-    return has_both and not any(kind_of(one) in ("weight", "norm") for one in module.children())
+    has_both = all(isinstance(vector, Tensor) and vector.dim() == 1 for vector in vectors)
+    return has_both and not any(kind_of(child) in ("weight", "norm") for child in module.children())
 
 
 def require_finite(model: nn.Module) -> None:
@@ -69,14 +69,14 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
     Raises:
         LiftError: the norm computes something else in evaluation, or the number of its input's axes is unknown.
     """
-    kind: type[_BatchNorm] | None = next((one for one in _FAMILY if isinstance(norm, one)), None)
+    kind: type[_BatchNorm] | None = next((family for family in _FAMILY if isinstance(norm, family)), None)
     if kind is None and shape is not None and 2 <= len(shape) <= 5:
         kind = _FAMILY[max(len(shape) - 3, 0)]
     mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
     if kind is None:
         raise LiftError(f"how many axes the input of a {type(norm).__name__} has is known from example inputs alone")
     gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
-    reference = next(one for one in (mean, gamma, *norm.parameters()) if isinstance(one, Tensor))
+    reference = next(value for value in (mean, gamma, *norm.parameters()) if isinstance(value, Tensor))
     own = {name: getattr(norm, name) for name in ("eps", "momentum") if isinstance(getattr(norm, name, None), float)}
     if isinstance(norm, _BatchNorm):
         own["momentum"] = norm.momentum
@@ -107,7 +107,7 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
 def _check_equal(norm: nn.Module, made: _BatchNorm, shape: tuple[int, ...] | None) -> None:
     """Check that a norm and the batch norm made of it agree in evaluation."""
     parts = inside(norm, shape)
-    whole = nn.ModuleList([*(one.module for one in parts.before), made, *(one.module for one in parts.after)])
+    whole = nn.ModuleList([*(part.module for part in parts.before), made, *(part.module for part in parts.after)])
     for x in trials(norm, shape):
         with running(norm, False), running(whole, False):
             try:

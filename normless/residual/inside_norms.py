@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -86,7 +86,7 @@ def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_
                 failure = error
     if not read:
         raise LiftError(f"a {type(norm).__name__} does not run on one tensor alone ({failure})")
-    before, after = ([_joined(norm, one) for one in zip(*read.values(), strict=True)][place] for place in (0, 1))
+    before, after = (_joined(norm, modes) for modes in zip(*read.values(), strict=True))
     names: set[str] = set()
     return Inside(*(tuple(_part(step, names) for step in steps) for steps in (before, after)))
 
@@ -122,6 +122,7 @@ class _Step:
     result: Any
     child: nn.Module | None = None
     reads_constants: bool = False
+    in_evaluation: bool = False
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -176,36 +177,43 @@ class _Tape(TorchFunctionMode):
         name = getattr(func, "__name__", str(func))
         sources = self._live_in((args, kwargs))
         if len(self.depth) > 1 or name == "__get__":
-            self.live.update((id(one), one) for one in tree_leaves(result) if isinstance(one, Tensor) and sources)
+            self._add(result if sources else ())
             return result
         if name == "__setitem__":
             result = args[0]
         is_random = name.strip("_") in _RANDOM
         if (sources and name not in SHAPE_ONLY) or is_random:
-            tensors = [one for one in tree_leaves((args, dict(kwargs))) if isinstance(one, Tensor)]
-            constants = any(id(one) not in self.live for one in tensors)
+            constants = any(id(tensor) not in self.live for tensor in _tensors((args, kwargs)))
             plain = name if name == "__setitem__" else name.strip("_")
             self._note(_Step(plain, func, args, kwargs, sources, result, None, constants))
         return None if name == "__setitem__" else result
 
     def _live_in(self, values: Any) -> list[Tensor]:
-        return [one for one in tree_leaves(values) if isinstance(one, Tensor) and id(one) in self.live]
+        return [tensor for tensor in _tensors(values) if id(tensor) in self.live]
 
     def _note(self, step: _Step) -> None:
         self.steps.append(step)
-        self.live.update((id(one), one) for one in tree_leaves(step.result) if isinstance(one, Tensor))
+        self._add(step.result)
+
+    def _add(self, values: Any) -> None:
+        self.live.update((id(tensor), tensor) for tensor in _tensors(values))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
     """Inputs for a norm: of the known shape with two examples at least, else of those that its width allows."""
     shapes = [] if shape is None else [(max(2, shape[0]), *shape[1:])]
-    reference = next((one for one in (*norm.parameters(), *norm.buffers()) if one.is_floating_point()), torch.ones(1))
+    tensors = (*norm.parameters(), *norm.buffers())
+    reference = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.ones(1))
     if shape is None:
         width = int(getattr(norm, "num_features", 0) or getattr(norm, "num_channels", 0) or reference.numel())
         shapes = [(3, width, *[2] * axes) for axes in (2, 1, 0, 3)] + [(3, 2, width), (3, 2, 2, width)]
-    for one in shapes:
+    for sizes in shapes:
         # Values of both signs, without a draw from the random state.
-        steps = torch.arange(prod(one), dtype=torch.float32).reshape(one)
+        steps = torch.arange(prod(sizes), dtype=torch.float32).reshape(sizes)
         yield (3 * torch.sin(1.7 * steps)).to(reference)
 
 
@@ -216,41 +224,45 @@ def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list
         y = norm(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         raise LiftError(f"a {type(norm).__name__} returns something other than a tensor of its input's shape")
-    path: list[_Step] = []
-    at, tensor = len(tape.steps), y
-    while tensor is not x:
-        at = next((one for one in range(at - 1, -1, -1) if tape.steps[one].result is tensor), -1)
-        if at < 0 or tape.steps[at].kind == "other":
-            break
-        path.insert(0, tape.steps[at])
-        tensor = tape.steps[at].sources[0]
+    path, formula = _path(tape.steps, x, y)
+    if formula:
+        _check_formula(norm, formula)
     kinds = [step.kind for step in path]
-    if tensor is x and "norm" in kinds:
-        first = last = kinds.index("norm")
-    elif tensor is x:
-        # Of constants alone, as those of a frozen norm.
-        first = kinds.index("affine") if "affine" in kinds else len(kinds)
-        last = first
-    else:
-        first, last = 0, -1
-        _check_formula(norm, tape.steps[: at + 1])
-    ends = [place for place, kind in enumerate(kinds) if kind in ("affine", "norm") and place > last]
-    end = max([last, *ends])
-    between = path[last + 1 : end]
-    if tensor is not x and not any(step.kind == "norm" for step in tape.steps[: at + 1]):
+    scaling = [place for place, kind in enumerate(kinds) if kind in ("affine", "norm")]
+    operators = [place for place, kind in enumerate(kinds) if kind == "norm"]
+    # A chain of constants alone is a frozen norm.
+    start = -1 if formula else (operators or scaling or [len(path)])[0]
+    end = max([start, *(place for place in scaling if place > start)])
+    before, between, after = path[: max(start, 0)], path[start + 1 : end], path[end + 1 :]
+    if formula and not any(step.kind == "norm" for step in formula):
         # A constant factor is the formula's own, as √n of x / |x|.
-        while end + 1 < len(path) and path[end + 1].name in _ARITHMETIC:
-            end += 1
+        while after and after[0].name in _ARITHMETIC:
+            after = after[1:]
         between = [step for step in between if step.name not in _ARITHMETIC]
-    strange = [step for step in (*path[:first], *between) if step.kind == "affine"]
+    strange = [step for step in before if step.kind == "affine"]
     strange += [step for step in between if step.kind in ("function", "child", "norm")]
     if strange:
         raise LiftError(f"a {type(norm).__name__} does more than to normalize: {strange[0].name} comes in between")
-    inner = [step for step in tape.steps[: at + 1] if tensor is not x and step.kind == "child"]
-    kept = ("function", "child")
-    return [step for step in path[:first] if step.kind in kept], inner + [
-        step for step in path[end + 1 :] if step.kind in kept
-    ]
+    after = [*(step for step in formula if step.kind == "child"), *after]
+    return _kept(before), _kept(after)
+
+
+def _path(steps: list[_Step], x: Tensor, y: Tensor) -> tuple[list[_Step], list[_Step]]:
+    """The steps of one tensor each that lead to y, and those up to the last of several; none where all start at x."""
+    path: list[_Step] = []
+    at, tensor = len(steps), y
+    while tensor is not x:
+        made = (place for place in range(at - 1, -1, -1) if steps[place].result is tensor)
+        at = next(made, -1)
+        if at < 0 or steps[at].kind == "other":
+            return path, steps[: at + 1]
+        path.insert(0, steps[at])
+        tensor = steps[at].sources[0]
+    return path, []
+
+
+def _kept(steps: list[_Step]) -> list[_Step]:
+    return [step for step in steps if step.kind in ("function", "child")]
 
 
 def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
@@ -261,7 +273,7 @@ def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
     for step in reversed(steps):
         if id(step.result) in reached or step is steps[-1]:
             needed.append(step)
-            reached |= {id(one) for one in step.sources}
+            reached |= {id(tensor) for tensor in step.sources}
     has_operator = any(step.kind == "norm" for step in needed)
     for step in needed:
         bends = step.name in ACTIVATION - _CLAMPS or step.name in _RANDOM or step.name in _DROPOUT
@@ -275,12 +287,14 @@ def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
 def _joined(norm: nn.Module, modes: tuple[list[_Step], ...]) -> list[_Step]:
     """The steps of both modes as one list; only dropout may run in training alone."""
     evaluation, training = modes[0], modes[-1]
-    kept = [step for step in evaluation if not _is_idle(step)]
+    kept = [replace(step, in_evaluation=True) for step in evaluation if not _is_idle(step)]
     both = {step.key for step in kept}
     lasting = [step for step in training if step.name not in _DROPOUT or step.key in both]
     if [step.key for step in kept] != [step.key for step in lasting] and len(modes) > 1:
         raise LiftError(f"the forward code of a {type(norm).__name__} differs between training and evaluation")
-    return training if len(modes) > 1 else evaluation
+    if len(modes) == 1:
+        return [step if _is_idle(step) else replace(step, in_evaluation=True) for step in evaluation]
+    return [replace(step, in_evaluation=step.key in both) for step in training]
 
 
 def _is_idle(step: _Step) -> bool:
@@ -303,6 +317,6 @@ def _part(step: _Step, names: set[str]) -> Part:
         number += 1
         name = f"{step.name}_{number}"
     names.add(name)
-    if step.name in _DROPOUT:
+    if step.name in _DROPOUT and not step.in_evaluation:
         return Part(name, _DROPOUT[step.name](_dropout(step)[0]))
     return Part(name, Function(step.function, step.args[1:], step.kwargs))
