@@ -116,7 +116,11 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     Activations, dropout and factors keep their order; a child module keeps its name, a function becomes a module.
     `others` take the places of its `idle_kin`.
     """
-    for idle, other in zip(_idle_paths(surgery, layer), others, strict=True):
+    idle_paths = _idle_paths(surgery, layer)
+    if len(others) < len(idle_paths):
+        beside = f"it stands in one list with {layer.path}, which is replaced, and did not run on these inputs"
+        raise surgery.unsupported(idle_paths[0], beside)
+    for idle, other in zip(idle_paths, others, strict=True):
         if inside_of(surgery, replace(layer, path=idle)) != Inside():
             raise surgery.unsupported(idle, "this norm did not run, and it does more than to normalize")
         parent, _, name = idle.rpartition(".")

@@ -146,10 +146,8 @@ def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> 
     places = known if known is not None else 1 if isinstance(old, nn.BatchNorm1d) else None
     used = gcd(groups, channels)
     if places is not None and channels * places <= 2 * used:
-        fewer = (
-            count for count in range(used, 0, -1) if channels % count == 0 and channels // count >= _VALUES_PER_GROUP
-        )
-        best = next(fewer, 1)
+        counts = (count for count in range(used, 1, -1) if channels % count == 0)
+        best = next((count for count in counts if channels // count >= _VALUES_PER_GROUP), 1)
         if channels * places <= 2 * best or (known is None and used == channels):
             raise UnsupportedEditError(
                 f"with groups={groups} each of its {channels} features would be a group of its own, "

@@ -240,6 +240,12 @@ def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(
     assert {change.path for change in nl.plan(model, "none", x)} >= {f"1.norms.{domain}" for domain in range(3)}
 
 
+def test_a_pointwise_function_does_not_leave_norms_of_other_domains() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3))
+    with pytest.raises(nl.UnsupportedEditError, match=r"at 1\.norms\.0: it stands in one list with 1\.norms\.1"):
+        nl.convert(model, "dyt", torch.randn(4, 3, 8, 8))
+
+
 def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None:
     x = torch.randn(4, 3, 8, 8)
     model = trained(nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3)), x)
