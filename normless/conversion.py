@@ -20,6 +20,7 @@ from normless.lifting.calls import never_fuse
 from normless.models.pretrained import keep_when_saved
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
+from normless.residual.batch_statistics import require_finite
 from normless.schemes import Scheme, parse_scheme
 
 MARK = "normless_scheme"
@@ -124,6 +125,8 @@ def _prepared(
             f"This {type(model).__name__} was converted by {earlier!r} already; {chosen.text!r} is defined on the "
             "network as it was before. Convert the original, or build it anew."
         )
+    if chosen.edits:
+        require_finite(model)
     mapped = known or find_residual_map(model, *inputs, **kwargs)
     if mapped.unresolved and chosen.edits and not allow_partial:
         listed = "; ".join(map(str, mapped.unresolved))

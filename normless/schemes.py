@@ -139,6 +139,33 @@ def group_norm(groups: int = 32) -> Edits:
     return (edits.ReplaceNorms("group", (("groups", groups),)),)
 
 
+@SCHEMES.register()
+def plain_batch_norm() -> Edits:
+    """Torch's batch norms in the place of synchronized, frozen, ghost and other ones, with all that these hold.
+
+    Frozen norms (torchvision, Detectron2) train again; what a norm's module does besides normalizing stays.
+    """
+    return (edits.ReplaceNorms("plain"),)
+
+
+@SCHEMES.register()
+def sync_batch_norm() -> Edits:
+    """Batch statistics over all processes: torch's SyncBatchNorm (Peng et al. 2018, MegDet, section 3.2)."""
+    return (edits.ReplaceNorms("synchronized"),)
+
+
+@SCHEMES.register()
+def frozen_batch_norm() -> Edits:
+    """Batch norms whose statistics, γ and β stand still, under the names of Detectron2's and torchvision's."""
+    return (edits.ReplaceNorms("frozen"),)
+
+
+@SCHEMES.register()
+def domain_batch_norm(domains: int = 2) -> Edits:
+    """Statistics, γ and β for each domain (Chang et al. 2019, DSBN, section 3.1); see `normless.nn.using_domain`."""
+    return (edits.ReplaceNorms("domain", (("domains", domains),)),)
+
+
 # Where one edit is all of a method, it is the scheme.
 zero_gamma = SCHEMES.register("zero_gamma")(edits.ZeroLastGamma)
 batch_norm_sqrt2 = SCHEMES.register("batch_norm_sqrt2")(edits.ScaleSums)

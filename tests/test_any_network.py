@@ -330,22 +330,28 @@ def test_every_norm_of_a_stem_in_the_module_of_its_block_is_the_stems() -> None:
 
 
 class Joined(nn.Module):
-    """x + cat(f(x), g(x)) of 3 and 5 channels."""
+    """x + cat(f(x), g(x)) of 3 and 5 channels, g with a ReLU at its end or without."""
 
-    def __init__(self) -> None:
+    def __init__(self, ends_in_relu: bool = False) -> None:
         super().__init__()
         self.stem, self.norm = conv(), nn.BatchNorm2d(WIDTH)
         self.f, self.g = conv(outputs=3), conv(outputs=WIDTH - 3)
+        self.end = nn.ReLU() if ends_in_relu else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.relu(self.norm(self.stem(x)))
-        return x + torch.cat([self.f(h), torch.relu(self.g(h))], 1)
+        return x + torch.cat([self.f(h), self.end(self.g(h))], 1)
 
 
 def test_a_branch_that_ends_in_a_concatenation_starts_at_zero_as_a_whole() -> None:
+    """Of a ReLU after a weight of zero the slope is zero, so that Fixup would end the training of g."""
     model, x = nn.Sequential(conv(3), Joined(), Joined()), torch.randn(2, 3, 8, 8)
     net = nl.convert(model, "fixup", x)
     torch.testing.assert_close(net(x), net[0](x))
+    flat = nn.Sequential(conv(3), Joined(True), Joined(True))
+    with pytest.raises(nl.UnsupportedEditError, match=r"1\.g\.weight.*never get a gradient"):
+        nl.convert(flat, "fixup", x)
+    assert nl.convert(flat, "skipinit", x) is not None
     with pytest.raises(nl.UnsupportedEditError, match="1: its branch ends in several weight layers side by side"):
         nl.convert(model, "layer_scale", x)
 

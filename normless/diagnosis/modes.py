@@ -7,7 +7,7 @@ from math import inf, isfinite, sqrt
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
@@ -16,6 +16,7 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.diagnosis.tape import tensors
 from normless.probes import mixes_examples, preserve_state
+from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
 
 # A running average of a momentum below this has hardly moved after an epoch.
 SLOW = 1e-3
@@ -34,6 +35,9 @@ def check_modes(e: Examination) -> Steps:
     left = [name for name, norm in tracked.items() if not norm.training and not int(norm.num_batches_tracked)]  # type: ignore[arg-type]
     if left:
         yield finding("evaluation_mode", 0.9, left, {"norms": len(left)})
+    still = [name for name, module in e.model.named_modules() if _is_still(module)]
+    if still:
+        yield finding("initial_frozen_norms", 0.8, still, {"norms": len(still)})
     dropped = [event for event in e.passed.events if event.rate >= DROPPED]
     if dropped:
         rate = max(event.rate for event in dropped)
@@ -48,6 +52,15 @@ def check_modes(e: Examination) -> Steps:
         if apart > APART * size:
             yield finding("modes_differ", 0.83, (), {"difference": share, "norms": len(moved)})
     return summary
+
+
+def _is_still(module: nn.Module) -> bool:
+    """Whether a module is a frozen norm with the statistics of a fresh one: mean 0 and variance 1."""
+    if isinstance(module, _BatchNorm) or not keeps_statistics(module):
+        return False
+    mean, variance = (getattr(module, name) for name in ("running_mean", "running_var"))
+    is_fresh = not bool(mean.any()) and bool((variance == 1).all())
+    return is_fresh and not takes_batch_statistics(module)
 
 
 def _has_moved(norm: _BatchNorm) -> bool:

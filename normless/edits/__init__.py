@@ -21,6 +21,7 @@ from normless.edits.initialization import Reinitialize as Reinitialize
 from normless.edits.initialization import ZeroBranchEnds as ZeroBranchEnds
 from normless.edits.initialization import ZeroClassifier as ZeroClassifier
 from normless.edits.initialization import ZeroLastGamma as ZeroLastGamma
+from normless.edits.norm_variants import ReplaceNorms as ReplaceNorms
 from normless.edits.normalizer_free import PredictedVariance as PredictedVariance
 from normless.edits.normalizer_free import StandardizeConvolutions as StandardizeConvolutions
 from normless.edits.normalizer_free import StandardizeWeights as StandardizeWeights
@@ -33,7 +34,6 @@ from normless.edits.norms import OnlyFinalNorm as OnlyFinalNorm
 from normless.edits.norms import OnlyTopNorm as OnlyTopNorm
 from normless.edits.norms import PointwiseNorms as PointwiseNorms
 from normless.edits.norms import RemoveNorms as RemoveNorms
-from normless.edits.norms import ReplaceNorms as ReplaceNorms
 from normless.edits.surgery import Change as Change
 from normless.edits.surgery import Surgery as Surgery
 from normless.edits.tailored import TailorActivations as TailorActivations

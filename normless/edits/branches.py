@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
+from normless.edits.scaling import scaling_parameter
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
 from normless.nn import SkipOnlySum
@@ -120,7 +121,7 @@ class RescaleBranches(Edit):
                 if layer.kind != "weight" or layer.gating:
                     continue
                 surgery.once(layer.path)
-                name = surgery.scaling_parameter(layer)
+                name = scaling_parameter(surgery, layer)
                 weight = surgery.parameter(name)
                 if id(weight) in scaled:  # Two layers share it.
                     continue

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, edit
+from normless.edits.scaling import start_at_zero
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import parts_of
 from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
@@ -58,7 +59,7 @@ class ZeroBranchEnds(Edit):
                 last = surgery.last_weight(block, branch)
                 known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
                 for path in known or [last]:
-                    surgery.zero(path)
+                    start_at_zero(surgery, path)
 
 
 @edit
@@ -85,7 +86,7 @@ class ZeroClassifier(Edit):
             surgery.record("", "it has no classifier, whose weights would become zero")
         elif not heads or logits == [path]:
             tied = path in surgery.tied_layers()
-            surgery.zero(path, weight=not tied)
+            start_at_zero(surgery, path, weight=not tied)
             if tied:
                 surgery.record(path, _TIED)
 

@@ -79,7 +79,8 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
         if saddles:
             raise UnsupportedEditError(
                 f"In the {network} {', '.join(saddles[:3])} would start at zero and never get a gradient, since "
-                "another zero follows on the same branch. Leave out one of the two edits."
+                "another zero follows on the same branch, or a function that is flat at zero, such as a ReLU; "
+                "skipinit opens such branches by a multiplier in their sum."
             )
         _check_dead(surgery, passed, original, network)
 

@@ -5,27 +5,31 @@ from __future__ import annotations
 from collections import OrderedDict
 from copy import deepcopy
 from itertools import accumulate, chain, pairwise
-from math import gcd, sqrt
-from typing import Any, Literal
+from math import sqrt
+from typing import Literal
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
+from normless.edits.norm_places import (
+    batch_norm_like,
+    inside_of,
+    keep_directions,
+    module_of,
+    readers_outside,
+    remove_norms,
+    replace_norm,
+)
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
-from normless.errors import UnsupportedEditError
-from normless.lifting import reads
-from normless.nn import Pointwise, batch_norms
+from normless.nn import Pointwise
 from normless.nn.channels import has_channels_first
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
-
-Family = Literal["ghost", "partial", "alternating", "group"]
-
-_TORCH_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
 
 
 @edit
@@ -33,7 +37,7 @@ class RemoveNorms(Edit):
     """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
     def apply(self, surgery: Surgery) -> None:
-        _remove_norms(surgery)
+        remove_norms(surgery)
 
 
 @edit
@@ -67,7 +71,7 @@ class NormOnSkip(Edit):
             raise surgery.unsupported("", f"the place is after_sum or skip_path, not {self.place!r}")
         for block in surgery.blocks():
             total = surgery.sum(block)
-            norm = _batch_norm_like(surgery, surgery.last_weight(block)).train(total.training)
+            norm = batch_norm_like(surgery, surgery.last_weight(block)).train(total.training)
             setattr(total, "norm_total" if self.place == "after_sum" else "norm_skip", norm)
             surgery.record(block.name, f"{describe(norm)} {self.place.replace('_', ' ')}")
 
@@ -78,7 +82,7 @@ class OnlyFinalNorm(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         path = surgery.classifier()
-        _remove_norms(surgery)
+        remove_norms(surgery)
         classifier = surgery.affine(path)
         if not isinstance(classifier, nn.Linear):
             raise surgery.unsupported(path, "the classifier is not a linear layer")
@@ -111,11 +115,11 @@ class OnlyTopNorm(Edit):
     def apply(self, surgery: Surgery) -> None:
         last = surgery.blocks()[-1]
         kept = next((layer.path for layer in surgery.map.head_layers if layer.kind == "norm"), None)
-        _remove_norms(surgery, kept)
+        remove_norms(surgery, kept)
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")
             return
-        norm = _batch_norm_like(surgery, surgery.last_weight(last))
+        norm = batch_norm_like(surgery, surgery.last_weight(last))
         if last.activation_after_sum is None:
             surgery.sum(last).norm_total = norm.train(surgery.model.training)
             surgery.record(last.name, f"{describe(norm)} after the sum")
@@ -148,23 +152,31 @@ class PointwiseNorms(Edit):
         if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
-        _keep_directions(surgery)
+        keep_directions(surgery)
         for layer in surgery.norms():
             own = self.attention_alpha if layer.path in attention else None
             self._replace(surgery, layer, float(self.alpha if own is None else own))
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
-        old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
+        old, new = module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
         affine = (layer.gamma, next((name for name in layer.parameters if name != layer.gamma), None))
         new.weight, new.bias = (None if name is None else surgery.parameter(name) for name in affine)
         if new.weight is not None and layer.offset:
             new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
-        new.channels_first = has_channels_first(old)
+        gamma = (layer.gamma or "").removeprefix(f"{layer.path}.")
+        is_known = is_plain(old) or has_channels_first(old) or gamma not in dict(old.named_parameters())
+        new.channels_first = has_channels_first(old) if is_known else self._scales_second(surgery, layer, old, gamma)
         new.to(next(chain(old.parameters(), surgery.model.parameters())))
-        for reader in surgery.map.readers.get(layer.path, ()):
+        for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
         surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
-        _replace_norm(surgery, layer, new)
+        replace_norm(surgery, layer, new)
+
+    def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:
+        """Whether γ is along the second axis of a norm of a new class, which its values show."""
+        if surgery.values_withheld and type(old).__module__.partition(".")[0] != "torch" and layer.gamma is not None:
+            surgery.trained_norm()
+        return scales_second_axis(old, gamma, surgery.input_shape(layer.path))
 
 
 @edit
@@ -181,6 +193,8 @@ class LayerNormScaling(StackEdit):
                     raise surgery.unsupported(block.name, "it is no attention, with which a transformer layer begins")
                 for norm in _norms_ahead(surgery, block):
                     path, factor = surgery.own_path(norm), 1 / sqrt(number)
+                    if inside_of(surgery, norm).after:
+                        raise surgery.unsupported(path, "an activation follows the normalization inside its module")
                     parts = OrderedDict(norm=surgery.get(path), factor=Function(torch.mul, (factor,)))
                     surgery.replace(path, nn.Sequential(parts))
                     surgery.record(path, f"output × {factor:.4g}")
@@ -213,10 +227,10 @@ class BranchEndNorms(Edit):
 
     def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
         """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
-        old, gamma = _module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
+        old, gamma = module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
         if isinstance(old, _BatchNorm):
-            norm, gamma = _batch_norm_like(surgery, last), "weight"
-        elif list(old.children()):
+            norm, gamma = batch_norm_like(surgery, last), "weight"
+        elif list(old.children()) or inside_of(surgery, like) != Inside():
             raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
         else:
             norm = deepcopy(old)
@@ -240,137 +254,3 @@ def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> No
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)
     surgery.record(path, f"{what} before it")
-
-
-def _remove_norms(surgery: Surgery, kept: str | None = None) -> None:
-    """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
-    _keep_directions(surgery)
-    places = {
-        layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
-    }
-    for layer in surgery.norms():
-        if layer.path == kept:
-            continue
-        if not places[layer.path].isdisjoint(places.get(kept or "", ())):
-            raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
-        for reader in surgery.map.readers.get(layer.path, ()):
-            surgery.not_in_place(reader)
-        is_function = ":" in layer.path
-        what = layer.description if is_function else describe(surgery.get(layer.path))
-        if is_function:
-            surgery.remove_function(layer)
-        else:
-            _replace_norm(surgery, layer, _identity(surgery, layer))
-        surgery.record(layer.path, f"{what} removed")
-        surgery.removed.add(layer.path)
-
-
-def _keep_directions(surgery: Surgery) -> None:
-    """Record the normalizations that are not of the trunk, which stay."""
-    for path, reason in surgery.map.directions.items():
-        surgery.record(path, f"stays: {reason}")
-
-
-def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
-    """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
-    identity = nn.Identity()
-    *around, name = layer.path.split(".")
-    kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
-    for parameter in layer.parameters:
-        owner, _, attribute = parameter.rpartition(".")
-        if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):
-            neutral = 1 - layer.offset if parameter == layer.gamma else 0.0
-            value = torch.full_like(surgery.parameter(parameter).detach(), neutral)
-            identity.register_buffer(attribute, value, persistent=False)
-    return identity
-
-
-def _module_of(surgery: Surgery, layer: Layer) -> nn.Module:
-    """The module of a norm; a function is refused."""
-    if ":" in layer.path:
-        raise surgery.unsupported(layer.path, "it is a function in the forward code, no module to be replaced")
-    return surgery.get(layer.path)
-
-
-def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
-    """Put a module in the place of a norm; an activation or dropout inside that stays, under its own name."""
-    path, old = layer.path, surgery.get(layer.path)
-    extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
-    if layer.gamma is not None and extra:
-        reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
-        raise surgery.unsupported(path, reason)
-    rest = [(name, one) for name, one in old.named_children() if f"{path}.{name}" in surgery.map.by_path]
-    surgery.replace(path, nn.Sequential(OrderedDict([("norm", new), *rest])) if rest else new)
-
-
-def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
-    """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
-    layer = surgery.get(path)
-    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
-        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
-    norm = _TORCH_FAMILY[max(layer.weight.dim() - 3, 0)]
-    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
-
-
-@edit
-class ReplaceNorms(Edit):
-    """Batch norms become ghost (Hoffer et al. 2017), partial or alternating ones (Bjorck et al.), or group norms.
-
-    The new layers keep γ, β, ε and the running statistics.
-
-    Args:
-        family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`, or
-            `group` (groups: the most groups a layer has; gcd(groups, channels) are used).
-        options: keyword arguments of the new layers, as a tuple of pairs.
-    """
-
-    family: Family
-    options: tuple[tuple[str, Any], ...] = ()
-
-    def apply(self, surgery: Surgery) -> None:
-        if not surgery.map.norms:
-            raise surgery.unsupported("", "it has no normalization to replace")
-        for layer in surgery.norms():
-            old = _module_of(surgery, layer)
-            if not isinstance(old, _TORCH_FAMILY):
-                reason = f"it is a {describe(old)}, not a batch norm of vectors, images or volumes"
-                raise surgery.unsupported(layer.path, reason)
-            with surgery.refusing_at(layer.path):
-                new = self._variant(old)
-            _take_over(old, new)
-            _replace_norm(surgery, layer, new)
-            surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
-
-    def _variant(self, old: _BatchNorm) -> nn.Module:
-        options = dict(self.options)
-        if self.family == "group":
-            return _group_norm(old, **options)
-        if self.family == "partial" and not old.affine:
-            options |= {"gamma": False, "beta": False}
-        kept = {name: getattr(old, name) for name in ("eps", "momentum", "affine", "track_running_stats")}
-        # GhostBatchNorm2d in the place of BatchNorm2d.
-        layer = next(one.__name__ for one in _TORCH_FAMILY if isinstance(old, one))
-        kind: type[_BatchNorm] = getattr(batch_norms, f"{self.family.title()}{layer}")
-        return kind(old.num_features, **kept, **options)
-
-
-def _group_norm(old: _BatchNorm, groups: int) -> nn.GroupNorm:
-    if groups < 1:
-        raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
-    used = gcd(groups, old.num_features)
-    if isinstance(old, nn.BatchNorm1d) and used == old.num_features:
-        raise UnsupportedEditError(
-            f"with groups={groups} each of its {old.num_features} features would be a group of its own, "
-            "and a group of one value is normalized to nothing; take fewer groups"
-        )
-    return nn.GroupNorm(used, old.num_features, eps=old.eps, affine=old.affine)
-
-
-def _take_over(old: nn.Module, new: nn.Module) -> None:
-    """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
-    reference = next(chain(old.parameters(), old.buffers()), None)
-    if reference is not None:
-        new.to(reference)
-    new.load_state_dict(old.state_dict(), strict=False)
-    for name, parameter in new.named_parameters():
-        parameter.requires_grad_(old.get_parameter(name).requires_grad)

@@ -201,31 +201,6 @@ class Surgery:
         """The weight of a weight layer: the largest of its parameters."""
         return max(map(self.parameter, layer.parameters), key=Tensor.numel)
 
-    def scaling_parameter(self, layer: Layer) -> str:
-        """The name of the parameter to whose scale a weight layer's output is proportional: its weight or gain.
-
-        Refused where the weight is divided by its own norm and has no gain.
-        """
-        weights = [name for name in layer.parameters if name not in layer.shifts]
-        largest = max(weights, key=lambda weight: self.parameter(weight).numel())
-        name = layer.gamma if largest in layer.scale_free else largest
-        if name is None:
-            reason = "its weight is divided by its own norm, so that its scale has no effect and zeros are undefined"
-            raise self.unsupported(layer.path, f"{reason}; skipinit multiplies the branch instead")
-        return name
-
-    def zero(self, path: str, weight: bool = True) -> None:
-        """Let the weight layer at `path` start at zero, its biases too; without `weight` its biases alone."""
-        layer = self.map.by_path[path]
-        if weight and ":" not in path and isinstance(self.get(path), nn.RNNBase):
-            raise self.unsupported(path, "it is a recurrent layer, whose output is not proportional to one weight")
-        scaling = [self.scaling_parameter(layer)] if weight else []
-        for name in (*scaling, *layer.shifts):
-            nn.init.zeros_(self.parameter(name))
-        self.zeroed.update(scaling)
-        if weight:
-            self.record(path, "gain = 0" if scaling == [layer.gamma] else "weight = 0")
-
     def tied_layers(self) -> set[str]:
         """Paths of weight layers whose weight is an embedding's too: to draw or zero it would change the input."""
         tables = embedding_weights(self.model)
@@ -346,6 +321,32 @@ class Surgery:
             return layer.path
         with self.refusing_at(layer.path):
             return self._lifted.module_of(layer)
+
+    def moved(self, layer: Layer, path: str) -> None:
+        """Note that a layer that was a function in forward code is the module at `path` now."""
+        self._lifted.moved[layer.path, layer.call] = path
+
+    def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
+        """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
+        flow, names = self.map.flow, (path, *self._aliases.get(path, ()))
+        if flow is None:
+            return []
+        own = {at for name in names for at in self._operations.get(name, ())}
+        read = dict.fromkeys(parent for at in sorted(own) for parent in flow[at].parents)
+        return [flow[parent].shape for parent in read if parent not in own]
+
+    @cached_property
+    def _operations(self) -> dict[str, list[int]]:
+        """The operations of the first run of every module, by its qualified name."""
+        operations: dict[str, list[int]] = defaultdict(list)
+        for at, one in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
+            for name in () if one.call else one.modules:
+                operations[name].append(at)
+        return operations
+
+    def input_shape(self, path: str) -> tuple[int, ...] | None:
+        """The shape of the first of them, None where it is unknown."""
+        return next(iter(self.input_shapes(path)), None)
 
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""

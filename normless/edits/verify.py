@@ -7,9 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from traceback import walk_tb
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -133,9 +135,25 @@ def _observed(surgery: Surgery, training: bool) -> _Observer:
     except Exception as error:
         raise UnsupportedEditError(
             f"The converted {type(surgery.model).__name__} does not run on the example inputs: {error} "
-            f"(in {'training' if training else 'evaluation'} mode)"
+            f"(in {'training' if training else 'evaluation'} mode){_original_fault(surgery, error)}"
         ) from error
     return observer
+
+
+def _original_fault(surgery: Surgery, error: BaseException) -> str:
+    """Whether a batch norm of the original network raised, which the conversion kept; empty where none did."""
+    if "more than 1 value per channel" not in str(error):
+        return ""
+    paths = {id(module): path for path, module in surgery.model.named_modules()}
+    frames = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    raised = [one for one in frames if id(one) in paths]
+    path = paths[id(raised[-1])] if raised else ""
+    if not raised or not isinstance(raised[-1], _BatchNorm) or path.removesuffix(".norm") not in surgery.map.norms:
+        return ""
+    return (
+        f". So does the original: the batch norm {path} has one value per channel on these inputs. Pass two examples "
+        "or more (drop_last=True for a data loader), or take that norm out, as group_norm and none do"
+    )
 
 
 @contextmanager

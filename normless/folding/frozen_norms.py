@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from math import prod
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.arguments import require_network
-from normless.errors import UnsupportedEditError
+from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
+from normless.residual.batch_statistics import keeps_statistics, require_finite
+from normless.residual.inside_norms import Inside, inside, is_plain
 
 Model = TypeVar("Model", bound=nn.Module)
-
-# These are known to do in evaluation what `affine_of` says, and nothing else.
-_PLAIN = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
 
 
 def freeze(model: Model) -> Model:
@@ -29,25 +28,38 @@ def freeze(model: Model) -> Model:
 
         y = γ / √(σ² + ε) · (x − μ) + β
 
-    with the running μ and σ², in train mode as in eval mode; a norm fused with an activation or dropout keeps
-    those under their names. Outputs in eval mode are those of the original up to rounding.
+    with the running μ and σ², in train mode as in eval mode. What a norm's module does after normalizing, with child
+    modules or functions, stays; a module that keeps statistics and is no subclass of torch's batch norm is one too.
+    Outputs in eval mode are those of the original up to rounding.
 
     Args:
         model: the network; it is left as it is.
 
+    Warns:
+        EvaluationOnlyWarning: in training a norm does something of its own, which is gone.
+
     Raises:
-        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, or some that are not finite, carries hooks, or
+            computes something else.
     """
     require_network(model)
+    require_finite(model)
     copied = deepcopy(model)
-    frozen: dict[nn.Module, nn.Module] = {
-        norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)
-    }
+    frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(copied)}
     if copied in frozen:
         # A norm alone has no other class to keep.
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
     return copied
+
+
+def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """The norms of a network that keep statistics, by path; not those inside another, as of a sub-batch norm."""
+    inside_another = set[nn.Module]()
+    for path, module in model.named_modules():
+        if module not in inside_another and keeps_statistics(module):
+            inside_another |= {*module.modules()}
+            yield path, module
 
 
 @torch.no_grad()
@@ -60,23 +72,29 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """
     if isinstance(norm, FrozenAffine):
         return norm.scale.double(), norm.shift.double()
-    assert isinstance(norm, _BatchNorm)
-    if norm.running_mean is None or norm.running_var is None:
+    mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
+    if mean is None or variance is None:
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {type(norm).__name__} without running statistics "
             "(track_running_stats=False): it normalizes by each batch in evaluation too, so there is nothing to "
             "freeze it at. Give it running statistics and let some batches pass in train mode first."
         )
-    scale = torch.ones_like(norm.running_var, dtype=torch.float64)
+    gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    if bool((variance < 0).any()):
+        raise UnsupportedEditError(
+            f"The running variance of {path or 'this norm'}, a {type(norm).__name__}, is negative, so that what it "
+            "computes in evaluation is not finite. Load an earlier state."
+        )
+    scale = torch.ones_like(variance, dtype=torch.float64)
     shift = torch.zeros_like(scale)
     if getattr(norm, "use_variance", True):
-        scale /= (norm.running_var.double() + norm.eps).sqrt()
-    if norm.weight is not None:
-        scale *= norm.weight.double()
-    if norm.bias is not None:
-        shift += norm.bias.double()
+        scale /= (variance.double() + getattr(norm, "eps", 1e-5)).sqrt()
+    if gamma is not None:
+        scale *= gamma.double()
+    if beta is not None:
+        shift += beta.double()
     if getattr(norm, "use_mean", True):
-        shift -= norm.running_mean.double() * scale
+        shift -= mean.double() * scale
     return scale, shift
 
 
@@ -91,48 +109,69 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
                 setattr(parent, name, replacements[child])
 
 
-def _frozen(path: str, norm: _BatchNorm) -> FrozenAffine:
+def _frozen(path: str, norm: nn.Module) -> nn.Module:
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
         raise UnsupportedEditError(
             f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
             "register them on what takes its place."
         )
     scale, shift = affine_of(path, norm)
-    assert norm.running_mean is not None
-    rest = {} if type(norm) in _PLAIN else _rest(path, norm)
-    return FrozenAffine(scale.to(norm.running_mean), shift.to(norm.running_mean), rest)
+    mean: Any = norm.running_mean
+    return FrozenAffine(scale.to(mean), shift.to(mean), {} if is_plain(norm) else _rest(path, norm))
 
 
-def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
-    """What a norm of another library does after the normalization: all of its children in order, or nothing.
+def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
+    """What a norm does after the normalization, as modules by name; refused where it is something else.
 
-    Both are tried on values about the norm's own mean, in float64 and eval mode.
+    It is tried on values about the norm's own mean, in float64 and eval mode.
     """
-    children = dict(norm.named_children())
-    original = deepcopy(norm).double().eval()
-    for rest in (children, {}) if children else ({},):
-        trial = FrozenAffine(*affine_of(path, original), {name: deepcopy(child) for name, child in rest.items()})
-        if _agree(original, trial.double().eval()):
-            return rest
-    raise UnsupportedEditError(
-        f"{path or 'This norm'} is a {type(norm).__name__}, which computes something else in eval mode than a batch "
-        "norm followed by its child modules. Replace it by a torch.nn.BatchNorm and what it does besides, or make it "
-        "a subclass of torch.nn.Module instead of a batch norm's to leave it unchanged."
-    )
+    name, reason = type(norm).__name__, "in eval mode it computes something else than a batch norm and those"
+    original = deepcopy(norm).double()
+    found = Inside()
+    try:
+        found = inside(norm, evaluation_only=True)
+        if found.before:
+            reason = f"{found.before[0].name} comes before its normalization"
+    except LiftError as error:
+        reason = str(error)
+    rest = {one.name: one.module for one in found.after if not isinstance(one.module, nn.Identity)}
+    trial = FrozenAffine(*affine_of(path, original), {key: deepcopy(one) for key, one in rest.items()})
+    if found.before or not _agree(original.eval(), trial.double().eval()):
+        raise UnsupportedEditError(
+            f"{path or 'This norm'} is a {name}, which does more than a batch norm followed by functions of its "
+            f"output: {reason}. Replace it by a torch.nn.BatchNorm and what it does besides."
+        )
+    _warn_of_training(path, norm)
+    return rest
+
+
+def _warn_of_training(path: str, norm: nn.Module) -> None:
+    """Warn where a norm does something in training that it does not do in evaluation."""
+    if type(norm).__module__.startswith("normless.nn"):
+        return
+    try:
+        inside(norm)
+    except LiftError as error:
+        warnings.warn(
+            f"{path or 'This norm'} is a {type(norm).__name__} that does in training what is not in the frozen copy, "
+            f"which is right in evaluation only: {error}.",
+            EvaluationOnlyWarning,
+            stacklevel=5,
+        )
 
 
 @torch.no_grad()
-def _agree(original: _BatchNorm, trial: nn.Module) -> bool:
-    assert original.running_mean is not None
-    assert original.running_var is not None
+def _agree(original: nn.Module, trial: nn.Module) -> bool:
+    mean: Any = original.running_mean
+    variance: Any = original.running_var
     for dimensions in (4, 3, 2, 5):
-        shape = (3, original.num_features, *[2] * (dimensions - 2))
+        shape = (3, len(mean), *[2] * (dimensions - 2))
         # Values of both signs about the mean of every channel, without a draw from the random state.
-        steps = torch.arange(prod(shape)).to(original.running_mean)
+        steps = torch.arange(prod(shape)).to(mean)
         spread = 3 * torch.sin(1.7 * steps).reshape(shape)
-        x = per_channel(original.running_mean, spread) + per_channel(original.running_var.sqrt(), spread) * spread
+        x = per_channel(mean, spread) + per_channel(variance.sqrt(), spread) * spread
         try:
-            expected = original(x)
+            expected = original(x.clone())
         except Exception:
             continue  # A norm for inputs of another number of dimensions.
         try:

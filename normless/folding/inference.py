@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from normless.arguments import carried_inputs, forward_arguments, require_network
@@ -27,6 +26,7 @@ from normless.nn.affine import (
     TakesParts,
     of_class,
 )
+from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -64,7 +64,7 @@ def fuse_for_inference(
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
-    has_norms = any(isinstance(module, (_BatchNorm, FrozenAffine)) for module in model.modules())
+    has_norms = any(keeps_statistics(module) or isinstance(module, FrozenAffine) for module in model.modules())
     fused = fold(model, *inputs, **kwargs)[0] if has_norms else deepcopy(model)
     fused.eval().requires_grad_(False)
     with torch.no_grad():

@@ -9,7 +9,6 @@ from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.arguments import carried_inputs, forward_arguments, inputs_missing
@@ -18,6 +17,7 @@ from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side
 from normless.lifting import in_mode
 from normless.nn import FrozenAffine
+from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
 from normless.residual.exporting import exported
 
@@ -76,8 +76,8 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     and one whose output such a layer alone reads goes into that one, where that is exact: without padding with
     zeros, or without a shift. Any other becomes a `normless.nn.FrozenAffine` in its place. Outputs in eval mode are
-    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms that are no
-    subclass of torch's batch norm are kept as they are.
+    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms without running
+    statistics are kept as they are.
 
     Args:
         model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
@@ -87,11 +87,11 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
             keyword arguments.
 
     Raises:
-        UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
+        UnsupportedEditError: as `freeze`.
         UnresolvedStructureError: no inputs came, or the network cannot be exported on them.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    if isinstance(model, (_BatchNorm, FrozenAffine)):
+    if keeps_statistics(model) or isinstance(model, FrozenAffine):
         raise UnsupportedEditError(
             f"This {type(model).__name__} is a norm by itself, with no layer beside it to fold it into; "
             "normless.freeze makes a batch norm a fixed affine map."
@@ -111,7 +111,10 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
     # The original's own numbers, where the frozen norm has rounded them to its dtype.
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
     # Every place is found before the first weight changes, since a layer may get a bias.
-    places = {path: _place(path, shift, neighbours) for path, (_, shift) in values.items()}
+    places = {
+        path: _beside_idle(frozen, path, neighbours) or _place(path, shift, neighbours)
+        for path, (_, shift) in values.items()
+    }
     fates: list[NormFate] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
@@ -125,6 +128,17 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
     replace_modules(frozen, replacements)
     return frozen, FoldReport((*fates, *kept))
+
+
+def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:
+    """Why a norm that stands in one list with norms of other domains cannot be folded; empty for any other."""
+    parent = path.rpartition(".")[0]
+    around = model.get_submodule(parent)
+    if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
+        return ""
+    kin = (f"{parent}.{name}" for name, one in around.named_children() if isinstance(one, FrozenAffine))
+    idle = next((one for one in kin if not any(mode.runs(one) for mode in modes)), None)
+    return "" if idle in (None, path) else f"on other inputs {idle} may run in its place, on the same layer's output"
 
 
 def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str:

@@ -11,7 +11,10 @@ from normless.nn.batch_norms import GhostBatchNorm1d as GhostBatchNorm1d
 from normless.nn.batch_norms import GhostBatchNorm2d as GhostBatchNorm2d
 from normless.nn.batch_norms import PartialBatchNorm1d as PartialBatchNorm1d
 from normless.nn.batch_norms import PartialBatchNorm2d as PartialBatchNorm2d
+from normless.nn.domains import DomainBatchNorm as DomainBatchNorm
+from normless.nn.domains import using_domain as using_domain
 from normless.nn.frozen import FrozenAffine as FrozenAffine
+from normless.nn.frozen import FrozenBatchNorm as FrozenBatchNorm
 from normless.nn.on_cuda import every_kernel as every_kernel
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d
 from normless.nn.standardized import ScaledStdConv2d as ScaledStdConv2d

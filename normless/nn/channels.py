@@ -19,7 +19,9 @@ def per_channel(values: Tensor, x: Tensor) -> Tensor:
 
 
 def has_channels_first(module: nn.Module) -> bool:
-    """Whether a layer's channels are surely on the second axis: by its class, the name `…2d` or its data format."""
+    """Whether a layer's channels are surely on the second axis: by class, name `…2d`, data format or statistics."""
+    if isinstance(getattr(module, "running_mean", None), Tensor):
+        return True
     is_named = type(module).__name__.endswith("2d") or getattr(module, "data_format", "") == "channels_first"
     return is_named or isinstance(module, _FIRST)
 

@@ -1,4 +1,4 @@
-"""A fixed affine map of every channel: what a batch norm is once its statistics stand still."""
+"""Fixed affine maps of every channel: what a batch norm is once its statistics stand still."""
 
 from __future__ import annotations
 
@@ -41,3 +41,32 @@ class FrozenAffine(nn.Module):
 
     def extra_repr(self) -> str:
         return str(self.scale.numel())
+
+
+class FrozenBatchNorm(nn.Module):
+    """A batch norm whose statistics, γ and β stand still, in training as in evaluation (Detectron's frozen norm).
+
+        y_c = γ_c / √(σ²_c + ε) · (x_c − μ_c) + β_c
+
+    All four are buffers, under the names that torchvision and Detectron2 give them. The scheme `plain_batch_norm`
+    makes it torch's batch norm again. Shapes: (B, C) or (B, C, …) to the same; x keeps its dtype.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        self.num_features, self.eps = num_features, eps
+        for name, start in (("weight", 1.0), ("bias", 0.0), ("running_mean", 0.0), ("running_var", 1.0)):
+            self.register_buffer(name, torch.full((num_features,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = self.weight * (self.running_var + self.eps).rsqrt()
+        shift = self.bias - self.running_mean * scale
+        return torch.addcmul(per_channel(shift.to(x.dtype), x), x, per_channel(scale.to(x.dtype), x))
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}"

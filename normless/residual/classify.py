@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import Pointwise, ScalarAffine, ShiftedActivation
+from normless.nn import FrozenBatchNorm, Pointwise, ScalarAffine, ShiftedActivation
 from normless.residual.blocks import Kind, Layer
 from normless.residual.formulas import NORM_PARTS, forms_root
 from normless.residual.graph import Operation
@@ -27,7 +27,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
 )
 _CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
     "weight": (_ConvNd, nn.Linear, nn.Bilinear),
-    "norm": NORMS,
+    "norm": (*NORMS, FrozenBatchNorm),
     "activation": ACTIVATIONS,
 }
 _FACTORS = {"mul", "div", "addcmul"}

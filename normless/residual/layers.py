@@ -16,7 +16,16 @@ from normless.residual.blocks import Kind, Layer, Term
 from normless.residual.classify import computed_kind, describe, gamma_of, kind_of
 from normless.residual.formulas import Formula, written_norm
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ACTIVATION, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
+from normless.residual.operations import (
+    ACTIVATION,
+    LAYOUT,
+    NORM,
+    ROOT,
+    WEIGHT,
+    is_dropout,
+    is_factor,
+    leaves_unchanged,
+)
 from normless.residual.outputs import reason_to_keep
 
 # The number by which an exported graph tells calls of one function apart: relu_1.
@@ -74,6 +83,7 @@ class Layers:
         self.runs: list[LayerRun] = []
         self.owner: dict[int, LayerRun] = {}
         self._no_layers: set[int] = set()
+        self._bending: set[int] = set()
         self._formulas: dict[int, Formula] = {}
         self._lengths: list[tuple[Operation, Formula]] = []
         self._modules = self.names.modules
@@ -82,12 +92,13 @@ class Layers:
         self._taken: Counter[tuple[str, str, int]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
+        self._find_activations_of_norms()
         for index, operation in enumerate(flow.operations):
             self._find_written_norm(index, operation)
         self._give_terms()
         for index, operation in enumerate(flow.operations):
             is_open = index not in self.owner and index not in self._no_layers
-            if is_open and (layer := self._layer_of(operation)) is not None:
+            if is_open and (layer := self._layer_of(index, operation)) is not None:
                 self._give(index, *layer, self._run_key(index, operation, layer[0]))
         for run in self.runs:
             run.operations.sort()
@@ -129,6 +140,30 @@ class Layers:
             # A norm may contain an activation or a dropout, which stays a layer by itself.
             if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):
                 self._kinds[path] = kind
+
+    def _find_activations_of_norms(self) -> None:
+        """Find the activations that are functions in the code of a norm's module, after the normalization."""
+        for at, operation in enumerate(self.flow.operations):
+            path = self._enclosing(operation.modules)
+            if path is None or self._kinds[path] != "norm":
+                continue
+            readers = [self.flow[reader].modules for reader in self.flow.consumers[at]]
+            if readers and all(path in modules for modules in readers):
+                continue
+            # From the module's result back to its normalization.
+            index, passed = at, list[int]()
+            while path in (one := self.flow[index]).modules and len(one.parents) == 1 and one.name not in NORM:
+                bends = one.name in ACTIVATION and not one.parameters
+                is_own = self._enclosing(one.modules) == path
+                if is_own and not (bends or is_dropout(one)):
+                    if not (one.name in LAYOUT or is_factor(one) or leaves_unchanged(one)):
+                        break
+                    passed.append(index)
+                else:
+                    self._no_layers.update(passed)
+                    self._bending |= {index} if is_own and bends else set()
+                    passed = []
+                (index,) = one.parents
 
     def _give(self, index: int, path: str, kind: Kind, key: Hashable) -> None:
         """Make an operation part of a run of the layer at `path`: the one of this key."""
@@ -212,7 +247,7 @@ class Layers:
         # A parameter that forward code uses directly is a layer anew at each use.
         return index if operation.parameters and operation.name not in NORM else operation.call
 
-    def _layer_of(self, operation: Operation) -> tuple[str, Kind] | None:
+    def _layer_of(self, index: int, operation: Operation) -> tuple[str, Kind] | None:
         """The path and the kind of the layer that an operation belongs to."""
         name = operation.name
         if name in WEIGHT and operation.parameters:
@@ -220,6 +255,8 @@ class Layers:
         if is_dropout(operation):
             return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
+        if index in self._bending:
+            return self._place_in(self.names.canonical(operation.module), name, operation.call), "activation"
         if path is not None:
             return self.names.canonical(path), self._kinds[path]
         if name in NORM:

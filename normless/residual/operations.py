@@ -27,6 +27,12 @@ LAYOUT = {
     "transpose", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "to", "_to_copy", "type_as",
     "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "numpy_T", "channel_shuffle", "float", "half", "bfloat16",
 }  # fmt: skip
+# They read their argument's shape and kind, never its values.
+SHAPE_ONLY = {
+    "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
+    "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
+    "_assert_scalar",
+}  # fmt: skip
 ELEMENTWISE = ACTIVATION | LAYOUT | {
     "add", "sub", "rsub", "mul", "div", "pow", "square", "sqrt", "rsqrt", "reciprocal", "neg", "abs", "exp", "log",
     "erf", "sin", "cos", "where", "minimum", "maximum", "clamp_max", "log1p", "expm1", "addcmul", "addcdiv", "lerp",

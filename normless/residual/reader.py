@@ -15,14 +15,8 @@ from torch.fx import Node
 from normless.residual.degrees import Degrees, degrees_of
 from normless.residual.exporting import FOLLOWS_VALUES, PLACE
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import LAYOUT
+from normless.residual.operations import LAYOUT, SHAPE_ONLY
 
-# They read their argument's shape and kind, never its values.
-_SHAPE_ONLY = {
-    "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
-    "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
-    "_assert_scalar",
-}  # fmt: skip
 _ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
 # They return a part of a tensor that shares its memory.
@@ -131,7 +125,7 @@ class _Reader:
                 if repeated is not node:
                     self._same(node, repeated)
                     return
-        sources = [] if name in _SHAPE_ONLY else node.all_input_nodes
+        sources = [] if name in SHAPE_ONLY else node.all_input_nodes
         parents = tuple(self.index[source] for source in sources if source in self.index)
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
         parameters = tuple(dict.fromkeys(name for source in fixed for name in source.parameters))

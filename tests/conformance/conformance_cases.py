@@ -51,6 +51,8 @@ WITH_NORMS = [
     "partial_batch_norm(gamma=False, beta=False)",
     "partial_batch_norm(mean=False, variance=False)",
     "alternating_batch_norm",
+    "plain_batch_norm",
+    "frozen_batch_norm",
     "group_norm",
     "group_norm(groups=4)",
     "zero_gamma",
@@ -110,6 +112,8 @@ WITHOUT_NORMS = [
     "tailored_activations(eta=0.3, skip=0.9, biases=False)",
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
+# They train on a card, or with a domain chosen for each batch: tests/edits/test_norm_variants.py.
+ELSEWHERE = {"sync_batch_norm", "domain_batch_norm"}
 
 # Every block is its skip path at initialization.
 IDENTITY_AT_START = {
@@ -137,6 +141,7 @@ INDEPENDENT = {
     "group_norm",
     "group_norm(groups=4)",
     "weight_standardization",
+    "frozen_batch_norm",
     *(text for text in WITHOUT_NORMS if "dropout=0)" in text or not re.match("zeroinit|regularized", text)),
 }
 
@@ -210,7 +215,7 @@ SCALARS: dict[str, Callable[[int], tuple[int, int]]] = {
 _TAKEN_AWAY = [
     # A shift of a linear layer's input shifts its output, which the norm behind it takes away.
     (
-        r"^(as_written|batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm$|partial_batch_norm\(variance|depth_mup|completep)",
+        r"^(as_written|(plain_)?batch_norm|ghost|layer_scale|norm_on_skip|partial_batch_norm($|\(variance)|depth_mup|completep)",
         "dense_linear",
         r"^blocks\.\d\.branch\.norm1\.bias$",
     ),

@@ -56,7 +56,7 @@ _TRANSFORMERS = "DeepNorm is for transformers"
 REFUSALS = {
     **{
         (f"{family}_norm", VIT): _BATCH_NORMS
-        for family in ("ghost_batch", "partial_batch", "alternating_batch", "group")
+        for family in ("ghost_batch", "partial_batch", "alternating_batch", "plain_batch", "frozen_batch", "group")
     },
     ("zero_gamma", VIT): "an operation that is no layer follows the last norm of its branch",
     ("zero_gamma", FUNCTIONAL): "at γ = 0 the activation between them passes no gradient",

@@ -99,7 +99,7 @@ _NOT_STANDARDIZED = "does not end in a weight layer|lies between blocks|not in(t
 _SEVERAL = "no layer with one weight and one output"
 REFUSALS: dict[tuple[str, str], str] = {
     **{(f"{one}_norm", name): _NOT_BATCH for name in FOREIGN for one in ("ghost_batch", "partial_batch", "group")},
-    **{("alternating_batch_norm", name): _NOT_BATCH for name in FOREIGN},
+    **{(f"{one}_batch_norm", name): _NOT_BATCH for name in FOREIGN for one in ("alternating", "plain", "frozen")},
     **{
         ("zero_gamma", name): "its branch has no norm"
         if name in POST_NORM

@@ -33,7 +33,7 @@ REFUSALS: dict[str, dict[Norm, str]] = {
     **{
         text: dict.fromkeys(NORMS, _BATCH_NORMS)
         for text in SCHEME_TEXTS
-        if re.match("ghost|partial|alternating|group|weight_standardization$", text)
+        if re.match("ghost|partial|alternating|plain|frozen|group|weight_standardization$", text)
     },
     "zero_gamma": {
         "pre": "an operation that is no layer follows the last norm of its branch",

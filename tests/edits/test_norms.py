@@ -137,13 +137,15 @@ def test_group_norm_needs_a_group(groups: int) -> None:
         nl.convert(resnet_cifar(8), f"group_norm(groups={groups})")
 
 
-def test_replacing_another_kind_of_norm_is_refused_by_path() -> None:
+def test_another_kind_of_norm_is_kept_and_listed() -> None:
     model = resnet_cifar(8)
     model.blocks[1].norm2 = nn.GroupNorm(4, 32)
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"at blocks\.1\.norm2: it is a GroupNorm, not a batch norm of vectors"
-    ):
-        nl.convert(model, "alternating_batch_norm")
+    net = nl.convert(model, "alternating_batch_norm")
+    assert type(net.blocks[1].norm2) is nn.GroupNorm
+    assert isinstance(net.blocks[1].norm1, AlternatingBatchNorm2d)
+    (kept,) = (change for change in nl.plan(model, "alternating_batch_norm") if "kept" in change.what)
+    assert kept.path == "blocks.1.norm2"
+    assert "not a batch norm" in kept.what
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm3d, nn.SyncBatchNorm])

@@ -1,0 +1,167 @@
+"""The places of norms: what takes the place of one, with all that its module does besides normalizing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import accumulate
+
+import torch
+from torch import nn
+
+from normless.edits.surgery import Surgery
+from normless.errors import LiftError
+from normless.lifting import reads
+from normless.residual import Layer
+from normless.residual.classify import describe
+from normless.residual.inside_norms import Inside, inside, is_plain
+from normless.residual.operations import ACTIVATION
+
+_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def keep_directions(surgery: Surgery) -> None:
+    """Record the normalizations that are not of the trunk, which stay."""
+    for path, reason in surgery.map.directions.items():
+        surgery.record(path, f"stays: {reason}")
+
+
+def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
+    """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    keep_directions(surgery)
+    places = {
+        layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
+    }
+    for layer in whole_norms(surgery):
+        if layer.path == kept:
+            continue
+        if not places[layer.path].isdisjoint(places.get(kept or "", ())):
+            raise surgery.unsupported(layer.path, f"the same code computes {kept}, which stays")
+        for reader in readers_outside(surgery, layer):
+            surgery.not_in_place(reader)
+        is_function = ":" in layer.path
+        what = layer.description if is_function else describe(surgery.get(layer.path))
+        if is_function:
+            surgery.remove_function(layer)
+        else:
+            others = [nn.Identity() for _ in idle_kin(surgery, layer)]
+            replace_norm(surgery, layer, _identity(surgery, layer), others)
+        surgery.record(layer.path, f"{what} removed")
+        surgery.removed.add(layer.path)
+
+
+def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
+    """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
+    identity = nn.Identity()
+    *around, name = layer.path.split(".")
+    kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
+    for parameter in layer.parameters:
+        owner, _, attribute = parameter.rpartition(".")
+        if owner == layer.path and any(reads(kind, name, attribute) for kind in kinds):
+            neutral = 1 - layer.offset if parameter == layer.gamma else 0.0
+            value = torch.full_like(surgery.parameter(parameter).detach(), neutral)
+            identity.register_buffer(attribute, value, persistent=False)
+    return identity
+
+
+def readers_outside(surgery: Surgery, layer: Layer) -> list[Layer]:
+    """The layers that read a norm's output and are no part of its module, whose functions never work in place."""
+    readers = surgery.map.readers.get(layer.path, [])
+    return [reader for reader in readers if not reader.path.startswith(f"{layer.path}:")]
+
+
+def module_of(surgery: Surgery, layer: Layer) -> nn.Module:
+    """The module of a norm; a function is refused."""
+    if ":" in layer.path:
+        raise surgery.unsupported(layer.path, "it is a function in the forward code, no module to be replaced")
+    return surgery.get(layer.path)
+
+
+def whole_norms(surgery: Surgery) -> list[Layer]:
+    """Every normalization that is not part of another's module, as the norms of a sub-batch norm are of it."""
+    paths = {layer.path for layer in surgery.norms()}
+    return [
+        layer
+        for layer in surgery.norms()
+        if paths.isdisjoint(accumulate(layer.path.split(".")[:-1], "{}.{}".format)) or ":" in layer.path
+    ]
+
+
+def idle_kin(surgery: Surgery, layer: Layer) -> list[nn.Module]:
+    """The norms of other domains: those of one list with a norm, and of its class, that did not run."""
+    return [surgery.get(path) for path in _idle_paths(surgery, layer)]
+
+
+def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
+    parent = layer.path.rpartition(".")[0]
+    around, norm = surgery.get(parent), surgery.get(layer.path)
+    if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
+        return []
+    named = ((f"{parent}.{name}", child) for name, child in around.named_children())
+    return [path for path, child in named if type(child) is type(norm) and path not in surgery.map.by_path]
+
+
+def inside_of(surgery: Surgery, layer: Layer) -> Inside:
+    """What the module of a norm does besides normalizing; refused where that cannot be told apart."""
+    advice = "make what it does besides a module of its own, after a norm of torch.nn"
+    with surgery.refusing_at(layer.path, f"{{}}; {advice}"):
+        norm = surgery.get(layer.path)
+        if is_plain(norm):
+            return Inside()
+        shapes = surgery.input_shapes(layer.path)
+        if len(shapes) > 1:
+            raise LiftError(
+                f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as a mask beside its input"
+            )
+        return inside(norm, *shapes)
+
+
+def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequence[nn.Module] = ()) -> None:
+    """Put a module in the place of a norm; what the old one does besides normalizing stays around it.
+
+    Activations, dropout and factors keep their order; a child module keeps its name, a function becomes a module.
+    `others` take the places of its `idle_kin`.
+    """
+    idle_paths = _idle_paths(surgery, layer)
+    if len(others) < len(idle_paths):
+        beside = f"it stands in one list with {layer.path}, which is replaced, and did not run on these inputs"
+        raise surgery.unsupported(idle_paths[0], beside)
+    for idle, other in zip(idle_paths, others, strict=True):
+        if inside_of(surgery, replace(layer, path=idle)) != Inside():
+            raise surgery.unsupported(idle, "this norm did not run, and it does more than to normalize")
+        parent, _, name = idle.rpartition(".")
+        surgery.get(parent)._modules[name] = other.train(surgery.get(idle).training)
+        surgery.record(idle, f"as {layer.path}, beside which it did not run")
+    path, old = layer.path, surgery.get(layer.path)
+    extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
+    if layer.gamma is not None and extra:
+        reason = f"a {type(old).__name__} normalizes and bends its input in one formula, with {', '.join(extra)}"
+        raise surgery.unsupported(path, reason)
+    parts = inside_of(surgery, layer)
+    around = [
+        [(part.name, part.module) for part in side if _works(part.module)] for side in (parts.before, parts.after)
+    ]
+    whole = nn.Sequential(OrderedDict([*around[0], ("norm", new), *around[1]])) if any(around) else new
+    surgery.replace(path, whole)
+    inner = [own for own in surgery.map.layers() if own.path.startswith(f"{path}:") and own.kind == "activation"]
+    names = [part.name for part in (*parts.before, *parts.after) if not part.is_child]
+    activations = [name for name in names if name.rstrip("_0123456789") in ACTIVATION or name in ACTIVATION]
+    if len(parts.before) == 0 and len(inner) == len(activations):
+        for own, name in zip(inner, activations, strict=True):
+            surgery.moved(own, f"{path}.{name}")
+
+
+def _works(module: nn.Module) -> bool:
+    """Whether a module ever changes its input."""
+    is_idle = isinstance(module, nn.Identity) or (isinstance(module, nn.modules.dropout._DropoutNd) and not module.p)
+    return not is_idle
+
+
+def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
+    """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
+    layer = surgery.get(path)
+    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+    norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
+    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)

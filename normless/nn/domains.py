@@ -1,0 +1,45 @@
+"""A batch norm with statistics, γ and β of its own for each of several domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+
+class DomainBatchNorm(nn.Module):
+    """Batch norms of which one runs, that of the current domain (Chang et al. 2019, DSBN; Xie et al. 2020, AdvProp).
+
+    `norms` are torch's batch norms, one for each domain; `domain` is the number of the current one, which
+    `using_domain` sets for a whole network. Shapes: those of the norms.
+    """
+
+    def __init__(self, norms: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(norms)
+        self.domain = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norms[self.domain](x)
+        return y
+
+    def extra_repr(self) -> str:
+        return f"domain={self.domain}"
+
+
+@contextmanager
+def using_domain(model: nn.Module, domain: int) -> Iterator[None]:
+    """Run the norms of one domain, counted from 0, in all `DomainBatchNorm`s of a network."""
+    norms = [module for module in model.modules() if isinstance(module, DomainBatchNorm)]
+    fewest = min((len(norm.norms) for norm in norms), default=0)
+    if not 0 <= domain < fewest:
+        raise ValueError(f"The domains of this {type(model).__name__} are 0 to {fewest - 1}, got {domain}.")
+    before = [norm.domain for norm in norms]
+    try:
+        for norm in norms:
+            norm.domain = domain
+        yield
+    finally:
+        for norm, old in zip(norms, before, strict=True):
+            norm.domain = old

@@ -1,0 +1,121 @@
+"""Norms that keep running statistics, of any library, as torch's own batch norm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless.errors import LiftError, UnsupportedEditError
+from normless.lifting import running
+from normless.residual.classify import NORMS, kind_of
+from normless.residual.inside_norms import inside, trials
+
+_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+
+
+def keeps_statistics(module: nn.Module) -> bool:
+    """Whether a module is a norm with a running mean and variance per channel: a batch norm, or one written anew.
+
+    Such a one may be frozen, or not be a subclass of torch's; it holds no weight layer.
+    """
+    if isinstance(module, NORMS):
+        return isinstance(module, _BatchNorm)
+    vectors = [getattr(module, name, None) for name in ("running_mean", "running_var")]
+    has_both = all(isinstance(vector, Tensor) and vector.dim() == 1 for vector in vectors)
+    return has_both and not any(kind_of(child) in ("weight", "norm") for child in module.children())
+
+
+def require_finite(model: nn.Module) -> None:
+    """Check that running statistics, γ and β of all norms that keep statistics are finite, where they have values.
+
+    Raises:
+        UnsupportedEditError: names the norm and what is not finite.
+    """
+    for path, module in model.named_modules():
+        if not keeps_statistics(module):
+            continue
+        names = {"running_mean": "running mean", "running_var": "running variance", "weight": "γ", "bias": "β"}
+        for name, words in names.items():
+            value = getattr(module, name, None)
+            if isinstance(value, Tensor) and not value.is_meta and not bool(value.isfinite().all()):
+                raise UnsupportedEditError(
+                    f"The {words} of {path or 'this norm'}, a {type(module).__name__}, is not finite, so that what "
+                    "it computes in evaluation is not either. Load an earlier state, or find what made it so "
+                    "(normless.diagnose names the first value that is not finite)."
+                )
+
+
+def takes_batch_statistics(norm: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
+    """Whether a norm normalizes an example by the statistics of others in training; tried where its class is new."""
+    if isinstance(norm, NORMS):
+        return isinstance(norm, _BatchNorm)
+    for x in trials(norm, None if shape is None else (4, *shape[1:])):
+        try:
+            with running(norm, True):
+                whole, alone = norm(x.clone()), norm(x[:2].clone())
+        except Exception:
+            continue
+        is_like = isinstance(whole, Tensor) and whole.shape == x.shape
+        return is_like and not torch.allclose(whole[:2], alone, rtol=1e-4, atol=1e-5)
+    return False
+
+
+def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _BatchNorm:
+    """Torch's batch norm with the ε, γ, β and running statistics of a norm that keeps them.
+
+    γ and β are parameters of it, also where they were fixed; it has the mode of the norm.
+
+    Raises:
+        LiftError: the norm computes something else in evaluation, or the number of its input's axes is unknown.
+    """
+    kind: type[_BatchNorm] | None = next((family for family in _FAMILY if isinstance(norm, family)), None)
+    if kind is None and shape is not None and 2 <= len(shape) <= 5:
+        kind = _FAMILY[max(len(shape) - 3, 0)]
+    mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
+    if kind is None:
+        raise LiftError(f"how many axes the input of a {type(norm).__name__} has is known from example inputs alone")
+    gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    reference = next(value for value in (mean, gamma, *norm.parameters()) if isinstance(value, Tensor))
+    own = {name: getattr(norm, name) for name in ("eps", "momentum") if isinstance(getattr(norm, name, None), float)}
+    if isinstance(norm, _BatchNorm):
+        own["momentum"] = norm.momentum
+    made = kind(
+        int(getattr(norm, "num_features", 0)) or reference.numel(),
+        **own,
+        affine=gamma is not None or beta is not None,
+        track_running_stats=mean is not None,
+        device=reference.device,
+        dtype=reference.dtype,
+    )
+    given = {"weight": gamma, "bias": beta, "running_mean": mean, "running_var": variance}
+    with torch.no_grad():
+        for name, value in given.items():
+            if isinstance(value, Tensor) and getattr(made, name) is not None:
+                getattr(made, name).copy_(value)
+                if isinstance(value, nn.Parameter):
+                    getattr(made, name).requires_grad_(value.requires_grad)
+        count = getattr(norm, "num_batches_tracked", None)
+        if isinstance(count, Tensor) and made.num_batches_tracked is not None:
+            made.num_batches_tracked.copy_(count)
+    made.train(norm.training)
+    if type(norm) not in (*_FAMILY, nn.SyncBatchNorm) and mean is not None and not reference.is_meta:
+        _check_equal(norm, made, shape)
+    return made
+
+
+def _check_equal(norm: nn.Module, made: _BatchNorm, shape: tuple[int, ...] | None) -> None:
+    """Check that a norm and the batch norm made of it agree in evaluation."""
+    parts = inside(norm, shape)
+    whole = nn.ModuleList([*(part.module for part in parts.before), made, *(part.module for part in parts.after)])
+    for x in trials(norm, shape):
+        with running(norm, False), running(whole, False):
+            try:
+                expected, y = norm(x.clone()), x.clone()
+            except Exception:
+                continue
+            for step in whole:
+                y = step(y)
+        if not torch.allclose(y, expected, rtol=1e-4, atol=1e-4):
+            raise LiftError(f"a {type(norm).__name__} computes something else in evaluation than a batch norm")
+        return

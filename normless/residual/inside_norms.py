@@ -1,0 +1,322 @@
+"""What a norm's forward code does besides normalizing: activations, dropout, factors, as modules in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+
+from normless.errors import LiftError
+from normless.lifting import followed, running
+from normless.nn.function import Function
+from normless.residual.classify import kind_of
+from normless.residual.operations import ACTIVATION, LAYOUT, NORM, SHAPE_ONLY
+
+_DROPOUT: Mapping[str, type[nn.Module]] = {
+    "dropout": nn.Dropout,
+    "dropout1d": nn.Dropout1d,
+    "dropout2d": nn.Dropout2d,
+    "dropout3d": nn.Dropout3d,
+    "alpha_dropout": nn.AlphaDropout,
+    "feature_alpha_dropout": nn.FeatureAlphaDropout,
+}
+_ARITHMETIC = {"mul", "rmul", "div", "truediv", "add", "radd", "sub", "neg"}
+_CASTS = LAYOUT | {"type", "double", "flatten", "unflatten", "expand_as"}
+# A norm of several statistics splits its input and joins the parts.
+_SPLITS = _CASTS | {"cat", "concat", "stack", "split", "chunk", "tensor_split", "getitem", "unbind", "narrow"}
+_CLAMPS = {"clamp", "clamp_min"}
+_RANDOM = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "uniform"}
+_PLAIN = {
+    *(getattr(nn, f"{kind}Norm{axes}d") for kind in ("Batch", "Instance") for axes in (1, 2, 3)),
+    *(nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A module that a norm applies besides its normalization; `is_child` says that it is the norm's own child."""
+
+    name: str
+    module: nn.Module
+    is_child: bool = False
+
+
+@dataclass(frozen=True)
+class Inside:
+    """The modules that a norm applies before and after it normalizes, in execution order."""
+
+    before: tuple[Part, ...] = ()
+    after: tuple[Part, ...] = ()
+
+
+def is_plain(norm: nn.Module) -> bool:
+    """Whether a norm is of torch's own class, which does nothing besides."""
+    return type(norm) in _PLAIN
+
+
+def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_only: bool = False) -> Inside:
+    """What a norm applies to its input, of this shape if it is known, and to the normalized output.
+
+    The norm runs by itself in both modes, or in evaluation only. An activation, a factor or dropout that is a
+    function in its forward code becomes a module with the arguments of the call; changes of layout, which commute
+    with these, are left out.
+
+    Raises:
+        LiftError: its forward takes more than one tensor, differs between training and evaluation, or does something
+            that is neither its normalization nor a function of one tensor.
+    """
+    if is_plain(norm):
+        return Inside()
+    read = {}
+    failure: Exception | None = None
+    for training in (False,) if evaluation_only else (False, True):
+        for x in trials(norm, shape):
+            try:
+                read[training] = _read(norm, x, training)
+                break
+            except LiftError:
+                raise
+            except Exception as error:
+                failure = error
+    if not read:
+        raise LiftError(f"a {type(norm).__name__} does not run on one tensor alone ({failure})")
+    before, after = (_joined(norm, modes) for modes in zip(*read.values(), strict=True))
+    names: set[str] = set()
+    return Inside(*(tuple(_part(step, names) for step in steps) for steps in (before, after)))
+
+
+def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | None) -> bool:
+    """Whether a norm's parameter of this name scales the second axis of its input; it is tried."""
+    parameter = norm.get_parameter(gamma)
+    if parameter.dim() != 1 or parameter.is_meta:
+        return False
+    for x in trials(norm, shape):
+        try:
+            with running(norm, False):
+                before = norm(x.clone())
+                parameter[0] += 1
+                after = norm(x.clone())
+                parameter[0] -= 1
+        except Exception:
+            continue
+        moved = (before != after).movedim(1, 0).flatten(1).any(1)
+        return bool(moved[0]) and not bool(moved[1:].any())
+    return False
+
+
+@dataclass
+class _Step:
+    """A function or a child that a norm ran on a tensor that depends on its input; `sources` are such tensors."""
+
+    name: str
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    sources: list[Tensor]
+    result: Any
+    child: nn.Module | None = None
+    reads_constants: bool = False
+    in_evaluation: bool = False
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """What is the same for the same function of the same arguments."""
+        return (self.name, self.child, self.function, repr(self.args[1:]), repr(self.kwargs))
+
+    @property
+    def kind(self) -> str:
+        """`norm`, `layout`, `affine` by constants of the norm, `function` of one tensor, `child`, or `other`."""
+        if self.child is not None:
+            return {"norm": "norm", "weight": "other"}.get(kind_of(self.child) or "", "child")
+        if self.name in NORM:
+            return "norm"
+        is_first = len(self.sources) == 1 and self.args and self.args[0] is self.sources[0]
+        if len(self.sources) != 1 or self.name == "__setitem__":
+            return "layout" if self.name in ("type_as", "view_as", "reshape_as") and self.args else "other"
+        if self.name in _CASTS and not self.reads_constants:
+            return "layout"
+        if self.reads_constants:
+            return "affine" if self.name in _ARITHMETIC | {"addcmul"} else "other"
+        is_function = self.name in ACTIVATION or self.name in _DROPOUT or self.name in _ARITHMETIC
+        return "function" if is_function and is_first else "other"
+
+
+class _Tape(TorchFunctionMode):
+    """Notes what a norm's own forward code does with tensors that depend on its input."""
+
+    def __init__(self, norm: nn.Module, x: Tensor) -> None:
+        super().__init__()
+        self.steps: list[_Step] = []
+        self.names = dict(norm.named_children())
+        # Tensors that depend on the input; kept alive, so that their identity stays theirs.
+        self.live: dict[int, Tensor] = {id(x): x}
+        self.depth: list[str] = []
+        self.given: list[Tensor] = []
+
+    def enter(self, path: str, _: nn.Module, args: Any) -> None:
+        """A module's forward begins."""
+        self.depth.append(path)
+        if path in self.names:
+            self.given = self._live_in(args)
+
+    def leave(self, module: nn.Module, _: Any, output: Any) -> None:
+        """It ends."""
+        path = self.depth.pop()
+        if path in self.names and isinstance(output, Tensor):
+            self._note(_Step(path, None, (), {}, self.given, output, module))
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        name = getattr(func, "__name__", str(func))
+        sources = self._live_in((args, kwargs))
+        if len(self.depth) > 1 or name == "__get__":
+            self._add(result if sources else ())
+            return result
+        if name == "__setitem__":
+            result = args[0]
+        is_random = name.strip("_") in _RANDOM
+        if (sources and name not in SHAPE_ONLY) or is_random:
+            constants = any(id(tensor) not in self.live for tensor in _tensors((args, kwargs)))
+            plain = name if name == "__setitem__" else name.strip("_")
+            self._note(_Step(plain, func, args, kwargs, sources, result, None, constants))
+        return None if name == "__setitem__" else result
+
+    def _live_in(self, values: Any) -> list[Tensor]:
+        return [tensor for tensor in _tensors(values) if id(tensor) in self.live]
+
+    def _note(self, step: _Step) -> None:
+        self.steps.append(step)
+        self._add(step.result)
+
+    def _add(self, values: Any) -> None:
+        self.live.update((id(tensor), tensor) for tensor in _tensors(values))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
+    """Inputs for a norm: of the known shape with two examples at least, else of those that its width allows."""
+    shapes = [] if shape is None else [(max(2, shape[0]), *shape[1:])]
+    tensors = (*norm.parameters(), *norm.buffers())
+    reference = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.ones(1))
+    if shape is None:
+        width = int(getattr(norm, "num_features", 0) or getattr(norm, "num_channels", 0) or reference.numel())
+        shapes = [(3, width, *[2] * axes) for axes in (2, 1, 0, 3)] + [(3, 2, width), (3, 2, 2, width)]
+    for sizes in shapes:
+        # Values of both signs, without a draw from the random state.
+        steps = torch.arange(prod(sizes), dtype=torch.float32).reshape(sizes)
+        yield (3 * torch.sin(1.7 * steps)).to(reference)
+
+
+def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:
+    """The steps before and after the normalization in one mode."""
+    tape = _Tape(norm, x)
+    with running(norm, training), followed(norm, tape.enter, tape.leave), tape:
+        y = norm(x)
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        raise LiftError(f"a {type(norm).__name__} returns something other than a tensor of its input's shape")
+    path, formula = _path(tape.steps, x, y)
+    if formula:
+        _check_formula(norm, formula)
+    kinds = [step.kind for step in path]
+    scaling = [place for place, kind in enumerate(kinds) if kind in ("affine", "norm")]
+    operators = [place for place, kind in enumerate(kinds) if kind == "norm"]
+    # A chain of constants alone is a frozen norm.
+    start = -1 if formula else (operators or scaling or [len(path)])[0]
+    end = max([start, *(place for place in scaling if place > start)])
+    before, between, after = path[: max(start, 0)], path[start + 1 : end], path[end + 1 :]
+    if formula and not any(step.kind == "norm" for step in formula):
+        # A constant factor is the formula's own, as √n of x / |x|.
+        while after and after[0].name in _ARITHMETIC:
+            after = after[1:]
+        between = [step for step in between if step.name not in _ARITHMETIC]
+    strange = [step for step in before if step.kind == "affine"]
+    strange += [step for step in between if step.kind in ("function", "child", "norm")]
+    if strange:
+        raise LiftError(f"a {type(norm).__name__} does more than to normalize: {strange[0].name} comes in between")
+    after = [*(step for step in formula if step.kind == "child"), *after]
+    return _kept(before), _kept(after)
+
+
+def _path(steps: list[_Step], x: Tensor, y: Tensor) -> tuple[list[_Step], list[_Step]]:
+    """The steps of one tensor each that lead to y, and those up to the last of several; none where all start at x."""
+    path: list[_Step] = []
+    at, tensor = len(steps), y
+    while tensor is not x:
+        made = (place for place in range(at - 1, -1, -1) if steps[place].result is tensor)
+        at = next(made, -1)
+        if at < 0 or steps[at].kind == "other":
+            return path, steps[: at + 1]
+        path.insert(0, steps[at])
+        tensor = steps[at].sources[0]
+    return path, []
+
+
+def _kept(steps: list[_Step]) -> list[_Step]:
+    return [step for step in steps if step.kind in ("function", "child")]
+
+
+def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
+    """Check that a normalization of several operations is nothing else: statistics, or parts with an operator."""
+    reached = {id(steps[-1].result)} if steps else set()
+    needed: list[_Step] = []
+    # What is kept for evaluation alone, as a running mean, reaches no output.
+    for step in reversed(steps):
+        if id(step.result) in reached or step is steps[-1]:
+            needed.append(step)
+            reached |= {id(tensor) for tensor in step.sources}
+    has_operator = any(step.kind == "norm" for step in needed)
+    for step in needed:
+        bends = step.name in ACTIVATION - _CLAMPS or step.name in _RANDOM or step.name in _DROPOUT
+        is_other = has_operator and step.kind not in ("norm", "affine", "layout") and step.name not in _SPLITS
+        if step.child is None and (bends or is_other):
+            raise LiftError(
+                f"a {type(norm).__name__} does more than to normalize: {step.name} is part of its formula"
+            )
+
+
+def _joined(norm: nn.Module, modes: tuple[list[_Step], ...]) -> list[_Step]:
+    """The steps of both modes as one list; only dropout may run in training alone."""
+    evaluation, training = modes[0], modes[-1]
+    kept = [replace(step, in_evaluation=True) for step in evaluation if not _is_idle(step)]
+    both = {step.key for step in kept}
+    lasting = [step for step in training if step.name not in _DROPOUT or step.key in both]
+    if [step.key for step in kept] != [step.key for step in lasting] and len(modes) > 1:
+        raise LiftError(f"the forward code of a {type(norm).__name__} differs between training and evaluation")
+    if len(modes) == 1:
+        return [step if _is_idle(step) else replace(step, in_evaluation=True) for step in evaluation]
+    return [replace(step, in_evaluation=step.key in both) for step in training]
+
+
+def _is_idle(step: _Step) -> bool:
+    """Whether it is dropout that does nothing in this mode."""
+    return step.name in _DROPOUT and step.child is None and not _dropout(step)[1]
+
+
+def _dropout(step: _Step) -> tuple[float, bool]:
+    """The rate of a function that drops, and whether it drops in the mode in which it ran."""
+    given = {**dict(zip(("input", "p", "training"), step.args, strict=False)), **step.kwargs}
+    return float(given.get("p", 0.5)), bool(given.get("training", True))
+
+
+def _part(step: _Step, names: set[str]) -> Part:
+    """A step as a module under a name of its own."""
+    if step.child is not None:
+        return Part(step.name, step.child, is_child=True)
+    number, name = 0, step.name
+    while name in names:
+        number += 1
+        name = f"{step.name}_{number}"
+    names.add(name)
+    if step.name in _DROPOUT and not step.in_evaluation:
+        return Part(name, _DROPOUT[step.name](_dropout(step)[0]))
+    return Part(name, Function(step.function, step.args[1:], step.kwargs))
