@@ -18,6 +18,9 @@ from normless.nn.channels import per_channel
 
 Model = TypeVar("Model", bound=nn.Module)
 
+FROZEN = "normless_frozen"
+"""The attribute that marks a network whose batch norms were frozen or folded, for `normless.save`."""
+
 # These are known to do in evaluation what `affine_of` says, and nothing else.
 _PLAIN = {nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm}
 
@@ -47,6 +50,7 @@ def freeze(model: Model) -> Model:
         # A norm alone has no other class to keep.
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
+    setattr(copied, FROZEN, True)
     return copied
 
 
