@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -196,10 +197,10 @@ def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
         _fill(rebuilt, recipe, stored)
         check_equal(net, rebuilt.to(device_of(net)), on_device_of(net, *arguments_of(inputs)))
     except NormlessError as error:
+        named = shorten(f"{recipe.model} converted by {recipe.scheme}", 200, placeholder=" …")
         raise RecipeError(
-            f"{recipe.model} converted by {recipe.scheme} is not this {type(net).__name__}, so that nl.load would "
-            f"return another network: {error} Pass the text of the model that was converted; or none, and nl.load takes the "
-            "model itself."
+            f"{named} is not this {type(net).__name__}, so that nl.load would return another network: {error} "
+            "Pass the text of the model that was converted; or none, and nl.load takes the model itself."
         ) from error
     return recipe
 
