@@ -14,7 +14,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 import normless as nl
 from normless.nn import ResidualSum
-from normless.optim.groups import parameter_roles
+from normless.optim.roles import parameter_roles
 from normless.residual import BlockStructure, Structure
 
 
