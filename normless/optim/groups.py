@@ -77,9 +77,8 @@ def param_groups(
         lr: the base learning rate; a group's own is lr · rate_scale, which stays in the group.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
         policy: `guidelines` (weights; γ_last and γ_others too in a residual network all of whose norms are batch
-            norms; nothing else), `all`, or `weights`; several of them, groups, roles of γ and patterns of parameters'
-            names joined by +, as in `weights+last`; or a mapping from these to whether they decay, or to a λ of their
-            own: see `normless.decay.decays_of`. Temperatures decay only where they are named.
+            norms), `all`, or `weights`; several of them, groups, roles of γ and patterns of names joined by +, as in
+            `weights+last`; or a mapping from these to whether they decay, or to a λ: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
         muon_lr: the rate of the hidden matrices, for `torch.optim.Muon(groups.muon)` beside another optimizer on
             `groups.rest`; weights are then split as `parts_of_weights` says.
@@ -88,10 +87,9 @@ def param_groups(
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
-        A list of dictionaries with keys params, name, lr, rate_scale, weight_decay; empty groups are left out. What a
-        pattern takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have
-        a rate of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
-        Printed, it is a table with the reason for what decays.
+        Dictionaries with keys params, name, lr, rate_scale, weight_decay, which print as a table. What a pattern takes
+        out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate of
+        their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
 
     Raises:
         ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate, decay or ε,
@@ -100,30 +98,33 @@ def param_groups(
     """
     rates = {"lr": lr, "weight_decay": weight_decay, "scalar_lr_scale": scalar_lr_scale, "eps": eps}
     rates |= {} if muon_lr is None else {"muon_lr": muon_lr}
-    if not all(one >= 0 for one in rates.values()):
-        got = ", ".join(f"{name}={one}" for name, one in rates.items())
-        raise ValueError(f"Rates, decay and ε are not negative, got {got}.")
+    _check_rates(rates)
     decays_of(policy, weight_decay)  # A mistake in the policy is told before the network is traced.
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
     if residual_map is None and not (positional or named_inputs):
         model = unwrapped(model)
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
+    roles = parameter_roles(model, residual_map)
     is_guided, why = follows_guidelines(model, residual_map)
     decays = decays_of(policy, weight_decay, batch_norms=is_guided)
-    roles = _refined(model, residual_map, decays, muon_lr is not None)
-    return ParameterGroups(
-        _grouped(model, residual_map, roles, decays, rates), f"guidelines: {why}" if "guidelines" in policy else ""
-    )
+    wanted = {*PARTS} if muon_lr is not None else {*PARTS} & decays.keys()
+    if wanted:
+        roles = _refined(model, residual_map, roles, wanted)
+    reason = f"guidelines: {why}" if "guidelines" in policy else ""
+    return ParameterGroups(_grouped(model, residual_map, roles, decays, rates), reason)
 
 
-def _refined(model: nn.Module, residual_map: ResidualMap, decays: dict[str, float], is_split: bool) -> dict[str, str]:
-    """The group of every parameter by name, weights by their part where these are split or the policy names it."""
-    roles = parameter_roles(model, residual_map)
-    wanted = {*PARTS} if is_split else {*PARTS} & decays.keys()
-    parts = parts_of_weights(model, residual_map) if wanted else {}
-    named = dict(model.named_parameters())
-    split = {name: parts.get(id(named[name])) for name, role in roles.items() if role == "weights"}
-    return roles | {name: part for name, part in split.items() if part in wanted and part is not None}
+def _check_rates(rates: dict[str, float]) -> None:
+    if not all(one >= 0 for one in rates.values()):
+        got = ", ".join(f"{name}={one}" for name, one in rates.items())
+        raise ValueError(f"Rates, decay and ε are not negative, got {got}.")
+
+
+def _refined(model: nn.Module, residual_map: ResidualMap, roles: dict[str, str], wanted: set[str]) -> dict[str, str]:
+    """The group of every parameter by name, with the wanted parts of weights as groups of their own."""
+    parts = parts_of_weights(model, residual_map)
+    own = {name: parts.get(id(one), "") for name, one in model.named_parameters()}
+    return {name: own[name] if role == "weights" and own[name] in wanted else role for name, role in roles.items()}
 
 
 def _grouped(

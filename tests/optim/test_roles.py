@@ -141,7 +141,7 @@ def test_packed_attention() -> None:
         "attention.out_proj.bias": "biases",
         "attention.bias_k": "biases",
         "attention.bias_v": "biases",
-        "temperature": "scalars",
+        "temperature": "temperatures",
     }
 
 
