@@ -282,6 +282,8 @@ def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
     return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
 
 
+qk_norm = SCHEMES.register("qk_norm")(edits.AddQKNorm)
+soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
 admin = SCHEMES.register("admin")(edits.Admin)
 
 

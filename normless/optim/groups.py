@@ -87,9 +87,9 @@ def param_groups(
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
-        Dictionaries with keys params, name, lr, rate_scale, weight_decay, which print as a table. What a pattern takes
-        out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate of
-        their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
+        Dictionaries with keys params, name, lr, rate_scale, weight_decay, which print as a table. What a pattern
+        takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate
+        of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
 
     Raises:
         ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate, decay or ε,
