@@ -84,6 +84,7 @@ def test_a_known_map_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) ->
 
 # Those for transformers, and for activations before the sums, refuse this ResNet.
 OF_TRANSFORMERS = {"layer_norm", "deepnorm", "t_fixup", "admin", "layer_norm_scaling", "peri_norm", "sandwich_norm"}
+OF_TRANSFORMERS |= {"qk_norm", "soft_capping"}
 
 
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - OF_TRANSFORMERS - {"tailored_activations"}))

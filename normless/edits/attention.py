@@ -12,11 +12,13 @@ from torch import nn
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
-from normless.lifting import LiftError
+from normless.lifting import LiftError, running
 from normless.nn.affine import of_class
 from normless.nn.attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
+from normless.residual.exporting import exported
 from normless.residual.graph import Dataflow
 from normless.residual.operations import ATTENTION, LAYOUT, NORM, SOFTMAX
+from normless.residual.reader import read_dataflow
 
 _PRODUCTS = {"matmul", "bmm", "mm"}
 # Products whose operands have axes in an order of their own.
@@ -79,14 +81,11 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
 
     Refused where there is none, where `part` is there already, and where queries and keys are not to be told.
     """
-    flow = surgery.map.flow
-    if flow is None:
-        raise surgery.unsupported("", "its dataflow is not known; pass example inputs")
+    flow = surgery.map.flow or _flow(surgery)
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
     found = [one for one in attentions(flow) if not set(flow[one.index].modules) & set(whole)]
-    run = {path for operation in flow.operations for path in operation.modules}
-    if not found and not run.intersection(whole):
+    if not found and not whole:
         raise surgery.unsupported("", "it has no attention, a softmax of products of queries and keys")
     for path in whole:
         module = _as_module(surgery, path)
@@ -99,6 +98,11 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         if (path, operation.place) in done:
             continue
         done.add((path, operation.place))
+        known = modules.get(path)
+        if isinstance(known, ChangedLogits):
+            _refuse_second(surgery, path, known, part)
+            yield path, known, _width(surgery, flow, one), one.before
+            continue
         if operation.name in _UNNAMED:
             reason = f"its logits are made by {operation.name}; write them as q @ k.transpose(-2, -1)"
             raise surgery.unsupported(path, reason)
@@ -118,6 +122,13 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             assert isinstance(child, ChangedLogits)
             _refuse_second(surgery, path, child, part)
             yield at, child, width, one.before
+
+
+def _flow(surgery: Surgery) -> Dataflow:
+    """The dataflow of a network that states its structure."""
+    surgery.need_inputs("finds queries and keys", "qk_norm")
+    with running(surgery.model):
+        return read_dataflow(exported(surgery.model, surgery.inputs, surgery.kwargs))
 
 
 def attentions(flow: Dataflow) -> Iterator[Attention]:
