@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -57,12 +55,13 @@ def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, s
     if not tables and len(layers) > 1:
         parts |= {id(named[name]): "embedding" for name in layers[0].parameters}
     added = {name for one in operations for name in one.added if named[name].dim() > 1}
-    parts |= {id(named[name]): "head" for name in _head(residual_map, named)}
+    parts |= {id(named[name]): "head" for name in head_parameters(model, residual_map)}
     return parts | dict.fromkeys((*tables, *(id(named[name]) for name in added)), "embedding")
 
 
-def _head(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) -> set[str]:
-    """The parameters of the layers outside blocks that the outputs are read from."""
+def head_parameters(model: nn.Module, residual_map: ResidualMap) -> set[str]:
+    """The names of the parameters of the layers outside blocks that the outputs are read from."""
+    named = dict(model.named_parameters(remove_duplicate=False))
     layers = residual_map.head_layers if residual_map.blocks else residual_map.stem_layers
     outside = {id(named[name]) for layer in layers for name in layer.parameters}
     flow, found = residual_map.flow, set[str]()
