@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import deepcopy
 from math import inf, isfinite
 
@@ -13,25 +12,37 @@ from torch.utils._pytree import tree_leaves
 
 from normless.arguments import applied, on_device_of
 from normless.edits.surgery import Surgery
-from normless.lifting import in_mode
+from normless.lifting import in_mode, running
 from normless.nn import Pointwise
 
-CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.25, 2.0)
+CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.25)
 RATES = (1e-3, 1e-2)
 STEPS = 20
+# The share of the examples on which trials are compared and not trained, where there are four or more.
+HELD_OUT = 4
 
 
-def search_alpha(surgery: Surgery) -> None:
-    """Set α of every pointwise norm to the candidate with the lowest loss after trial steps.
+def outputs_before(surgery: Surgery) -> Tensor:
+    """The largest output of the network with its norms on the example inputs, in evaluation."""
+    surgery.need_inputs("searches for α by trial steps", "dyt(alpha=search)")
+    inputs, kwargs = on_device_of(surgery.model, surgery.inputs, surgery.kwargs)
+    with running(surgery.model, training=False):
+        outputs = _largest(surgery, applied(surgery.model, *inputs, **kwargs)).detach().float()
+    if not (torch.isfinite(outputs).all() and outputs.numel() > 1 and outputs.var() > 0):
+        raise surgery.unsupported("", "trials need outputs with its norms that are finite and not all alike")
+    return outputs
 
-    A trial trains a copy for `STEPS` steps of Adam at each of `RATES` to fit random targets for the example inputs
-    (classes along the last axis of outputs of two or three axes, else normal values), without dropout; the mean loss
-    of the last quarter of the steps counts, at the better rate.
+
+def search_alpha(surgery: Surgery, targets: Tensor) -> None:
+    """Set α of every pointwise norm to the candidate with which the network comes closest to that with norms.
+
+    A trial trains a copy for `STEPS` steps of Adam at each of `RATES` on the squared distance from `targets`, the
+    outputs of the network with its norms on the example inputs, without dropout. What counts is the distance on a
+    quarter of the examples that it is not trained on, at the better rate.
 
     Raises:
         UnsupportedEditError: no candidate gives a finite loss.
     """
-    surgery.need_inputs("searches for α by trial steps", "dyt(alpha=search)")
     norms = [one for one in surgery.model.modules() if isinstance(one, Pointwise)]
 
     def set_alpha(alpha: float) -> None:
@@ -41,7 +52,7 @@ def search_alpha(surgery: Surgery) -> None:
     losses: dict[float, float] = {}
     for alpha in CANDIDATES:
         set_alpha(alpha)
-        losses[alpha] = min(_loss_after_steps(surgery, rate) for rate in RATES)
+        losses[alpha] = min(_distance_after_steps(surgery, targets, rate) for rate in RATES)
     best = min(losses, key=losses.__getitem__)
     if losses[best] == inf:
         raise surgery.unsupported(
@@ -49,43 +60,34 @@ def search_alpha(surgery: Surgery) -> None:
         )
     set_alpha(best)
     tried = ", ".join(f"{alpha:g}: {loss:.4g}" for alpha, loss in losses.items())
-    surgery.record("", f"α initially {best:g}, of the lowest loss after {STEPS} trial steps ({tried})")
+    surgery.record("", f"α initially {best:g}, closest to the outputs with norms after trial steps ({tried})")
 
 
-def _loss_after_steps(surgery: Surgery, rate: float) -> float:
+def _distance_after_steps(surgery: Surgery, targets: Tensor, rate: float) -> float:
+    """The squared distance from the targets after trial steps, relative to their variance."""
     model = deepcopy(surgery.model)
     inputs, kwargs = on_device_of(model, surgery.inputs, surgery.kwargs)
     optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], rate)
-    loss_of: Callable[[Tensor], Tensor] | None = None
-    losses: list[float] = []
+    trained = len(targets) - len(targets) // HELD_OUT if targets.dim() > 1 else len(targets)
+    compared = slice(trained, None) if trained < len(targets) else slice(None)
+    distance = inf
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), in_mode(model, training=False):
-        for _ in range(STEPS):
-            outputs = _largest(applied(model, *inputs, **kwargs))
-            if outputs is None or not outputs.requires_grad:
-                raise surgery.unsupported("", "it returns no tensor that depends on trained parameters")
-            loss_of = loss_of or _random_targets(outputs)
-            loss = loss_of(outputs)
-            losses.append(loss.item())
-            if not isfinite(losses[-1]):
-                return inf
+        for step in range(STEPS + 1):
+            outputs = _largest(surgery, applied(model, *inputs, **kwargs)).float()
+            distance = F.mse_loss(outputs[compared].detach(), targets[compared]).item() / targets.var().item()
+            if step == STEPS or not isfinite(distance):
+                break
+            if not outputs.requires_grad:
+                raise surgery.unsupported("", "its outputs do not depend on parameters that are trained")
             optimizer.zero_grad()
-            torch.autograd.backward(loss)
+            torch.autograd.backward(F.mse_loss(outputs[:trained], targets[:trained]))
             optimizer.step()
-    last = losses[-STEPS // 4 :]
-    return sum(last) / len(last)
+    return distance if isfinite(distance) else inf
 
 
-def _largest(outputs: object) -> Tensor | None:
+def _largest(surgery: Surgery, outputs: object) -> Tensor:
     """The largest floating tensor that a network returned."""
     tensors = [one for one in tree_leaves(outputs) if isinstance(one, Tensor) and one.is_floating_point()]
-    return max(tensors, key=Tensor.numel, default=None)
-
-
-def _random_targets(outputs: Tensor) -> Callable[[Tensor], Tensor]:
-    """A loss against targets that are always the same, drawn for outputs of this shape."""
-    generator = torch.Generator().manual_seed(0)
-    if outputs.dim() in (2, 3) and outputs.shape[-1] > 1:
-        classes = torch.randint(outputs.shape[-1], outputs.shape[:-1], generator=generator).to(outputs.device)
-        return lambda made: F.cross_entropy(made.float().flatten(0, -2), classes.flatten())
-    values = torch.randn(outputs.shape, generator=generator).to(outputs.device)
-    return lambda made: F.mse_loss(made.float(), values)
+    if not tensors:
+        raise surgery.unsupported("", "it returns no tensor of floating point, by which trials are compared")
+    return max(tensors, key=Tensor.numel)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.edits.alpha import search_alpha
+from normless.edits.alpha import outputs_before, search_alpha
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
@@ -152,12 +152,13 @@ class PointwiseNorms(Edit):
         if not surgery.map.norms or (self.attention_alpha is not None and not any(attention)):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
+        targets = outputs_before(surgery) if isinstance(self.alpha, str) else None
         start = 0.5 if isinstance(self.alpha, str) else float(self.alpha)
         for layer in surgery.norms():
             own = self.attention_alpha if layer.path in attention else None
             self._replace(surgery, layer, start if own is None else own)
-        if self.alpha == "search":
-            search_alpha(surgery)
+        if targets is not None:
+            search_alpha(surgery, targets)
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
         old, new = _module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
