@@ -37,7 +37,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
         {"policy.weight", "policy.bias", "value.weight", "value.bias"},
     ),
     "converted": (
-        lambda: nl.convert(build_model("timm:test_resnet"), "nf_resnet", torch.randn(2, 3, 32, 32)),
+        lambda: nl.convert(build_model("torchvision:resnet18"), "nf_resnet", torch.randn(2, 3, 32, 32)),
         torch.randn(2, 3, 32, 32),
         {"fc.weight", "fc.bias"},
     ),
