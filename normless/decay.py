@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
-GROUPS = ("weights", *GAMMAS, "gains", "layer_scale", "biases", "scalars", "rest")
+PARTS = ("hidden", "embedding", "head")
+"""Parts of the weights, groups of their own where they are asked for; not named, they decay as `weights`."""
+GROUPS = ("weights", *PARTS, *GAMMAS, "gains", "layer_scale", "biases", "scalars", "temperatures", "rest")
 
 POLICIES: Mapping[str, frozenset[str]] = {
     # The guidelines 1 to 4: decay weights, γ_last and γ_others; neither γ_down nor γ_0, nor β, biases and scalars.
+    # They are about residual networks with batch norms; elsewhere no γ decays (`decays_of`).
     # The guidelines do not speak of the other groups. Gains and layer scales are multipliers, as scalars are: a decay
     # would pull a whole channel to zero, whatever its weights. In `rest`, tokens and positions are added to
     # activations, as biases are, and torch advises against a decay of PReLU's slopes.
     "guidelines": frozenset({"weights", "gamma_last", "gamma_other"}),
-    # PyTorch's default: everything.
-    "all": frozenset(GROUPS),
+    # PyTorch's default: everything but temperatures, whose decay would undo what a softmax has learned.
+    "all": frozenset(GROUPS) - {*PARTS, "temperatures"},
     # TensorFlow's practice: weights only.
     "weights": frozenset({"weights"}),
 }
@@ -25,7 +28,7 @@ SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GAMMAS
 Policy = str | Mapping[str, bool | float]
 
 
-def decays_of(policy: Policy, weight_decay: float) -> dict[str, float]:
+def decays_of(policy: Policy, weight_decay: float, *, batch_norms: bool = True) -> dict[str, float]:
     """The λ of every group and pattern that a policy names; what it does not name does not decay.
 
     Args:
@@ -35,12 +38,14 @@ def decays_of(policy: Policy, weight_decay: float) -> dict[str, float]:
             so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own. A
             pattern precedes the groups; of several that match a name the last counts.
         weight_decay: λ.
+        batch_norms: whether it is for a residual network whose norms are batch norms; elsewhere `guidelines` is
+            `weights`.
 
     Raises:
         ValueError: there is no such policy, group or role, one is named twice, or a λ is negative.
     """
     if isinstance(policy, str):
-        policy = _named_by(policy)
+        policy = _named_by(policy, batch_norms)
     unknown = sorted({*policy} - {*GROUPS} - {*SHORT} - {*patterns_of(policy)})
     if unknown:
         raise ValueError(
@@ -63,12 +68,12 @@ def patterns_of(decays: Iterable[str]) -> list[str]:
     return [name for name in decays if not set(".*?").isdisjoint(name)]
 
 
-def _named_by(policy: str) -> dict[str, bool]:
+def _named_by(policy: str, batch_norms: bool) -> dict[str, bool]:
     """The groups and patterns that the terms of a policy name."""
     named: dict[str, bool] = {}
     terms = [term.strip() for term in policy.split("+")]
     for term in terms:
-        names = POLICIES.get(term, {term})
+        names = POLICIES.get("weights" if term == "guidelines" and not batch_norms else term, {term})
         if not {*GROUPS, *SHORT, *patterns_of([term])} >= names:
             which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
             raise ValueError(

@@ -275,17 +275,18 @@ def rezero(keep_scale: KeepingScale = True) -> Edits:
 
 
 @SCHEMES.register()
-def dyt(alpha: float = 0.5, attention_alpha: float | None = None) -> Edits:
+def dyt(alpha: float | Literal["search"] = 0.5, attention_alpha: float | None = None) -> Edits:
     """γ·tanh(αx) + β in the place of every norm (Zhu et al. 2025, Transformers without Normalization, section 4).
 
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
+    `alpha=search` takes the best of trial steps on the example inputs.
     """
     return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha))
 
 
 @SCHEMES.register()
-def derf(alpha: float = 0.5, shift: float = 0.0) -> Edits:
+def derf(alpha: float | Literal["search"] = 0.5, shift: float = 0.0) -> Edits:
     """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers)."""
     return (edits.ResetBranchFactors(), edits.PointwiseNorms("erf", alpha, shift=shift))
 
@@ -317,6 +318,8 @@ def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
     return (edits.ScaleBranches(1.0, alpha, base_depth, epsilon=True),)
 
 
+qk_norm = SCHEMES.register("qk_norm")(edits.AddQKNorm)
+soft_capping = SCHEMES.register("soft_capping")(edits.SoftCapLogits)
 admin = SCHEMES.register("admin")(edits.Admin)
 
 

@@ -84,6 +84,7 @@ def test_a_known_map_is_not_looked_for_again(monkeypatch: pytest.MonkeyPatch) ->
 
 # Those for transformers, and for activations before the sums, refuse this ResNet.
 OF_TRANSFORMERS = {"layer_norm", "deepnorm", "t_fixup", "admin", "layer_norm_scaling", "peri_norm", "sandwich_norm"}
+OF_TRANSFORMERS |= {"qk_norm", "soft_capping"}
 
 
 @pytest.mark.parametrize("scheme", sorted(set(SCHEMES) - OF_TRANSFORMERS - {"tailored_activations"}))
@@ -152,7 +153,7 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
     [
         (
             "none + Zero()",
-            "There is no edit 'Zero'.* The edits are ChannelBiases, .* one of your own is FILE.py:NAME",
+            "There is no edit 'Zero'.* The edits are AddQKNorm, .* one of your own is FILE.py:NAME",
         ),
         ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
         ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),

@@ -105,7 +105,8 @@ def test_the_inputs_of_the_text_serve_where_none_are_recorded(tmp_path: Path) ->
     model, inputs = build_with_inputs(FOREIGN)
     net = nl.convert(model, "fixup", inputs)
     _, recipe = nl.save(net, tmp_path, FOREIGN)
-    assert json.loads(recipe.read_text())["inputs"] is None
+    assert json.loads(recipe.read_text())["inputs"] == {"shape": list(inputs.shape), "dtype": "float32"}
+    edited(lambda values: values.update(inputs=None))(tmp_path)
     assert same_state(nl.load(tmp_path), net)
 
 
@@ -205,7 +206,7 @@ def test_a_save_that_breaks_off_leaves_no_recipe(tmp_path: Path, monkeypatch: py
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("normless.saving.save_model", broken)
+    monkeypatch.setattr("normless.saving.network.save_file", broken)
     with pytest.raises(OSError, match="full"):
         nl.save(net, tmp_path, CIFAR)
     with pytest.raises(nl.RecipeError, match=r"has no recipe\.json"):
@@ -305,7 +306,7 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
     (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
-    (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file nowhere.py"),
+    (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
     (
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
         r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",

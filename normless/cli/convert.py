@@ -28,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_network_arguments(parser)
     parser.add_argument("--scheme", type=str, required=True, help="as skipinit or fixup(gain=0.1)")
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
+    parser.add_argument("--overwrite", action="store_true", help="write to a folder that has files in it")
     parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
     add_json_flag(parser)
 
@@ -35,6 +36,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result."""
     shape = image_shape(namespace)
+    if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:
+        raise ValueError(
+            f"There are files in {namespace.out}: name another folder as --out, or pass --overwrite, which replaces "
+            "the network that is saved there."
+        )
 
     with working(namespace, f"converting {namespace.model}"):
         import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from normless.decay import POLICIES
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.optim.groups import parameter_roles
+from normless.optim.roles import parameter_roles
 
 # Severity of a decay against the guidelines, by group.
 _SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}

@@ -1,5 +1,7 @@
 """The edits: small changes to a network at places its residual structure defines; schemes are tuples of them."""
 
+from normless.edits.attention import AddQKNorm as AddQKNorm
+from normless.edits.attention import SoftCapLogits as SoftCapLogits
 from normless.edits.biases import BiasAfterSum as BiasAfterSum
 from normless.edits.biases import ChannelBiases as ChannelBiases
 from normless.edits.biases import ScalarBiases as ScalarBiases

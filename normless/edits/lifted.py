@@ -88,6 +88,17 @@ class Lifted:
                 self.moved |= {(layer.path, call): path for call, path in enumerate(self._separated(layer.path))}
         return self.moved[key]
 
+    def calls(self, path: str, place: Place, children: list[nn.Module], arguments: Arguments) -> list[str]:
+        """The paths of the children that stand for an expression of a module's forward code, one for each run of it.
+
+        Where it is such children already they stay; else the given ones take its place.
+        """
+        rewriter = self._rewriter(path)
+        if place not in rewriter.replacements:
+            names = [rewriter.add_child("attention_logits", child) for child in children]
+            rewriter.replace({place: (names, arguments)})
+        return [_join(path, name) for name in rewriter.replacements[place][0]]
+
     def _lift_function(self, layer: Layer) -> None:
         events, term = self._calls_of(layer)
         path, function = layer.path.partition(":")[0], next(iter(events.values())).name

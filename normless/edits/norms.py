@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless.edits.alpha import outputs_before, search_alpha
 from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import (
     batch_norm_like,
@@ -135,16 +136,19 @@ class PointwiseNorms(Edit):
 
     Args:
         function: φ, `tanh` or `erf`.
-        alpha, shift: α and s at the start, learned numbers of each norm; no s if None.
+        alpha, shift: α and s at the start, learned numbers of each norm; no s if None. `search` for the α of trial
+            steps on the example inputs, see `search_alpha`.
         attention_alpha: α at the start of the norms that the queries of an attention read; `alpha` if None.
     """
 
     function: Literal["tanh", "erf"]
-    alpha: float = 0.5
+    alpha: float | Literal["search"] = 0.5
     attention_alpha: float | None = None
     shift: float | None = None
 
     def apply(self, surgery: Surgery) -> None:
+        if isinstance(self.alpha, str) and (self.alpha != "search" or self.attention_alpha is not None):
+            raise surgery.unsupported("", "α is a number or search, and attention_alpha goes with a number")
         before, attention = "", set[str]()
         for layer in surgery.map.layers():
             before = layer.path if layer.kind == "norm" else before
@@ -153,9 +157,13 @@ class PointwiseNorms(Edit):
             what = "that an attention reads" if surgery.map.norms else "to replace"
             raise surgery.unsupported("", f"it has no normalization {what}")
         keep_directions(surgery)
+        targets = outputs_before(surgery) if isinstance(self.alpha, str) else None
+        start = 0.5 if isinstance(self.alpha, str) else float(self.alpha)
         for layer in surgery.norms():
             own = self.attention_alpha if layer.path in attention else None
-            self._replace(surgery, layer, float(self.alpha if own is None else own))
+            self._replace(surgery, layer, start if own is None else own)
+        if targets is not None:
+            search_alpha(surgery, targets)
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
         old, new = module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)

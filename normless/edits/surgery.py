@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normless.arguments import applied
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.lifting import running
+from normless.lifting import Arguments, Place, running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
@@ -347,6 +347,10 @@ class Surgery:
     def input_shape(self, path: str) -> tuple[int, ...] | None:
         """The shape of the first of them, None where it is unknown."""
         return next(iter(self.input_shapes(path)), None)
+
+    def lifted_calls(self, path: str, place: Place, children: list[nn.Module], arguments: Arguments) -> list[str]:
+        """The paths of the modules that stand for an expression in forward code; see `Lifted.calls`."""
+        return self._lifted.calls(path, place, children, arguments)
 
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""

@@ -20,6 +20,9 @@ from normless.residual.inside_norms import Inside, inside, is_plain
 
 Model = TypeVar("Model", bound=nn.Module)
 
+FROZEN = "normless_frozen"
+"""The attribute that marks a network whose batch norms were frozen or folded, for `normless.save`."""
+
 
 def freeze(model: Model) -> Model:
     """Replace every batch norm of a network by a fixed affine map per channel, in a copy, and return the copy.
@@ -50,6 +53,7 @@ def freeze(model: Model) -> Model:
         # A norm alone has no other class to keep.
         return frozen[copied]  # type: ignore[return-value]
     replace_modules(copied, frozen)
+    setattr(copied, FROZEN, True)
     return copied
 
 

@@ -68,4 +68,6 @@ def _text(net: nn.Module) -> str | None:
         return None
     config: Any = net.config
     settings = {"architecture": name, "config": json.loads(config.to_json_string())}
+    # The folder of this machine that the weights came from.
+    settings["config"].pop("_name_or_path", None)
     return format_call(f"{__name__}:network", settings)

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from normless.arguments import forward_arguments, unwrapped
+from normless.optim.uses import head_parameters
+from normless.residual import ResidualMap
+from normless.residual import residual_map as find_residual_map
 
 
 @torch.no_grad()
@@ -56,6 +64,48 @@ def adaptive_gradient_clipping(
         gradients, values = (torch.cat([one.reshape(1, 1) for one in some]) for some in zip(*pairs, strict=True))
         factors = _factor(values, gradients, clip, eps).to(gradients.dtype)
         torch._foreach_mul_([gradient for gradient, _ in pairs], factors.flatten().unbind())
+
+
+def clip_in_step(
+    optimizer: Optimizer,
+    model: nn.Module,
+    *inputs: Any,
+    clip: float = 0.01,
+    eps: float = 1e-3,
+    residual_map: ResidualMap | None = None,
+    example_inputs: Any = None,
+) -> RemovableHandle:
+    """Clip gradients adaptively at the start of every step of an optimizer, all but those of the classifier.
+
+    The layers left out are those that the outputs are read from (Brock et al. 2021, NFNets, section 4.1).
+
+    Args:
+        optimizer: any of torch, also one that keeps moments, as Adam.
+        model: the network that it trains.
+        inputs, example_inputs, residual_map: as in `param_groups`.
+        clip, eps: λ and ε of `adaptive_gradient_clipping`.
+
+    Returns:
+        What ends it by `remove()`.
+
+    Raises:
+        ValueError: clip or eps is not above 0.
+        UnresolvedStructureError: the network must be traced, and no inputs came or it cannot be exported.
+    """
+    if not (clip > 0 and eps > 0):
+        raise ValueError(f"Expected clip and eps above 0, got clip={clip} and eps={eps}.")
+    positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
+    if residual_map is None and not (positional or named_inputs):
+        model = unwrapped(model)
+    mapped = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
+    head = head_parameters(model, mapped)
+    left_out = [one for name, one in model.named_parameters(remove_duplicate=False) if name in head]
+
+    def before(stepped: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        parameters = [one for group in stepped.param_groups for one in group["params"]]
+        adaptive_gradient_clipping(parameters, clip, eps, exclude=left_out)
+
+    return optimizer.register_step_pre_hook(before)
 
 
 def _factor(weights: Tensor, gradients: Tensor, clip: float, eps: float) -> Tensor:

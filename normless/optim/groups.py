@@ -1,26 +1,57 @@
-"""Parameter groups by what a parameter is: weights, γ by role, biases, scalars (Kim et al., table 1)."""
+"""Parameter groups for optimizers: rates and decay by what a parameter is (Kim et al., table 1)."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from normless.arguments import forward_arguments, unwrapped
-from normless.decay import GROUPS, Policy, decays_of, patterns_of
-from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
-from normless.residual import Layer, ResidualMap
+from normless.decay import GROUPS, PARTS, Policy, decays_of, patterns_of
+from normless.nn import ResidualSum
+from normless.optim.roles import parameter_roles
+from normless.optim.uses import follows_guidelines, parts_of_weights
+from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
-from normless.residual.classify import NORMS, kind_of
 
 Factors = tuple[float, float]
 UNSCALED: Factors = (1.0, 1.0)
 
-# Their parameters other than biases are weights, of whatever shape.
-_WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
+
+class ParameterGroups(list[dict[str, Any]]):
+    """Parameter groups as torch's optimizers take them; printed, they say what was decided and why.
+
+    `reason` says which norms' γ decay and why.
+    """
+
+    def __init__(self, groups: Iterable[dict[str, Any]] = (), reason: str = "") -> None:
+        super().__init__(groups)
+        self.reason = reason
+
+    @property
+    def muon(self) -> list[dict[str, Any]]:
+        """The groups of hidden matrices, for `torch.optim.Muon`; none if no rate was given for it."""
+        return [group for group in self if group["name"].partition(":")[0] == "hidden"]
+
+    @property
+    def rest(self) -> list[dict[str, Any]]:
+        """All other groups, for another optimizer."""
+        return [group for group in self if group["name"].partition(":")[0] != "hidden"]
+
+    def __str__(self) -> str:
+        rows = [("group", "tensors", "parameters", "lr", "decay")]
+        for group in self:
+            size = sum(one.numel() for one in group["params"])
+            numbers = (f"{len(group['params'])}", f"{size:,}", f"{group['lr']:.3g}", f"{group['weight_decay']:.3g}")
+            rows.append((group["name"], *numbers))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        return "\n".join([*lines, *([self.reason] if self.reason else [])])
+
+    __repr__ = __str__
 
 
 def param_groups(
@@ -30,10 +61,11 @@ def param_groups(
     weight_decay: float,
     policy: Policy = "guidelines",
     scalar_lr_scale: float = 1.0,
+    muon_lr: float | None = None,
     eps: float = 1e-8,
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
-) -> list[dict[str, Any]]:
+) -> ParameterGroups:
     """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
 
     Groups are defined in `parameter_roles`. The schedulers of torch, timm and transformers scale every group's lr and
@@ -44,16 +76,18 @@ def param_groups(
             child, as DistributedDataParallel and torch.compile make.
         lr: the base learning rate; a group's own is lr · rate_scale, which stays in the group.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
-        policy: `guidelines` (weights, γ_last and γ_others decayed, nothing else), `all`, or `weights`; several of
-            them, groups, roles of γ and patterns of parameters' names joined by +, as in `weights+last`; or a mapping
-            from these to whether they decay, or to a λ of their own: see `normless.decay.decays_of`.
+        policy: `guidelines` (weights; γ_last and γ_others too in a residual network all of whose norms are batch
+            norms), `all`, or `weights`; several of them, groups, roles of γ and patterns of names joined by +, as in
+            `weights+last`; or a mapping from these to whether they decay, or to a λ: see `normless.decay.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
+        muon_lr: the rate of the hidden matrices, for `torch.optim.Muon(groups.muon)` beside another optimizer on
+            `groups.rest`; weights are then split as `parts_of_weights` says.
         eps: ε of Adam, multiplied as the rate is where a scheme (`completep`) scales it on branches.
         residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
-        Dictionaries with keys params, name, lr, rate_scale, weight_decay; empty groups are left out. What a pattern
+        Dictionaries with keys params, name, lr, rate_scale, weight_decay, which print as a table. What a pattern
         takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate
         of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
 
@@ -62,32 +96,62 @@ def param_groups(
             or a map of another network.
         UnresolvedStructureError: the network must be traced, and no inputs came or it cannot be exported.
     """
-    if not (lr >= 0 and weight_decay >= 0 and scalar_lr_scale >= 0 and eps >= 0):
-        raise ValueError(
-            f"Rates, decay and ε are not negative, got lr={lr}, weight_decay={weight_decay}, "
-            f"scalar_lr_scale={scalar_lr_scale}, eps={eps}."
-        )
-    decays = decays_of(policy, weight_decay)
-    patterns = patterns_of(decays)
+    rates = {"lr": lr, "weight_decay": weight_decay, "scalar_lr_scale": scalar_lr_scale, "eps": eps}
+    rates |= {} if muon_lr is None else {"muon_lr": muon_lr}
+    _check_rates(rates)
+    decays_of(policy, weight_decay)  # A mistake in the policy is told before the network is traced.
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
     if residual_map is None and not (positional or named_inputs):
         model = unwrapped(model)
     residual_map = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
+    roles = parameter_roles(model, residual_map)
+    is_guided, why = follows_guidelines(model, residual_map)
+    decays = decays_of(policy, weight_decay, batch_norms=is_guided)
+    wanted = {*PARTS} if muon_lr is not None else {*PARTS} & decays.keys()
+    if wanted:
+        roles = _refined(model, residual_map, roles, wanted)
+    reason = f"guidelines: {why}" if "guidelines" in policy else ""
+    return ParameterGroups(_grouped(model, residual_map, roles, decays, rates), reason)
+
+
+def _check_rates(rates: dict[str, float]) -> None:
+    if not all(one >= 0 for one in rates.values()):
+        got = ", ".join(f"{name}={one}" for name, one in rates.items())
+        raise ValueError(f"Rates, decay and ε are not negative, got {got}.")
+
+
+def _refined(model: nn.Module, residual_map: ResidualMap, roles: dict[str, str], wanted: set[str]) -> dict[str, str]:
+    """The group of every parameter by name, with the wanted parts of weights as groups of their own."""
+    parts = parts_of_weights(model, residual_map)
+    own = {name: parts.get(id(one), "") for name, one in model.named_parameters()}
+    return {name: own[name] if role == "weights" and own[name] in wanted else role for name, role in roles.items()}
+
+
+def _grouped(
+    model: nn.Module,
+    residual_map: ResidualMap,
+    roles: dict[str, str],
+    decays: dict[str, float],
+    rates: dict[str, float],
+) -> list[dict[str, Any]]:
+    """The groups of parameters of these roles, in the order of `GROUPS`."""
+    patterns = patterns_of(decays)
     named = dict(model.named_parameters())
     factors = _branch_factors(model, residual_map)
     groups: dict[tuple[str, str, Factors], dict[str, Any]] = {}
-    for name, group in parameter_roles(model, residual_map).items():
+    for name, group in roles.items():
         pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), "")
         rate, epsilon = scaled = factors.get(name, UNSCALED)
-        scale = rate * scalar_lr_scale if group == "scalars" else rate
+        scale = rate * rates["scalar_lr_scale"] if group == "scalars" else rate
+        is_muon = group == "hidden" and "muon_lr" in rates
         made = {
             "params": [],
             "name": ":".join(filter(None, (group, pattern, "" if scaled == UNSCALED else "branches"))),
-            "lr": lr * scale,
+            "lr": rates["muon_lr" if is_muon else "lr"] * scale,
             "rate_scale": scale,  # not lr_scale, by which timm's schedulers would multiply the scaled rate again
-            "weight_decay": decays.get(pattern or group, 0.0),
+            "weight_decay": decays.get(pattern or group, decays.get("weights", 0.0) if group in PARTS else 0.0),
         }
-        made |= {} if epsilon == 1.0 else {"eps": eps * epsilon}
+        made |= {} if epsilon == 1.0 or is_muon else {"eps": rates["eps"] * epsilon}
         groups.setdefault((group, pattern, scaled), made)["params"].append(named[name])
     idle = [one for one in patterns if all(one != pattern for _, pattern, _ in groups)]
     if idle:
@@ -129,130 +193,3 @@ def _around(path: str) -> Iterator[str]:
     while path:
         yield path
         path = path.rpartition(".")[0]
-
-
-def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
-    """The group of every trainable parameter, by its first qualified name.
-
-    The layers of the map that read a parameter say what it is:
-
-    - `weights`: kernels, matrices, embedding tables (also of positions); a tied one is listed once.
-    - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
-      several norms share has the role of the first of them in the map.
-    - `gains`: factors per output channel of a standardized or normalized weight.
-    - `layer_scale`: factors per channel or head on activations, γ of DyT and Derf among them.
-    - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
-      threshold of a fused activation.
-    - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale, α of DyT) and biases (Fixup, s of Derf).
-    - `rest`: slopes of activations (PReLU), tokens and positions made for any batch, of shape [1, …], and vectors
-      of unknown use.
-
-    A parameter that no layer reads (its module did not run, or only looks up rows) is what the one of its name is
-    in modules of its class that did run, else what its class and shape say; the γ of such a norm is `gamma_other`.
-    """
-    named = dict(model.named_parameters(remove_duplicate=False))
-    modules = dict(model.named_modules(remove_duplicate=False))
-    read = _read_by_layers(residual_map, named, modules)
-    siblings = _by_sibling(model, read)
-    roles: dict[str, str] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            path, _, last = name.rpartition(".")
-            module = modules[path]
-            role = _own_part(module, last, parameter) or read.get(id(parameter)) or siblings.get((type(module), last))
-            roles[name] = role or _by_class(module, last, parameter, residual_map.norms.get(path, "other"))
-    return roles
-
-
-def _read_by_layers(
-    residual_map: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
-) -> dict[int, str]:
-    """The group of every parameter that a layer reads, by the parameter's id."""
-    gammas: dict[int, str] = {}
-    others: dict[int, str] = {}
-    for layer in residual_map.layers():
-        owner = layer.path.partition(":")[0]
-        missing = [f"the parameter {name}" for name in (layer.gamma, *layer.parameters) if name and name not in named]
-        if missing or owner not in modules:
-            raise ValueError(
-                f"The residual map is not this network's: its layer {layer.path} names "
-                f"{(*missing, f'the module {owner}')[0]}, which is not here. "
-                "Map the network as it is now, or leave residual_map out."
-            )
-        if layer.gamma is not None:
-            gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], residual_map))
-        for name in layer.parameters:
-            path, _, last = name.rpartition(".")
-            role = "biases" if layer.kind in ("norm", "scale") or name in layer.shifts else "rest"
-            if role == "rest" and layer.kind == "weight":
-                role = _of_weight_layer(modules[path], last, named[name])
-            others.setdefault(id(named[name]), role)
-    # Learned tensors of positions are added too, but are no vectors.
-    for operation in () if residual_map.flow is None else residual_map.flow.operations:
-        for parameter in map(named.__getitem__, operation.added):
-            if parameter.numel() == max(parameter.shape, default=1) > 1:
-                others.setdefault(id(parameter), "biases")
-    return others | gammas
-
-
-def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
-    if layer.kind == "norm":
-        return f"gamma_{residual_map.norms[layer.path]}"
-    if gamma.numel() == 1:
-        return "scalars"
-    # A factor for every element, such as a filter in the frequency domain, is a weight.
-    if gamma.numel() > max(gamma.shape):
-        return "weights"
-    return "gains" if layer.kind == "weight" else "layer_scale"
-
-
-def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:
-    known = kind_of(module) == "weight"
-    if known and name == "weight":
-        return "weights"
-    if parameter.numel() == 1:
-        return "scalars"
-    if known and parameter.numel() == max(parameter.shape):
-        return "gains"
-    return "weights" if parameter.dim() >= 2 else "biases"
-
-
-def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn.Module], str], str]:
-    """The group of a parameter by its module's class and its name, from those that a layer reads."""
-    known: dict[tuple[type[nn.Module], str], str] = {}
-    for module in model.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            group = read.get(id(parameter))
-            if group is not None:
-                known.setdefault((type(module), name), "gamma_other" if group.startswith("gamma") else group)
-    return known
-
-
-def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
-    """The group of what an edit of this library added to a layer, an activation or a sum."""
-    own = (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)
-    if not isinstance(module, own) or name == "bias" or (name == "weight" and not isinstance(module, Pointwise)):
-        return None
-    if name == "gain":
-        return "gains"
-    return "layer_scale" if name == "layer_scale" or parameter.numel() > 1 else "scalars"
-
-
-def _by_class(module: nn.Module, name: str, parameter: Tensor, norm_role: str) -> str:
-    # Recurrent layers call theirs bias_ih_l0, attention in_proj_bias, window attention relative_position_bias_table.
-    if "bias" in name:
-        return "biases"
-    if isinstance(module, NORMS):
-        return f"gamma_{norm_role}"
-    kind = kind_of(module)
-    if isinstance(module, _WEIGHTED):
-        return "weights"
-    if kind == "weight":
-        return _of_weight_layer(module, name, parameter)
-    if kind == "activation":
-        return "rest"
-    if parameter.numel() == 1:
-        return "scalars"
-    # With a first axis of one, made for any batch, it is a class token or the embedding of positions.
-    is_matrix = parameter.numel() > max(parameter.shape) and parameter.shape[0] != 1
-    return "weights" if is_matrix else "rest"

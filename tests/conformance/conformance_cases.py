@@ -76,6 +76,8 @@ WITH_NORMS = [
     "completep",
     "completep(alpha=0.5, base_depth=2)",
     "admin",
+    "qk_norm",
+    "soft_capping",
 ]
 WITHOUT_NORMS = [
     "none",
@@ -184,6 +186,11 @@ REFUSALS: dict[tuple[str, str], str] = {
         for network in ("dense_relu_1", "dense_relu_2", "dense_linear_2")
     },
     **{("admin", network): "Admin is for transformers" for network in NETWORKS},
+    **{
+        (scheme, network): "it finds queries and keys on data|it has no attention"
+        for scheme in ("qk_norm", "soft_capping")
+        for network in NETWORKS
+    },
     # ReLUs that read the residual sums, or the network's input.
     **{
         (text, network): rf"at {path}: it reads more than outputs of weight layers, which have mean zero"

@@ -70,6 +70,9 @@ REFUSALS = {
     **{("layer_norm", network): "this is the scheme of transformers" for network in (RESNET, FUNCTIONAL)},
     **{("deepnorm", network): _TRANSFORMERS for network in (VIT, RESNET, FUNCTIONAL)},
     **{("admin", network): "Admin is for transformers" for network in (VIT, RESNET, FUNCTIONAL)},
+    **{
+        (scheme, one): "it has no attention" for scheme in ("qk_norm", "soft_capping") for one in (RESNET, FUNCTIONAL)
+    },
     ("tailored_activations", VIT): "the correlation after its parameter is not known",
     ("tailored_activations", RESNET): "it reads more than outputs of weight layers",
     **{("t_fixup", network): "transformers have none on a branch" for network in (RESNET, FUNCTIONAL)},

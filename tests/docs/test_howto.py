@@ -70,6 +70,19 @@ def test_the_tutorial_works_as_it_reads(
     carry_out(page, {"__name__": "tutorial"}, capsys)
 
 
+def test_the_questions_work_as_they_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    page = ROOT / "docs" / "questions.md"
+    carry_out(page, {"__name__": "questions"}, capsys)
+    # Every answer says where it was asked or is described.
+    answers = page.read_text(encoding="utf-8").split("\n### ")[1:]
+    assert answers
+    assert all("](https://" in answer for answer in answers)
+
+
 def test_the_readme_works_as_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -313,7 +313,10 @@ def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
             {"policy": "everything"},
             "There is no decay policy 'everything'; the policies are guidelines, all, weights",
         ),
-        ({"policy": {"gamma": True}}, "There is no parameter group gamma; the groups are weights, gamma_last"),
+        (
+            {"policy": {"gamma": True}},
+            "There is no parameter group gamma; the groups are weights, hidden, embedding, head, gamma_last",
+        ),
         ({"policy": {"gamma": True}}, "and last, down, stem, other for those of γ"),
         ({"policy": {"last": True, "gamma_last": 0.1}}, "names the group gamma_last twice"),
         ({"policy": {"down": -0.1}}, r"not negative, got -0\.1 for the group gamma_down"),

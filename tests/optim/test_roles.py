@@ -14,7 +14,7 @@ from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 import normless as nl
 from normless.nn import ResidualSum
-from normless.optim.groups import parameter_roles
+from normless.optim.roles import parameter_roles
 from normless.residual import BlockStructure, Structure
 
 
@@ -141,7 +141,7 @@ def test_packed_attention() -> None:
         "attention.out_proj.bias": "biases",
         "attention.bias_k": "biases",
         "attention.bias_v": "biases",
-        "temperature": "scalars",
+        "temperature": "temperatures",
     }
 
 

@@ -1,0 +1,180 @@
+"""What every parameter of a network is: weight, γ by role, bias, scalar (Kim et al., table 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor, nn
+
+from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.residual import Layer, ResidualMap
+from normless.residual.classify import NORMS, kind_of
+from normless.residual.graph import Dataflow
+from normless.residual.operations import ATTENTION, LAYOUT, SOFTMAX, WEIGHT
+
+# Their parameters other than biases are weights, of whatever shape.
+_WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
+# What a factor passes on its way to a softmax or to the outputs; of two activations, products of matrices alone.
+_PASSING = LAYOUT | {"mul", "div", "exp", "clamp", "clamp_max", "masked_fill", "where", "add", "sub"}
+
+
+def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
+    """The group of every trainable parameter, by its first qualified name.
+
+    The layers of the map that read a parameter say what it is:
+
+    - `weights`: kernels, matrices, embedding tables (also of positions); a tied one is listed once.
+    - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
+      several norms share has the role of the first of them in the map.
+    - `gains`: factors per output channel of a standardized or normalized weight.
+    - `layer_scale`: factors per channel or head on activations, γ of DyT and Derf among them.
+    - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
+      threshold of a fused activation.
+    - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale, α of DyT) and biases (Fixup, s of Derf).
+    - `temperatures`: learned factors of what a softmax reads (one element, or one for each head) and factors of one
+      element on the network's outputs, such as the logit scale of CLIP; the logarithm of one is one too.
+    - `rest`: slopes of activations (PReLU), tokens and positions made for any batch, of shape [1, …], and vectors
+      of unknown use.
+
+    A parameter that no layer reads (its module did not run, or only looks up rows) is what the one of its name is
+    in modules of its class that did run, else what its class and shape say; the γ of such a norm is `gamma_other`.
+    """
+    named = dict(model.named_parameters(remove_duplicate=False))
+    modules = dict(model.named_modules(remove_duplicate=False))
+    read = _read_by_layers(residual_map, named, modules)
+    read |= dict.fromkeys(_temperatures(residual_map, named), "temperatures")
+    siblings = _by_sibling(model, read)
+    roles: dict[str, str] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            path, _, last = name.rpartition(".")
+            module = modules[path]
+            role = _own_part(module, last, parameter) or read.get(id(parameter)) or siblings.get((type(module), last))
+            roles[name] = role or _by_class(module, last, parameter, residual_map.norms.get(path, "other"))
+    return roles
+
+
+def _read_by_layers(
+    residual_map: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
+) -> dict[int, str]:
+    """The group of every parameter that a layer reads, by the parameter's id."""
+    gammas: dict[int, str] = {}
+    others: dict[int, str] = {}
+    for layer in residual_map.layers():
+        owner = layer.path.partition(":")[0]
+        missing = [f"the parameter {name}" for name in (layer.gamma, *layer.parameters) if name and name not in named]
+        if missing or owner not in modules:
+            raise ValueError(
+                f"The residual map is not this network's: its layer {layer.path} names "
+                f"{(*missing, f'the module {owner}')[0]}, which is not here. "
+                "Map the network as it is now, or leave residual_map out."
+            )
+        if layer.gamma is not None:
+            gammas.setdefault(id(named[layer.gamma]), _of_gamma(layer, named[layer.gamma], residual_map))
+        for name in layer.parameters:
+            path, _, last = name.rpartition(".")
+            role = "biases" if layer.kind in ("norm", "scale") or name in layer.shifts else "rest"
+            if role == "rest" and layer.kind == "weight":
+                role = _of_weight_layer(modules[path], last, named[name])
+            others.setdefault(id(named[name]), role)
+    # Learned tensors of positions are added too, but are no vectors.
+    for operation in () if residual_map.flow is None else residual_map.flow.operations:
+        for parameter in map(named.__getitem__, operation.added):
+            if parameter.numel() == max(parameter.shape, default=1) > 1:
+                others.setdefault(id(parameter), "biases")
+    return others | gammas
+
+
+def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
+    if layer.kind == "norm":
+        return f"gamma_{residual_map.norms[layer.path]}"
+    if gamma.numel() == 1:
+        return "scalars"
+    # A factor for every element, such as a filter in the frequency domain, is a weight.
+    if gamma.numel() > max(gamma.shape):
+        return "weights"
+    return "gains" if layer.kind == "weight" else "layer_scale"
+
+
+def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:
+    known = kind_of(module) == "weight"
+    if known and name == "weight":
+        return "weights"
+    if parameter.numel() == 1:
+        return "scalars"
+    if known and parameter.numel() == max(parameter.shape):
+        return "gains"
+    return "weights" if parameter.dim() >= 2 else "biases"
+
+
+def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn.Module], str], str]:
+    """The group of a parameter by its module's class and its name, from those that a layer reads."""
+    known: dict[tuple[type[nn.Module], str], str] = {}
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            group = read.get(id(parameter))
+            if group is not None:
+                known.setdefault((type(module), name), "gamma_other" if group.startswith("gamma") else group)
+    return known
+
+
+def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
+    """The group of what an edit of this library added to a layer, an activation or a sum."""
+    own = (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)
+    if not isinstance(module, own) or name == "bias" or (name == "weight" and not isinstance(module, Pointwise)):
+        return None
+    if name == "gain":
+        return "gains"
+    return "layer_scale" if name == "layer_scale" or parameter.numel() > 1 else "scalars"
+
+
+def _by_class(module: nn.Module, name: str, parameter: Tensor, norm_role: str) -> str:
+    # Recurrent layers call theirs bias_ih_l0, attention in_proj_bias, window attention relative_position_bias_table.
+    if "bias" in name:
+        return "biases"
+    if isinstance(module, NORMS):
+        return f"gamma_{norm_role}"
+    kind = kind_of(module)
+    if isinstance(module, _WEIGHTED):
+        return "weights"
+    if kind == "weight":
+        return _of_weight_layer(module, name, parameter)
+    if kind == "activation":
+        return "rest"
+    if parameter.numel() == 1:
+        return "scalars"
+    # With a first axis of one, made for any batch, it is a class token or the embedding of positions.
+    is_matrix = parameter.numel() > max(parameter.shape) and parameter.shape[0] != 1
+    return "weights" if is_matrix else "rest"
+
+
+def _temperatures(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) -> Iterator[int]:
+    """The ids of learned factors of what a softmax reads, and of those of one element on the outputs."""
+    flow = residual_map.flow
+    for index, operation in enumerate([] if flow is None else flow.operations):
+        if flow is None or operation.name not in ("mul", "div") or len(operation.parents) != 1:
+            continue
+        for parameter in map(named.__getitem__, operation.factors):
+            is_single = parameter.numel() == 1
+            # A γ has its channels on the last axis, a temperature of each head has one element there.
+            of_heads = parameter.dim() > 1 and parameter.shape[-1] == 1 and parameter.numel() == max(parameter.shape)
+            if (is_single or of_heads) and _scales_choices(flow, index, outputs=is_single):
+                yield id(parameter)
+
+
+def _scales_choices(flow: Dataflow, index: int, *, outputs: bool) -> bool:
+    """Whether the result of an operation reaches a softmax, or the outputs, with no layer in between."""
+    waiting, seen = [index], {index}
+    while waiting:
+        at = waiting.pop()
+        if outputs and at in flow.outputs:
+            return True
+        for reader in set(flow.consumers[at]) - seen:
+            seen.add(reader)
+            one = flow[reader]
+            if one.name in SOFTMAX | ATTENTION | {"log_softmax", "_log_softmax"}:
+                return True
+            is_product = one.name in WEIGHT and not one.parameters
+            if is_product or (one.name in _PASSING and len(one.parents) == 1):
+                waiting.append(reader)
+    return False

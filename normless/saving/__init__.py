@@ -1,0 +1,9 @@
+"""Networks saved as a folder of weights and a recipe, and loaded from it."""
+
+from normless.saving.network import load as load
+from normless.saving.network import load_with_inputs as load_with_inputs
+from normless.saving.network import save as save
+from normless.saving.recipe import Recipe as Recipe
+from normless.saving.recipe import described as described
+from normless.saving.recipe import example_of as example_of
+from normless.saving.recipe import read_recipe as read_recipe

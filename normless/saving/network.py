@@ -1,0 +1,287 @@
+"""A converted network saved as a folder: its weights as safetensors and a JSON recipe; nothing is pickled.
+
+The recipe names the network and the scheme, and has the settings of the modules. To load is to build the network, to
+convert it, to fill in the weights and to give its modules their settings. What is saved is loaded once before.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from textwrap import shorten
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from normless.arguments import CARRIED, arguments_of, device_of, on_device_of
+from normless.conversion import MARK, convert, copied, scheme_of
+from normless.digests import digest_of
+from normless.errors import NormlessError, RecipeError
+from normless.folding.frozen_norms import FROZEN
+from normless.models.spec import TRANSFORMERS, Inputs, build_model, build_with_inputs, is_path
+from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
+from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
+from normless.schemes import parse_scheme
+from normless.spec import RECIPE_FILE, absolute
+
+WEIGHTS_FILE = "model.safetensors"
+_PLAIN = "as_written"
+
+
+def save(
+    net: nn.Module, path: str | Path, model: str | None = None, *, example_inputs: Inputs | None = None
+) -> tuple[Path, Path]:
+    """Save a converted, folded or frozen network to a folder: its tensors, and the recipe to `load` it by.
+
+    Stored are weights and buffers in their own dtype, what is tied, which parameters are trained, modes, and the
+    settings of modules (ε, momentum, slopes, dropout and every other attribute that is plain data). If `model` is
+    given, the network is built and loaded from what would be written, and must be equal: in these settings, and in
+    its outputs on the example inputs, in evaluation and training.
+
+    Args:
+        net: the network, as `convert`, `fold` or `freeze` returned it or trained since then.
+        path: the folder; made if need be. A network that was saved there is replaced.
+        model: text that names the network before its conversion, `torchvision:resnet50` or another that
+            `normless inspect` takes; None where none does, and then `load` must be given the network. A file is
+            recorded by its path relative to the folder.
+        example_inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of its forward; their
+            shapes and dtypes are recorded. Those of the conversion if None.
+
+    Returns:
+        The paths of weights and recipe.
+
+    Raises:
+        RecipeError: the network is not converted, its scheme has no text, something in it or its inputs has no
+            place in the files, `model` names another network, or `path` is a file.
+        ValueError: `model` is not the text of a network.
+    """
+    net = getattr(net, "_orig_mod", net)  # what torch.compile wraps
+    folder = Path(path)
+    recipe = Recipe(
+        model=None if model is None else _absolute(model),
+        scheme=_scheme_text(net),
+        inputs=described(_carried(net) if example_inputs is None else example_inputs),
+        training=_modes(net),
+        versions=versions_with(model),
+        state=State(),
+    )
+    strangers = [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]
+    if strangers:
+        raise RecipeError(f"safetensors holds tensors alone, and {strangers[0]} in the network's state is not one.")
+    file = next((one for one in (folder, *folder.parents) if one.is_file()), None)
+    if file is not None:
+        raise RecipeError(f"Expected a folder to save to, but {file} is a file; name another folder.")
+    recipe = replace(recipe, state=state_of(net))
+    if model is not None:
+        recipe = _tried(net, recipe)
+    recipe.written(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    # A folder with a recipe is complete, whenever the process is killed.
+    (folder / RECIPE_FILE).unlink(missing_ok=True)
+    _write_tensors(net, recipe.state.buffers, folder / WEIGHTS_FILE)
+    recipe = replace(recipe, digest=digest_of(folder / WEIGHTS_FILE))
+    (folder / RECIPE_FILE).write_text(recipe.written(folder), encoding="utf-8")
+    return folder / WEIGHTS_FILE, folder / RECIPE_FILE
+
+
+def load(
+    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+) -> nn.Module:
+    """The network that `save` wrote to a folder: on the CPU, in the mode it was saved in.
+
+    A recipe that names a file runs that file's code, as importing it would.
+
+    Args:
+        path: the folder.
+        model: the network before its conversion, or a text that names it, in place of the one in the recipe; a
+            network is left as it is, and its copy on its device is converted and filled.
+        example_inputs: in place of those in the recipe; as in `save`.
+
+    Raises:
+        RecipeError: the folder holds no saved network, nothing names the network, or the weights or settings do not
+            fit it.
+        ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
+    """
+    return load_with_inputs(path, model, example_inputs=example_inputs)[0]
+
+
+def load_with_inputs(
+    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+) -> tuple[nn.Module, Inputs | None]:
+    """As `load`, and the example inputs by which the network was converted, where there are any."""
+    folder = Path(path)
+    recipe = read_recipe(folder)
+    original = recipe.model if model is None else model
+    if original is None:
+        raise RecipeError(
+            f"The recipe in {folder} names no network that it could be built by; pass the network as it was before "
+            "its conversion: nl.load(path, model=…)."
+        )
+    net, inputs = _rebuilt(recipe, original, example_inputs)
+    stored = _stored(folder / WEIGHTS_FILE)
+    try:
+        _fill(net, recipe, stored)
+    except RecipeError as error:
+        now, then = versions_with(recipe.model), recipe.versions
+        changed = [f"{name} {old} (now {now.get(name)})" for name, old in then.items() if now.get(name) != old]
+        raise RecipeError(
+            f"The weights in {folder} do not fit {recipe.model or 'the network given'} converted by {recipe.scheme}: "
+            f"{error} " + (f"It was saved with {', '.join(changed)}." if changed else "Is it another?")
+        ) from error
+    if recipe.digest not in (None, digest_of(folder / WEIGHTS_FILE)):
+        raise RecipeError(
+            f"The weights {folder / WEIGHTS_FILE} are damaged: they are not those that were saved there."
+        )
+    return net, inputs
+
+
+def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -> tuple[nn.Module, Inputs | None]:
+    """The network of a recipe with weights of its own, and the example inputs of its conversion."""
+    # What the network's first weights draw, and what its conversion draws, is overwritten.
+    with torch.random.fork_rng(devices=[]):
+        if isinstance(original, str):
+            original, own = build_with_inputs(original) if recipe.inputs is None else (build_model(original), None)
+            inputs = own if inputs is None else inputs
+        if inputs is None and recipe.inputs is not None:
+            try:
+                inputs = example_of(recipe.inputs, original.parameters())
+            except (TypeError, RuntimeError, AttributeError) as error:
+                raise RecipeError(f"The recipe describes no example inputs: {error}.") from error
+        positional, keywords = on_device_of(original, *arguments_of(inputs))
+        if not (positional or keywords or parse_scheme(recipe.scheme).edits):
+            net = copied(original)
+            setattr(net, MARK, recipe.scheme)
+            return net, inputs
+        # Whether the conversion was whole was decided before; that it is the same one is checked.
+        return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
+
+
+def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:
+    """Give a rebuilt network what the saved one had: tensors, each in its dtype, settings, and modes."""
+    prepare(net, recipe.state, stored)
+    weights = {name: value for name, value in stored.items() if name not in recipe.state.buffers}
+    state = net.state_dict(keep_vars=True)
+    differing = {
+        "are not in the file": [name for name in state if name not in weights],
+        "are not in the network": [name for name in weights if name not in state],
+        "differ in shape": [name for name in state if name in weights and state[name].shape != weights[name].shape],
+    }
+    problems = [f"{len(names)} {what}, the first {names[0]}" for what, names in differing.items() if names]
+    if problems:
+        raise RecipeError(f"{'; '.join(problems)}.")
+    for name, value in weights.items():
+        state[name].data = state[name].data.to(value.dtype)
+    net.load_state_dict(weights)
+    complete(net, recipe.state, stored)
+    unknown = recipe.training.keys() - dict(net.named_modules(remove_duplicate=False)).keys()
+    if unknown:
+        raise RecipeError(f"The recipe has modes of modules that the network has not: {min(unknown)}.")
+    for name, training in recipe.training.items():
+        net.get_submodule(name).train(training)
+
+
+def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
+    """The recipe without what its model has anyway, after a trial: a network made by it must equal this one."""
+    assert recipe.model is not None
+    try:
+        rebuilt, inputs = _rebuilt(recipe, recipe.model, None)
+        built = further_buffers(rebuilt)
+        buffers = {name: one for name, one in further_buffers(net).items() if not _same(one, built.get(name))}
+        recipe = replace(recipe, state=replace(recipe.state, buffers=list(buffers)))
+        stored = {name: one.detach().cpu() for name, one in (net.state_dict() | buffers).items()}
+        _fill(rebuilt, recipe, stored)
+        check_equal(net, rebuilt.to(device_of(net)), on_device_of(net, *arguments_of(inputs)))
+    except NormlessError as error:
+        named = shorten(f"{recipe.model} converted by {recipe.scheme}", 200, placeholder=" …")
+        raise RecipeError(
+            f"{named} is not this {type(net).__name__}, so that nl.load would return another network: {error} "
+            "Pass the text of the model that was converted; or none, and nl.load takes the model itself."
+        ) from error
+    return recipe
+
+
+def _same(one: Tensor, other: Tensor | None) -> bool:
+    return other is not None and one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+
+
+def _scheme_text(net: nn.Module) -> str:
+    """The text of the scheme of a network, by which it can be converted again."""
+    text = scheme_of(net)
+    if text is None and not getattr(net, FROZEN, False):
+        raise RecipeError(
+            f"This {type(net).__name__} carries no scheme: nl.save is for networks that nl.convert returned, and "
+            "those of nl.fold and nl.freeze. Of a wrapper (DistributedDataParallel) pass the network inside it."
+        )
+    try:
+        return parse_scheme(text or _PLAIN).text
+    except ValueError as error:
+        what = f"the scheme {text!r} of this {type(net).__name__}"
+        raise RecipeError(f"The recipe could not name {what}: {error}") from error
+
+
+def _carried(net: nn.Module) -> Inputs | None:
+    """The example inputs of a network's conversion, without values; None where there are none."""
+    positional, keywords = vars(net).get(CARRIED, ((), {}))
+    if positional and keywords:
+        # A recipe holds either.
+        raise RecipeError(
+            "The network was converted on inputs by position and by name; pass example_inputs=…, all of one kind."
+        )
+    if keywords or not positional:
+        return keywords or None
+    single: Inputs = positional[0] if isinstance(positional[0], Tensor) and len(positional) == 1 else positional
+    return single
+
+
+def _absolute(model: str) -> str:
+    """The text of a model, with an absolute path where it names a file or folder."""
+    source, separator, call = model.strip().partition(":")
+    if not separator:
+        raise ValueError(f"Expected the text of a model, as torchvision:resnet50, got {model!r}.")
+    if source == TRANSFORMERS:
+        return f"{source}:{Path(call.strip()).resolve()}" if is_path(call) else model.strip()
+    return absolute(model)
+
+
+def _modes(net: nn.Module) -> dict[str, bool]:
+    """The mode of the network, and of every module in it that is in another than its parent."""
+    modes = {path: module.training for path, module in net.named_modules(remove_duplicate=False)}
+    return {path: mode for path, mode in modes.items() if not path or mode != modes[path.rpartition(".")[0]]}
+
+
+def _write_tensors(net: nn.Module, buffers: list[str], path: Path) -> None:
+    """Write the tensors of a network, one that has several names once, with the permissions of any new file."""
+    path.touch()
+    mode = stat.S_IMODE(path.stat().st_mode)
+    further = further_buffers(net)
+    tensors: dict[str, Tensor] = {}
+    names: dict[str, str] = {}
+    first: dict[tuple[Any, ...], str] = {}
+    for name, value in (net.state_dict() | {name: further[name] for name in buffers}).items():
+        key = (value.data_ptr(), value.shape, value.stride(), value.dtype) if value.numel() else (name,)
+        if first.setdefault(key, name) != name:
+            names[name] = first[key]
+        else:
+            tensors[name] = value.detach().cpu().contiguous().clone() if _is_part(value) else value.contiguous()
+    save_file(tensors, str(path), {"format": "pt"} | names)
+    path.chmod(mode)
+
+
+def _is_part(value: Tensor) -> bool:
+    """Whether a tensor shares its memory with others, as one of several weights in one block of memory."""
+    return value.untyped_storage().nbytes() != value.nbytes
+
+
+def _stored(path: Path) -> dict[str, Tensor]:
+    """Every tensor of a file, those that were tied under each of their names."""
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
+    except (OSError, SafetensorError) as error:
+        raise RecipeError(f"The weights {path} cannot be read: {error}.") from error

@@ -1,0 +1,185 @@
+"""The recipe of a saved network: a JSON text that names its model and its scheme, with no path of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normless.errors import RecipeError
+from normless.models.spec import TRANSFORMERS, ZOOS, is_path
+from normless.spec import RECIPE_FILE, split_source, split_terms
+
+_FORMAT = 2
+_TENSOR = {"shape", "dtype"}
+
+
+@dataclass(frozen=True)
+class State:
+    """What a network is besides the tensors in its `state_dict`.
+
+    Attributes:
+        modules: the modules by class and settings, each a dictionary with keys class, settings (attributes of the
+            instances), absent (names of parameters and buffers that are None) and paths.
+        ties: the names of each parameter that has several.
+        fixed: the names of the parameters that are not trained.
+        buffers: the names of stored buffers that `state_dict` leaves out.
+    """
+
+    modules: list[dict[str, Any]] = field(default_factory=list)
+    ties: list[list[str]] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    buffers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a saved network came about: model and scheme as texts, its state, and the versions of the libraries."""
+
+    model: str | None
+    scheme: str
+    inputs: Any
+    """As `described` returns them; None for those that `model` makes itself."""
+    training: dict[str, bool]
+    """The mode of the network under "", and of every module whose mode is not that of its parent."""
+    versions: dict[str, str]
+    state: State
+    digest: str | None = None
+    """SHA-256 of the file of weights."""
+
+    def written(self, folder: Path) -> str:
+        """The text of the recipe's file in a folder; paths in it are relative to the folder."""
+
+        def relative(path: str) -> str:
+            try:
+                way = Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
+            except ValueError as error:
+                raise RecipeError(f"{path} and {folder} are on different drives; save beside that file.") from error
+            # With a separator, by which a folder of weights is told from the name of a model.
+            return way if way.startswith("..") else f"./{way}"
+
+        model = None if self.model is None else _with_paths(self.model, relative)
+        values = asdict(self) | {"model": model, "scheme": _scheme_with_paths(self.scheme, relative)}
+        modules, values["state"]["modules"] = values["state"]["modules"], []
+        text = json.dumps({"format": _FORMAT} | values, indent=2, ensure_ascii=False, allow_nan=False)
+        # A line for each kind of module: indented, they would take thousands.
+        lines = [json.dumps(one, ensure_ascii=False, allow_nan=False) for one in modules]
+        listed = ",\n      ".join(lines)
+        before, _, after = text.rpartition('"modules": []')
+        return f'{before}"modules": [\n      {listed}\n    ]{after}\n'
+
+
+def read_recipe(folder: Path) -> Recipe:
+    """The recipe in a folder; RecipeError where there is none, or none that this version reads."""
+    path = folder / RECIPE_FILE
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
+    except (ValueError, RecursionError) as error:
+        raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
+    kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict, "state": dict}
+    if not isinstance(values, dict) or not isinstance(values.get("format"), int):
+        raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
+    if values.pop("format") > _FORMAT:
+        raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
+    # Absent from those of earlier versions.
+    digest = values.pop("digest", None)
+    values.setdefault("state", {})
+    wrong = sorted(kinds.keys() ^ values.keys())
+    wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
+    wrong = wrong or [name for name, one in values["state"].items() if not _is_part_of_state(name, one)]
+    if wrong:
+        raise RecipeError(f"{path} is not a recipe of a network: {', '.join(wrong)} is not as normless writes it.")
+
+    def resolved(one: str) -> str:
+        return os.path.normpath(folder.resolve() / one)
+
+    model = None if values["model"] is None else _with_paths(values["model"], resolved)
+    values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved)}
+    return Recipe(**values | {"state": State(**values["state"])}, digest=digest)
+
+
+def _is_part_of_state(name: str, value: Any) -> bool:
+    """Whether a value has the form of the part of a state with this name."""
+    parts: dict[str, Callable[[Any], bool]] = {
+        "modules": lambda one: isinstance(one, dict) and one.keys() == {"class", "settings", "absent", "paths"},
+        "ties": lambda one: isinstance(one, list),
+        "fixed": lambda one: isinstance(one, str),
+        "buffers": lambda one: isinstance(one, str),
+    }
+    return name in parts and isinstance(value, list) and all(map(parts[name], value))
+
+
+def _with_paths(text: str, change: Callable[[str], str]) -> str:
+    """The text of a model or of a term of a scheme with the file or folder that it names changed."""
+    source, call = split_source(text)
+    if source.endswith(".py:"):
+        return f"{change(source[:-1])}:{call}"
+    if source == f"{TRANSFORMERS}:" and is_path(call):
+        return f"{source}{change(call.strip())}"
+    return text.strip()
+
+
+def _scheme_with_paths(text: str, change: Callable[[str], str]) -> str:
+    """The text of a scheme with the files that its terms name changed."""
+    return " + ".join(_with_paths(term, change) for term in split_terms(text)) if ".py:" in text else text
+
+
+def versions_with(model: str | None) -> dict[str, str]:
+    """The versions of normless and torch, and of the zoo that the text of a model names."""
+    from normless import __version__
+
+    versions = {"normless": __version__, "torch": str(torch.__version__)}
+    source = (model or "").strip().partition(":")[0]
+    if source in ZOOS:
+        with suppress(PackageNotFoundError):
+            versions[source] = version(source)
+    return versions
+
+
+def described(inputs: Any) -> Any:
+    """Example inputs as JSON: a tensor as its shape and dtype, containers and plain values as they are."""
+    if isinstance(inputs, Tensor):
+        return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
+    if isinstance(inputs, (tuple, list)):
+        return [described(value) for value in inputs]
+    if isinstance(inputs, dict) and all(isinstance(key, str) for key in inputs) and set(inputs) != _TENSOR:
+        return {key: described(value) for key, value in inputs.items()}
+    if inputs is None or isinstance(inputs, (bool, int, float, str)):
+        return inputs
+    raise RecipeError(
+        f"A recipe holds example inputs that are tensors, numbers, texts, None, and tuples, lists and dictionaries "
+        f"of them; it cannot hold a {type(inputs).__name__}."
+    )
+
+
+def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
+    """Example inputs of the shapes that `described` returned, for a network with these parameters; always the same.
+
+    Floating tensors are normal and of the dtype of the first parameter, whole numbers 0, truth values True.
+    """
+    floating = next((one.dtype for one in parameters if one.is_floating_point()), torch.get_default_dtype())
+    generator = torch.Generator().manual_seed(0)
+
+    def example(value: Any) -> Any:
+        if isinstance(value, list):
+            return tuple(map(example, value))
+        if not isinstance(value, dict):
+            return value
+        if set(value) != _TENSOR:
+            return {key: example(one) for key, one in value.items()}
+        dtype = getattr(torch, value["dtype"])
+        if dtype.is_floating_point:
+            return torch.randn(value["shape"], generator=generator).to(floating)
+        return torch.full(value["shape"], dtype == torch.bool, dtype=dtype)
+
+    return example(description)

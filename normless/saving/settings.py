@@ -1,0 +1,177 @@
+"""The attributes of modules that are not tensors, as JSON: ε, momentum, slopes, dropout, and whatever else is set."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import is_dataclass
+from enum import Enum
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from normless.arguments import CARRIED
+from normless.conversion import MARK
+from normless.errors import RecipeError
+
+# What every module has, and what a recipe holds elsewhere.
+_OF_EVERY_MODULE = {*vars(nn.Module()), MARK, CARRIED, "save_pretrained"}
+# Longer containers are data.
+_LONGEST = 1000
+_FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+class _NotStoredError(Exception):
+    """A value that a recipe does not hold, and by which two networks are not compared."""
+
+
+def kinds_of_modules(net: nn.Module) -> list[dict[str, Any]]:
+    """The modules of a network, those of one class and equal settings together; see `State.modules`."""
+    kinds: list[dict[str, Any]] = []
+    for path, one in _described_modules(net).items():
+        known = next((kind for kind in kinds if all(kind[key] == one[key] for key in one)), None)
+        if known is None:
+            kinds.append(one | {"paths": [path]})
+        else:
+            known["paths"].append(path)
+    return kinds
+
+
+def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
+    """Give the modules of a network the settings of `kinds_of_modules`.
+
+    Raises:
+        RecipeError: a module is missing or of another class, or differs in what a recipe names but cannot hold.
+    """
+    modules, now = dict(net.named_modules()), _described_modules(net)
+    wanted = {path: kind for kind in kinds for path in kind["paths"]}
+    for path, own in now.items() if wanted else ():
+        if path not in wanted:
+            raise RecipeError(f"{path} is a {own['class']} that the saved network does not have.")
+    for path, kind in wanted.items():
+        if path not in now or now[path]["class"] != kind["class"]:
+            here = f"a {now[path]['class']} here" if path in now else "not here"
+            raise RecipeError(f"{path or 'The network'} is a {kind['class']} in the saved network and {here}.")
+        settings = modules[path].__dict__
+        for name, value in kind["settings"].items():
+            if name in now[path]["settings"] and now[path]["settings"][name] == value:
+                continue
+            try:
+                settings[name] = _restored(value, settings.get(name))
+            except _NotStoredError:
+                what = f"{name} of {path or 'the network'}, a {kind['class']}, is {_in_words(value)}"
+                here = _in_words(now[path]["settings"].get(name))
+                raise RecipeError(
+                    f"{what} in the saved network and {here} here, and a recipe cannot hold it."
+                ) from None
+
+
+def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:
+    """Class, settings and absent tensors of every module, by its first path."""
+    seen: set[int] = set()
+    return {
+        path: {
+            "class": type(module).__name__,
+            "settings": dict(_settings(vars(module), _OF_EVERY_MODULE, seen)),
+            "absent": sorted(
+                name for table in (module._parameters, module._buffers) for name, one in table.items() if one is None
+            ),
+        }
+        for path, module in net.named_modules()
+    }
+
+
+def _settings(attributes: Mapping[str, Any], left_out: Collection[str], seen: set[int]) -> Iterator[tuple[str, Any]]:
+    for name, value in attributes.items():
+        if name not in left_out:
+            try:
+                yield name, _described(value, seen)
+            except _NotStoredError:
+                continue
+
+
+def _described(value: Any, seen: set[int]) -> Any:
+    """A value as JSON; one that can be named but not restored is `{"is": …}`."""
+    if isinstance(value, Enum):
+        return {"is": str(value)}
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return float(value) if isfinite(value) else {"float": str(value)}
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, str):
+        if Path(value).is_absolute():
+            raise _NotStoredError
+        return str(value)
+    if isinstance(value, (list, tuple, set, frozenset, dict)):
+        return _described_container(value, seen)
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    if isinstance(value, _FUNCTIONS):
+        return {"is": getattr(value, "__qualname__", str(value))}
+    if isinstance(value, partial):
+        return {"is": "partial", "of": _described([value.func, list(value.args), value.keywords], seen)}
+    if isinstance(value, nn.Module):
+        return {"is": type(value).__name__}
+    if is_dataclass(value) or isinstance(value, types.SimpleNamespace) or hasattr(value, "to_dict"):
+        # A configuration; where modules share it, the first has it.
+        if id(value) in seen or not hasattr(value, "__dict__"):
+            raise _NotStoredError
+        seen.add(id(value))
+        return {"object": type(value).__name__, "settings": dict(_settings(vars(value), (), seen))}
+    # Tensors, devices, generators, and objects of unknown use.
+    raise _NotStoredError
+
+
+def _described_container(value: Any, seen: set[int]) -> Any:
+    if len(value) > _LONGEST:
+        raise _NotStoredError
+    if isinstance(value, dict):
+        return {"items": [[_described(key, seen), _described(one, seen)] for key, one in value.items()]}
+    items = [_described(one, seen) for one in value]
+    return {"set": sorted(items, key=str)} if isinstance(value, (set, frozenset)) else items
+
+
+def _restored(value: Any, current: Any) -> Any:
+    """The value that `_described` described, in the place of the current one."""
+    if isinstance(value, list):
+        is_like = isinstance(current, (list, tuple)) and len(current) == len(value)
+        before = list(current) if is_like else [None] * len(value)
+        items = [_restored(one, old) for one, old in zip(value, before, strict=True)]
+        return items if isinstance(current, list) else tuple(items)
+    if not isinstance(value, dict):
+        return value
+    if "float" in value:
+        return float(value["float"])
+    if "dtype" in value:
+        return getattr(torch, value["dtype"])
+    if "set" in value:
+        return set(_restored(value["set"], None))
+    if "items" in value:
+        known = current if isinstance(current, dict) else {}
+        pairs = [(_restored(key, None), one) for key, one in value["items"]]
+        return {key: _restored(one, known.get(key)) for key, one in pairs}
+    if value == _named(current):
+        return current
+    if value.get("object") == type(current).__name__:
+        own = current.__dict__
+        own.update({name: _restored(one, own.get(name)) for name, one in value["settings"].items()})
+        return current
+    raise _NotStoredError
+
+
+def _named(value: Any) -> Any:
+    try:
+        return _described(value, set())
+    except _NotStoredError:
+        return None
+
+
+def _in_words(value: Any) -> str:
+    return str(value.get("is") or value.get("object") or value) if isinstance(value, dict) else repr(value)

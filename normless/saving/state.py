@@ -1,0 +1,173 @@
+"""What a network is besides the tensors in its `state_dict`: read from one, given to another."""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from normless.errors import RecipeError
+from normless.folding.frozen_norms import replace_modules
+from normless.lifting import running
+from normless.nn import FrozenAffine
+from normless.saving.recipe import State
+from normless.saving.settings import kinds_of_modules, set_settings
+
+# The largest difference of outputs, relative to the largest output: by rounding in another order.
+_ROUNDING, _ROUNDING_OF_HALF = 1e-3, 5e-2
+
+
+def state_of(net: nn.Module) -> State:
+    """What a network is besides the tensors in its `state_dict`, all of its further buffers included."""
+    return State(
+        modules=kinds_of_modules(net),
+        ties=_ties(net),
+        fixed=[name for name, one in net.named_parameters() if not one.requires_grad],
+        buffers=list(further_buffers(net)),
+    )
+
+
+def further_buffers(net: nn.Module) -> dict[str, Tensor]:
+    """The buffers that `state_dict` leaves out, by name."""
+    kept = net.state_dict(keep_vars=True).keys()
+    return {name: one.detach() for name, one in net.named_buffers(remove_duplicate=False) if name not in kept}
+
+
+def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
+    """Give a network the modules, parameters and ties that the saved one had, for the stored tensors to fit in.
+
+    Modules are those that `fold` and `freeze` put in the place of norms; other differences are left for `complete`.
+    """
+    wanted = {path: kind for kind in state.modules for path in kind["paths"]}
+    replaced = {
+        module: new
+        for path, module in net.named_modules()
+        if path in wanted and (new := _in_place_of(module, path, wanted, stored)) is not None
+    }
+    if net not in replaced:
+        replace_modules(net, replaced)
+    modules = dict(net.named_modules())
+    for path, kind in wanted.items():
+        for name in kind["absent"] if path in modules else ():
+            for table in (modules[path]._parameters, modules[path]._buffers):
+                table.update({name: None} if name in table else {})
+    for name, value in stored.items():
+        path, _, last = name.rpartition(".")
+        module = modules.get(path, nn.Module())
+        device = next((one.device for one in net.parameters()), value.device)
+        # Registered as None: a bias that a layer got by folding, statistics that a norm got.
+        if module._parameters.get(last, value) is None:
+            module._parameters[last] = nn.Parameter(torch.empty_like(value, device=device))
+        elif module._buffers.get(last, value) is None:
+            module._buffers[last] = torch.empty_like(value, device=device)
+    if wanted:
+        _tie(net, state.ties)
+
+
+def complete(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
+    """Give a network with the saved tensors all else that the saved one had.
+
+    Raises:
+        RecipeError: it differs in something that a recipe cannot hold; the message names the module.
+    """
+    set_settings(net, state.modules)
+    modules = dict(net.named_modules(remove_duplicate=False))
+    for name in state.buffers:
+        path, _, last = name.rpartition(".")
+        if path not in modules or name not in stored:
+            raise RecipeError(f"The recipe has a buffer {name}, which is not in the file or the network.")
+        before = modules[path]._buffers.get(last)
+        value = stored[name] if before is None else stored[name].to(before.device)
+        modules[path].register_buffer(last, value, persistent=False)
+    for name, one in net.named_parameters() if state.modules else ():
+        one.requires_grad_(name not in state.fixed)
+
+
+def check_equal(net: nn.Module, rebuilt: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
+    """Raise a RecipeError where two networks of the same settings differ in parameters or outputs, in either mode."""
+    own, other = state_of(net), state_of(rebuilt)
+    absent = [{path: kind["absent"] for kind in one.modules for path in kind["paths"]} for one in (own, other)]
+    if absent[0] != absent[1] or own.ties != other.ties or own.fixed != other.fixed:
+        raise RecipeError("Other parameters are tied, trained or absent.")
+    if not any(map(len, arguments)):
+        return
+    for training in (False, True):
+        expected = _outputs(net, arguments, training)
+        if expected is None:
+            continue
+        made = _outputs(rebuilt, arguments, training)
+        if made is None or len(made) != len(expected) or not all(map(_close, expected, made)):
+            mode = "training" if training else "evaluation"
+            raise RecipeError(
+                f"Its outputs on the example inputs differ in {mode}, by something that is not a setting of a "
+                "module: a hook, a changed method, or tensors that are neither parameters nor buffers."
+            )
+
+
+def _outputs(
+    net: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], training: bool
+) -> list[Tensor] | None:
+    """The tensors that a network returns on the same random numbers; None where it does not run."""
+    if training and any(one.device.type != "cpu" for one in net.parameters()):
+        return None  # Random numbers of a card are not restored.
+    with running(net, training):
+        torch.default_generator.manual_seed(0)
+        try:
+            return [one for one in tree_leaves(net(*arguments[0], **arguments[1])) if isinstance(one, Tensor)]
+        except Exception:
+            return None
+
+
+def _close(expected: Tensor, made: Tensor) -> bool:
+    if expected.shape != made.shape or expected.dtype != made.dtype:
+        return False
+    if not expected.is_floating_point():
+        return torch.equal(expected, made)
+    relative = _ROUNDING_OF_HALF if expected.element_size() < 4 else _ROUNDING
+    scale = expected.double().nan_to_num(0, 0, 0).abs().amax().item() if expected.numel() else 0.0
+    return torch.allclose(made.double(), expected.double(), rtol=0, atol=relative * scale, equal_nan=True)
+
+
+def _in_place_of(
+    module: nn.Module, path: str, wanted: Mapping[str, dict[str, Any]], stored: Mapping[str, Tensor]
+) -> nn.Module | None:
+    """What folding or freezing put in the place of a module; None where it is still there."""
+    kind = wanted[path]["class"]
+    if type(module).__name__ == kind:
+        return None
+    prefix = f"{path}." if path else ""
+    own = OrderedDict((name, one) for name, one in module.named_children() if f"{prefix}{name}" in wanted)
+    if kind == FrozenAffine.__name__ and {f"{prefix}scale", f"{prefix}shift"} <= stored.keys():
+        return FrozenAffine(stored[f"{prefix}scale"].clone(), stored[f"{prefix}shift"].clone(), own)
+    if kind in (nn.Identity.__name__, nn.Sequential.__name__):
+        return nn.Sequential(own) if own else nn.Identity()
+    return None
+
+
+def _ties(net: nn.Module) -> list[list[str]]:
+    """The names of every parameter that has several."""
+    names: dict[int, list[str]] = defaultdict(list)
+    for name, one in net.named_parameters(remove_duplicate=False):
+        names[id(one)].append(name)
+    return [group for group in names.values() if len(group) > 1]
+
+
+def _tie(net: nn.Module, ties: list[list[str]]) -> None:
+    """Let the parameters of a network be tied as these, and no others."""
+    if _ties(net) == ties:
+        return
+    named = dict(net.named_parameters(remove_duplicate=False))
+    group_of = {name: tuple(group) for group in ties for name in group}
+    shared: dict[tuple[object, ...], nn.Parameter] = {}
+    taken: set[int] = set()
+    for name, one in named.items():
+        key = (group_of.get(name, name), tuple(one.shape))
+        if key not in shared:
+            shared[key] = one if id(one) not in taken else nn.Parameter(one.detach().clone(), one.requires_grad)
+            taken.add(id(one))
+        path, _, last = name.rpartition(".")
+        net.get_submodule(path)._parameters[last] = shared[key]

@@ -1,0 +1,296 @@
+"""What a saved network is besides its weights comes back, or saving it is refused with the module and the reason."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.cli import main
+from normless.models.spec import build_model
+
+MINE = """
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.groups, self.layer = nn.GroupNorm(2, 4), nn.LayerNorm(8)
+        self.slope, self.relu, self.drop = nn.LeakyReLU(0.1), nn.ReLU(), nn.Dropout(0.0)
+        self.shrink, self.activation = 0.5, F.silu
+        self.register_buffer("mask", torch.ones(8), persistent=False)
+
+    def forward(self, x):
+        h = self.slope(self.norm(self.conv(x)))
+        h = self.relu(self.layer(self.groups(h) * self.mask))
+        return x + self.shrink * self.drop(self.activation(h))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.first, self.second = Block(), Block()
+        self.head = nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.head(self.second(self.first(self.norm(self.stem(x)))).mean((2, 3)))
+
+def net():
+    return Net()
+"""
+IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> str:
+    (tmp_path / "mine.py").write_text(MINE)
+    return f"{tmp_path / 'mine.py'}:net"
+
+
+def trained(net: nn.Module) -> nn.Module:
+    """The network after a pass in training and with parameters off their first values."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for one in net.parameters():
+            one += 0.3 * torch.randn(one.shape, generator=generator, dtype=one.dtype)
+        net.train()(IMAGES.to(next(net.parameters()).dtype))
+    return net
+
+
+def outputs(net: nn.Module, training: bool) -> Tensor:
+    """Outputs on the same random numbers, the network as before."""
+    torch.manual_seed(5)
+    state = {name: one.clone() for name, one in net.state_dict().items()}
+    with torch.no_grad():
+        made: Tensor = net.train(training)(IMAGES.to(next(net.parameters()).dtype))
+    net.load_state_dict(state)
+    return made
+
+
+CHANGES: dict[str, Callable[[Any], object]] = {
+    "epsilon": lambda net: setattr(net.first.norm, "eps", 0.5),
+    "momentum": lambda net: setattr(net.second.norm, "momentum", 0.7),
+    "no momentum": lambda net: setattr(net.second.norm, "momentum", None),
+    "epsilon of layer norm": lambda net: setattr(net.first.layer, "eps", 2.0),
+    "slope": lambda net: setattr(net.first.slope, "negative_slope", -0.5),
+    "dropout": lambda net: setattr(net.second.drop, "p", 0.4),
+    "in place": lambda net: setattr(net.second.relu, "inplace", True),
+    "groups": lambda net: setattr(net.first.groups, "num_groups", 4),
+    "constant": lambda net: setattr(net.second, "shrink", 3.0),
+    "infinite constant": lambda net: setattr(net.first, "limit", float("inf")),
+    "dilation and padding": lambda net: [
+        setattr(net.stem, "dilation", (2, 2)),
+        setattr(net.stem, "padding", (2, 2)),
+    ],
+    "buffer": lambda net: net.first.mask.copy_(torch.arange(8.0)),
+    "statistics of the batch": lambda net: [
+        setattr(net.norm, "running_mean", None),
+        setattr(net.norm, "running_var", None),
+        setattr(net.norm, "track_running_stats", False),
+    ],
+    "no bias": lambda net: setattr(net.head, "bias", None),
+    "tied": lambda net: setattr(net.second.conv, "weight", net.first.conv.weight),
+    "no dropout": lambda net: setattr(net.second, "drop", nn.Identity()),
+    "not trained": lambda net: net.first.requires_grad_(False),
+    "half": lambda net: net.bfloat16(),
+    "norms in evaluation": lambda net: net.first.eval(),
+}
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "given"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_after_the_conversion_comes_back(change: str, named: bool, spec: str, tmp_path: Path) -> None:
+    net = trained(nl.convert(build_model(spec), "batch_norm", IMAGES))
+    CHANGES[change](net)
+    nl.save(net, tmp_path / "saved", spec if named else None)
+    loaded = nl.load(tmp_path / "saved", None if named else build_model(spec))
+    assert {name: one.training for name, one in loaded.named_modules()} == {
+        name: one.training for name, one in net.named_modules()
+    }
+    expected = {name: (one.dtype, one.requires_grad) for name, one in net.named_parameters()}
+    assert {name: (one.dtype, one.requires_grad) for name, one in loaded.named_parameters()} == expected
+    for path, module in net.named_modules():
+        here = loaded.get_submodule(path)
+        for name, value in vars(module).items():
+            if isinstance(value, (bool, int, float, tuple)) and not name.startswith("normless_"):
+                assert vars(here)[name] == value, f"{path}.{name}"
+    for training in (False, True):
+        torch.testing.assert_close(outputs(loaded, training), outputs(net, training), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("scheme", ["group_norm(groups=2)", "ghost_batch_norm(size=3)"])
+def test_settings_of_the_original_pass_through_its_conversion(scheme: str, tmp_path: Path) -> None:
+    x = torch.randn(4, 3, 16, 16)
+    model = build_model("timm:test_resnet")
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps, module.momentum = 0.3, 0.02
+    net = nl.convert(model, scheme, x)
+    nl.save(net, tmp_path, "timm:test_resnet")
+    with torch.no_grad():
+        assert torch.equal(nl.load(tmp_path).eval()(x), net.eval()(x))
+
+
+class Swapped(nn.Module):
+    """Adds a constant that is a plain tensor, which no file holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.constant = torch.zeros(())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.constant
+
+
+REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
+    "another module": (
+        lambda net: setattr(net.first, "relu", nn.GELU()),
+        "first.relu is a GELU in the saved network",
+    ),
+    "another function": (
+        lambda net: setattr(net.second, "activation", F.gelu),
+        "activation of second, a Block, is gelu in the saved network and silu here",
+    ),
+    "a hook": (
+        lambda net: net.first.relu.register_forward_hook(lambda module, inputs, output: 2 * output),
+        "outputs on the example inputs differ in evaluation, .* a hook",
+    ),
+    "a hook in training": (
+        lambda net: net.first.relu.register_forward_hook(lambda module, _, output: output * (1 + module.training)),
+        "outputs on the example inputs differ in training",
+    ),
+    "a further module": (
+        lambda net: net.second.add_module("extra", nn.ReLU()),
+        "second.extra is a ReLU in the saved",
+    ),
+    "a further parameter": (
+        lambda net: net.second.register_parameter("extra", nn.Parameter(torch.ones(1))),
+        "1 are not in the network, the first second.extra",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", REFUSED)
+def test_what_a_recipe_cannot_hold_is_refused_and_nothing_is_written(change: str, spec: str, tmp_path: Path) -> None:
+    net = nl.convert(build_model(spec), "batch_norm", IMAGES)
+    apply, said = REFUSED[change]
+    apply(net)
+    with pytest.raises(nl.RecipeError, match=said):
+        nl.save(net, tmp_path / "saved", spec)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_outputs_that_no_setting_explains_are_refused(spec: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        MINE.replace("self.mask)", "self.mask) + self.offset").replace(
+            "self.shrink, self.activation = 0.5",
+            "self.offset = torch.zeros(())\n        self.shrink, self.activation = 0.5",
+        )
+    )
+    net: Any = nl.convert(build_model(spec), "batch_norm", IMAGES)
+    nl.save(net, tmp_path / "same", spec)
+    net.first.offset = torch.tensor(5.0)
+    with pytest.raises(nl.RecipeError, match="tensors that are neither parameters nor buffers"):
+        nl.save(net, tmp_path / "other", spec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "wrong"),
+    [
+        ("torchvision:resnet18", "torchvision:resnet50"),
+        ("normless:resnet_cifar(depth=8)", "normless:resnet_cifar(depth=14)"),
+        ("timm:test_resnet", "timm:test_resnet(num_classes=7)"),
+        ("normless:resnet_cifar(depth=8)", "normless:wide_resnet(depth=10, width=1)"),
+    ],
+)
+def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path: Path) -> None:
+    x = torch.randn(2, 3, 32, 32)
+    net = nl.convert(build_model(spec), "skipinit", x)
+    with pytest.raises(nl.RecipeError, match=r"so that nl\.load would return another network"):
+        nl.save(net, tmp_path / "saved", wrong)
+    assert not (tmp_path / "saved").exists()
+
+
+def test_the_inputs_of_the_conversion_are_stored(spec: str, tmp_path: Path) -> None:
+    model = build_model(spec)
+    for number, net in enumerate((nl.convert(model, "skipinit", IMAGES), nl.convert(model, "skipinit", x=IMAGES))):
+        nl.save(net, tmp_path / f"{number}")
+        assert torch.equal(nl.load(tmp_path / f"{number}", model).eval()(IMAGES), net.eval()(IMAGES))
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "given"])
+@pytest.mark.parametrize("function", ["freeze", "fold"])
+@pytest.mark.parametrize("scheme", [None, "batch_norm_sqrt2"])
+@pytest.mark.parametrize("model", ["timm:test_resnet", "normless:wide_resnet(depth=10, width=1)", "mine"])
+def test_folded_and_frozen_networks_are_saved(
+    model: str, scheme: str | None, function: str, named: bool, spec: str, tmp_path: Path
+) -> None:
+    text = spec if model == "mine" else model
+    net = trained(build_model(text) if scheme is None else nl.convert(build_model(text), scheme, IMAGES)).eval()
+    done = nl.freeze(net) if function == "freeze" else nl.fold(net, IMAGES)[0]
+    nl.save(done, tmp_path / "saved", text if named else None, example_inputs=IMAGES)
+    loaded = nl.load(tmp_path / "saved", None if named else build_model(text))
+    assert [type(one).__name__ for one in loaded.modules()] == [type(one).__name__ for one in done.modules()]
+    torch.testing.assert_close(loaded(IMAGES), done(IMAGES), rtol=0, atol=0)
+    torch.testing.assert_close(loaded(IMAGES), net(IMAGES), rtol=1e-3, atol=1e-4)
+
+
+SCHEME = """
+from normless.edits import HeadDropout, RemoveNorms
+
+def mine():
+    return (RemoveNorms(), HeadDropout(0.1))
+"""
+
+
+def test_a_recipe_holds_no_absolute_path_and_moves_with_its_files(spec: str, tmp_path: Path) -> None:
+    home = tmp_path / "project"
+    home.mkdir()
+    (home / "mine.py").write_text(MINE)
+    (home / "schemes.py").write_text(SCHEME)
+    model, scheme = f"{home}/mine.py:net", f"{home}/schemes.py:mine"
+    nl.save(nl.convert(build_model(model), scheme, IMAGES), home / "saved", model)
+    text = (home / "saved" / "recipe.json").read_text()
+    assert str(tmp_path) not in text
+    assert (json.loads(text)["model"], json.loads(text)["scheme"]) == ("../mine.py:net", "../schemes.py:mine")
+    nl.save(
+        nl.convert(build_model(model), "none + " + scheme.replace(":mine", ":HeadDropout()"), IMAGES), home, model
+    )
+    assert json.loads((home / "recipe.json").read_text())["model"] == "./mine.py:net"
+    shutil.move(home, tmp_path / "elsewhere")
+    nl.load(tmp_path / "elsewhere" / "saved")
+    nl.load(tmp_path / "elsewhere")
+
+
+def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    net = nl.convert(build_model("normless:resnet_cifar(depth=8)"), "skipinit")
+    for mask in (0o022, 0o077, 0o002):
+        before = os.umask(mask)
+        try:
+            written = nl.save(net, tmp_path / f"{mask}")
+        finally:
+            os.umask(before)
+        assert {path.stat().st_mode & 0o777 for path in written} == {0o666 & ~mask}
+
+
+def test_convert_asks_before_it_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["convert", "normless:resnet_cifar(depth=8)", "--scheme", "skipinit", "--out", str(tmp_path / "net")]
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net" / "mine.txt").write_text("kept")
+    assert main(words) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "net").iterdir()] == ["mine.txt"]
+    assert main([*words, "--overwrite"]) == 0
+    assert len(list((tmp_path / "net").iterdir())) == 3
