@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from copy import deepcopy
-from itertools import chain
 from typing import Any, NoReturn, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless.arguments import carry_inputs, forward_arguments
+from normless.copying import copied, without_values
 from normless.edits import Change, Surgery
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
@@ -90,7 +87,7 @@ def plan(
     withheld = not any(parameter.is_meta for parameter in model.parameters())
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(Surgery(_without_values(model), mapped, unread, values_withheld=withheld), chosen)
+        surgery = _operate(Surgery(without_values(model), mapped, unread, values_withheld=withheld), chosen)
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
@@ -151,29 +148,3 @@ class _Unread(tuple[Any, ...]):
         raise MissingValuesError("The example inputs are not for weights without values.")
 
     __len__ = __iter__ = __getitem__ = _refuse
-
-
-def copied(model: Model) -> Model:
-    """A deep copy, also of a module that keeps tensors computed from parameters, as `weight_norm` and `prune` do."""
-    memo: dict[int, Any] = {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in chain(vars(module).values(), vars(module).get("_buffers", {}).values())
-        if isinstance(value, Tensor) and not value.is_leaf
-    }
-    # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
-    memo |= {
-        id(value): type(value)()
-        for module in model.modules()
-        for value in vars(module).values()
-        if type(value) in (dict, OrderedDict) and not value
-    }
-    return deepcopy(model, memo)
-
-
-def _without_values(model: nn.Module) -> nn.Module:
-    """A copy of the network whose parameters and buffers have shapes and types, but no memory and no values."""
-    memo: dict[int, Tensor] = {id(buffer): torch.empty_like(buffer, device="meta") for buffer in model.buffers()}
-    for one in model.parameters():
-        memo[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=one.requires_grad)
-    return deepcopy(model, memo)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import isclose
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import on_device_of
+from normless.copying import copied
 from normless.lifting import Arguments, Event, LiftError, Place, Rewriter, recorded, running
 from normless.nn import ResidualSum
 from normless.nn.function import Function
@@ -154,11 +154,11 @@ class Lifted:
         own = [name for name, one in parent._modules.items() if one is module]
         if type(parent) is nn.Sequential or len(own) == len(events) == 1:
             for name in own:
-                setattr(parent, name, deepcopy(module))
+                setattr(parent, name, copied(module))
             return [_join(caller, name) for name in own]
         rewriter = self._rewriter(caller)
         stem = path.rpartition(".")[2]
-        names = [rewriter.add_child(f"{stem}_{call + 1}", deepcopy(module)) for call in range(len(events))]
+        names = [rewriter.add_child(f"{stem}_{call + 1}", copied(module)) for call in range(len(events))]
         places = _by_place(events, events).items()
         rewriter.replace({place: ([names[turn] for turn in turns], _all_arguments) for place, turns in places})
         return [_join(caller, name) for name in names]

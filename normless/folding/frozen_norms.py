@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from math import prod
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.arguments import require_network
+from normless.copying import copied
 from normless.errors import UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
@@ -39,15 +39,15 @@ def freeze(model: Model) -> Model:
         UnsupportedEditError: a batch norm has no running statistics, carries hooks, or computes something else.
     """
     require_network(model)
-    copied = deepcopy(model)
+    network = copied(model)
     frozen: dict[nn.Module, nn.Module] = {
-        norm: _frozen(path, norm) for path, norm in copied.named_modules() if isinstance(norm, _BatchNorm)
+        norm: _frozen(path, norm) for path, norm in network.named_modules() if isinstance(norm, _BatchNorm)
     }
-    if copied in frozen:
+    if network in frozen:
         # A norm alone has no other class to keep.
-        return frozen[copied]  # type: ignore[return-value]
-    replace_modules(copied, frozen)
-    return copied
+        return frozen[network]  # type: ignore[return-value]
+    replace_modules(network, frozen)
+    return network
 
 
 @torch.no_grad()
@@ -109,9 +109,9 @@ def _rest(path: str, norm: _BatchNorm) -> dict[str, nn.Module]:
     Both are tried on values about the norm's own mean, in float64 and eval mode.
     """
     children = dict(norm.named_children())
-    original = deepcopy(norm).double().eval()
+    original = copied(norm).double().eval()
     for rest in (children, {}) if children else ({},):
-        trial = FrozenAffine(*affine_of(path, original), {name: deepcopy(child) for name, child in rest.items()})
+        trial = FrozenAffine(*affine_of(path, original), {name: copied(child) for name, child in rest.items()})
         if _agree(original, trial.double().eval()):
             return rest
     raise UnsupportedEditError(
