@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
@@ -18,7 +19,8 @@ from normless.edits.transformer import StackEdit, makes_queries
 from normless.errors import UnsupportedEditError
 from normless.lifting import reads
 from normless.nn import Pointwise, batch_norms
-from normless.nn.channels import has_channels_first
+from normless.nn.affine import outputs_of
+from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
@@ -200,7 +202,7 @@ class BranchEndNorms(Edit):
             for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
                 if end is not None and end.kind == "norm":
                     raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
-                norm = self._fresh(surgery, ahead[0], surgery.last_weight(block, branch))
+                norm = self._fresh(surgery, block, ahead[0], surgery.last_weight(block, branch))
                 norm.train(surgery.model.training)
                 after = branch[branch.index(end) + 1 :] if end is not None else ()
                 if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
@@ -210,15 +212,19 @@ class BranchEndNorms(Edit):
                     surgery.sums(block)[position].norm_branch = norm
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
 
-    def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
+    def _fresh(self, surgery: Surgery, block: ResidualBlock, like: Layer, last: str) -> nn.Module:
         """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
         old, gamma = _module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
         if isinstance(old, _BatchNorm):
             norm, gamma = _batch_norm_like(surgery, last), "weight"
         elif list(old.children()):
             raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
-        else:
+        elif block.identity_skip and not block.skip_layers:
+            # The branch returns what the block reads, in shape.
             norm = deepcopy(old)
+        else:
+            with surgery.refusing_at(like.path):
+                norm = of_channels(old, _outputs_at(surgery, last))
         for name, parameter in norm.named_parameters():
             nn.init.constant_(parameter.requires_grad_(), self.gamma - like.offset if name == gamma else 0.0)
         return norm
@@ -297,11 +303,17 @@ def _replace_norm(surgery: Surgery, layer: Layer, new: nn.Module) -> None:
 
 def _batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
-    layer = surgery.get(path)
-    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+    layer = surgery.get(path.partition(":")[0])
+    if not isinstance(layer, nn.Linear | _ConvNd):
         raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
     norm = _TORCH_FAMILY[max(layer.weight.dim() - 3, 0)]
-    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
+    return norm(_outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
+
+
+def _outputs_at(surgery: Surgery, path: str) -> int:
+    """How many channels the weight layer at `path` puts out."""
+    layer = surgery.map.by_path[path]
+    return outputs_of(surgery.get(path.partition(":")[0]), surgery.weight_of(layer))
 
 
 @edit
