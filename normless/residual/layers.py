@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from torch import nn
 
@@ -95,6 +96,12 @@ class Layers:
     def has_weight(self, path: Iterable[int]) -> bool:
         """Whether an operation of a path belongs to a weight layer."""
         return any(self.kind(index) == "weight" for index in path)
+
+    def taps(self, path: Iterable[int]) -> int:
+        """The number of positions that the convolutions of a path read, each times those before it."""
+        weights = {run.layer.parameters: run for run in self.along([*path]) if run.layer.kind == "weight"}
+        shapes = (self.names.parameters[self.names.weight_of(one)].shape for one in weights if one)
+        return prod(prod(shape[2:]) for shape in shapes)
 
     def inputs(self, index: int) -> set[int]:
         """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""

@@ -82,6 +82,11 @@ class SumFinder:
         joined = set(terms) - set(parts)
         # (x + f(x)) + (x + g(x)) stays a sum of two.
         whole = self._residual(at, parts) if joined and len({*parts}) == len(parts) else None
+        if at in self.parallel:
+            # All of it is one layer, and so are the sums in it.
+            self.parallel |= joined
+            self.sums = {one: total for one, total in self.sums.items() if one not in joined}
+            return
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
             for term in joined:
                 self.sums.pop(term, None)
@@ -122,7 +127,9 @@ class SumFinder:
         if not candidates:
             return None
         paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
-        skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
+        skip, fork = min(
+            candidates, key=lambda one: (self.chain(paths[one]), self.layers.taps(paths[one]), len(paths[one]))
+        )
         branches = list(terms)
         branches.remove(skip)
         candidate = Sum(at, fork, skip, tuple(branches))
@@ -223,13 +230,20 @@ class SumFinder:
             return True
         if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
             return False
+        if len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip):
+            # Parts of one kernel are all normalized or none; a shortcut beside a normalized branch is a skip path.
+            if self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
+                return False
         weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
-        normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
+        normalized = any(map(self._is_normalized, every))
         if all(leaves_unchanged(self.flow[index]) for index in skip):
             # Parts of one kernel; without norms x + W x is the simplest residual block.
             return convolutions >= 2 and normalized
         return weights >= 2 or (weights >= 1 and normalized)
+
+    def _is_normalized(self, path: list[int]) -> bool:
+        return any(self.flow[index].name in BATCH_NORM for index in path)
 
     def _is_linear(self, path: list[int], names: set[str]) -> bool:
         """Whether a path has weight layers, sums of linear layers and operations of these names, and nothing else."""
