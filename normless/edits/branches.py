@@ -180,7 +180,8 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) 
         if last is not None and last.kind == "weight" and surgery.can_fold(last):
             surgery.add_scalar(last.path, part, value.clone())
             continue
-        if part == "layer_scale" and not isinstance(surgery.get(surgery.last_weight(block)), _ConvNd):
+        owner = surgery.get(surgery.last_weight(block).partition(":")[0])
+        if part == "layer_scale" and not isinstance(owner, _ConvNd):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
         if len(surgery.sums(block)) < len(block.ends):
             raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")

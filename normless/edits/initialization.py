@@ -54,6 +54,9 @@ class ZeroBranchEnds(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
+            if block.interpolates:
+                reason = "its sum is x + c·(f(x) − x), and with a last layer of zeros not x but (1 − c)·x"
+                raise surgery.unsupported(block.name, reason)
             for number, branch in enumerate(block.branches):
                 last = surgery.last_weight(block, branch)
                 known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
@@ -106,11 +109,15 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
 
 
 def _zero(surgery: Surgery, path: str, tied: bool = False) -> None:
-    layer = surgery.get(path)
-    for name in ("bias",) if tied else ("weight", "bias"):
-        parameter = getattr(layer, name, None)
-        if isinstance(parameter, Tensor):
-            nn.init.zeros_(parameter)
+    if ":" in path:
+        known = surgery.map.by_path[path]
+        tensors: list[object] = [surgery.parameter(name) for name in (known.shifts if tied else known.parameters)]
+    else:
+        names = ("bias",) if tied else ("weight", "bias")
+        tensors = [getattr(surgery.get(path), name, None) for name in names]
+    for tensor in tensors:
+        if isinstance(tensor, Tensor):
+            nn.init.zeros_(tensor)
     surgery.record(path, _TIED if tied else "weight = 0")
 
 

@@ -204,9 +204,14 @@ def _by_place(events: list[Event], wanted: Iterable[Event]) -> dict[Place, list[
 
 
 def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """Skip path and branch of `a + b`; a is computed first, as it was."""
+    """Skip path and branch of `a + b` or `torch.lerp(a, b, weight)`; a is computed first, as it was."""
     if isinstance(node, ast.Call):
         terms = list(node.args)
+        if isinstance(node.func, ast.Attribute) and node.func.attr.rstrip("_") == "lerp":
+            own = [node.func.value] if len(terms) + len(node.keywords) == 2 else []
+            from_start = ast.keyword("from_start", ast.Constant(branch == 1))
+            parts = ast.Call(ast.Name("normless_interpolated", ast.Load()), own + terms, [*node.keywords, from_start])
+            return [ast.Starred(parts, ast.Load())], []
         if len(terms) == 1 and isinstance(node.func, ast.Attribute):
             terms = [node.func.value, *terms]
         if len(terms) != 2 or node.keywords:

@@ -15,7 +15,7 @@ from itertools import chain
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
 from normless.lifting.recording import Place, Routine
@@ -42,6 +42,11 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Mod
             "example inputs for which it runs as often."
         )
     return modules[turns[place] - 1]
+
+
+def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start: bool) -> tuple[Tensor, Tensor]:
+    """The two terms of torch.lerp(start, end, weight): the skip path, start or else end, and the step from there."""
+    return (start, weight * (end - start)) if from_start else (end, (1 - weight) * (start - end))
 
 
 class _Function(NamedTuple):
@@ -293,7 +298,7 @@ def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Mod
 
 def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> Any:
     """A function from its source; globals, enclosed variables and defaults are those of the one before."""
-    enclosed = _enclosed(old) | {"normless_turn": turn}
+    enclosed = _enclosed(old) | {"normless_turn": turn, "normless_interpolated": interpolated}
     tree = ast.parse(f"def normless_method({', '.join(enclosed)}):\n    return {old.__code__.co_name}")
     tree.body[0].body[:0] = ast.parse(source).body  # type: ignore[attr-defined]
     text = ast.unparse(tree)

@@ -102,8 +102,9 @@ class ResidualBlock:
     does not add two tensors (a sum over a stack). `ends` has for each branch the last weight layer, norm or
     activation with nothing but factors after it (layer scale, dropout), or None; `last_weights` has the weight
     layers that it ends in, several after a concatenation, where they are known. `is_global` says that blocks follow
-    one another inside the branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of the
-    block among all blocks in series, where it is known. All other tuples are in execution order.
+    one another inside the branch: a global skip path, as in SRResNet or a U-Net. `interpolates` says that the sum is
+    x + c·(f(x) − x), as that of torch.lerp: at f(x) = 0 it is not x. `levels` numbers the runs of the block among all
+    blocks in series, where it is known. All other tuples are in execution order.
     """
 
     name: str
@@ -121,6 +122,7 @@ class ResidualBlock:
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
     last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
     is_global: bool = field(default=False, compare=False)
+    interpolates: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
 
     @property

@@ -12,7 +12,7 @@ from normless.residual.operations import leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
 
 # They add and multiply at once, so that no operation holds the branch's output by itself.
-_FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "lerp", "addmv"}
+_FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
 _VIEWS = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
 
@@ -134,7 +134,8 @@ def _is_fused_sum(finder: SumFinder, index: int, operation: Operation) -> bool:
 
 def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
     flow = finder.flow
-    written = operation.arguments[0] if operation.in_place and len(operation.parents) > 1 else None
+    is_write = operation.in_place and operation.floating and len(operation.parents) > 1
+    written = operation.arguments[0] if is_write else None
     if not isinstance(written, Operand) or flow[written.index].name not in _VIEWS:
         return False
     bases = flow[written.index].parents[:1]

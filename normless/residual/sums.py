@@ -22,12 +22,14 @@ from normless.residual.operations import (
     POOLING,
     RECURRENT,
     SOFTMAX,
+    is_factor,
     leaves_unchanged,
     stacked,
 )
 
-_ADDS = {"add", "sub", "rsub"}
+_ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
+_PRODUCTS = {"matmul", "bmm", "einsum"}
 # "linear" mixes the heads of an attention (talking heads).
 _AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
 # What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
@@ -36,12 +38,16 @@ _LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fil
 
 @dataclass(frozen=True)
 class Sum:
-    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches."""
+    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches.
+
+    `interpolates` says that it is x + c·(f(x) − x), where a branch f(x) of zeros leaves (1 − c)·x.
+    """
 
     at: int
     fork: int
     skip: int
     branches: tuple[int, ...]
+    interpolates: bool = False
 
 
 class SumFinder:
@@ -132,7 +138,7 @@ class SumFinder:
         )
         branches = list(terms)
         branches.remove(skip)
-        candidate = Sum(at, fork, skip, tuple(branches))
+        candidate = Sum(at, fork, skip, tuple(branches), self._interpolates(at, skip, branches))
         return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
@@ -170,10 +176,32 @@ class SumFinder:
             return []
 
         def skips(path: list[int]) -> bool:
-            joins = {self.flow[index].name for index in path if len(self.layers.inputs(index)) > 1}
+            several = (at for at in path if len(self.layers.inputs(at)) > 1 and len(passed_on(self.layers, at)) > 1)
+            joins = {self.flow[at].name for at in several}
             return joins <= _SKIP_JOINS and self.sums.keys().isdisjoint(path)
 
-        return [(term, fork) for term, path in paths.items() if skips(path)]
+        mains = {term: sorted(main_path(self.layers, path, term)) for term, path in paths.items()}
+        return [(term, fork) for term, path in mains.items() if skips(path)]
+
+    def _interpolates(self, at: int, skip: int, branches: list[int]) -> bool:
+        """Whether a sum is torch.lerp(x, f(x), c), or x + c·(f(x) − x) or (1 − c)·x + c·f(x) written out."""
+
+        def passes(index: int) -> bool:
+            step, kind = self.flow[index], self.layers.kind(index)
+            return len(step.parents) == 1 and (kind == "scale" or leaves_unchanged(step) or is_factor(step))
+
+        def factors(index: int) -> set[str]:
+            end = self.flow.source(index, passes)
+            return {
+                name
+                for one in range(end + 1, index + 1)
+                if self.flow.depends(index, one)
+                for name in self.flow[one].factors
+            }
+
+        ends = (self.flow[self.flow.source(branch, passes)] for branch in branches)
+        is_step = any(end.name == "sub" and skip in end.operands for end in ends)
+        return is_step or self.flow[at].name == "lerp" or any(factors(skip) & factors(branch) for branch in branches)
 
     def _is_residual(self, candidate: Sum) -> bool:
         skip = self.flow.between(candidate.fork, candidate.skip)
@@ -230,10 +258,10 @@ class SumFinder:
             return True
         if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
             return False
-        if len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip):
+        bare = len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip)
+        if bare and self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
             # Parts of one kernel are all normalized or none; a shortcut beside a normalized branch is a skip path.
-            if self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
-                return False
+            return False
         weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
         normalized = any(map(self._is_normalized, every))
@@ -311,9 +339,10 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     operation = flow[index]
     if operation.name in ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
-    if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
+    if operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2:
         for factor, value in (operation.parents, operation.parents[::-1]):
-            if _gates(layers, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor):
+            is_softmax = operation.name != "mul" and _comes_from_softmax(flow, factor)
+            if is_softmax or _gates(layers, value, factor):
                 return (value,)
     return operation.parents
 
