@@ -35,8 +35,9 @@ class BranchMultiplier(Edit):
         if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
             raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
         value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
+        folded: set[str] = set()
         for block in surgery.blocks():
-            _multiply(surgery, block, "multiplier", one_element(value))
+            _multiply(surgery, block, "multiplier", one_element(value), folded)
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
 
@@ -47,12 +48,13 @@ class LayerScale(Edit):
     init: float = 1e-4
 
     def apply(self, surgery: Surgery) -> None:
+        folded: set[str] = set()
         for block in surgery.blocks():
             last = surgery.map.by_path[surgery.last_weight(block)]
             if any(len(layers) > 1 for layers in block.last_weights):
                 raise surgery.unsupported(block.name, "its branch ends in several weight layers side by side")
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
-            _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
+            _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init), folded)
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
@@ -168,17 +170,20 @@ class ScaleBranches(Edit):
             surgery.record(block.name, f"{what}, their ε × {epsilon:.4g}" if self.epsilon else what)
 
 
-def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
+def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, folded: set[str]) -> None:
     """Put a multiplier, or one per channel, at the end of every branch of a block.
 
-    It is part of the branch's last weight layer where only factors follow that, else of the sum.
+    It is part of the branch's last weight layer where only factors follow that, else of the sum. `folded` are those
+    that have it: one branch may be added to several streams.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")
     for position, end in enumerate(block.ends):
         last = surgery.last_left(end)
         if last is not None and last.kind == "weight" and surgery.can_fold(last):
-            surgery.add_scalar(last.path, part, value.clone())
+            if last.path not in folded:
+                surgery.add_scalar(last.path, part, value.clone())
+            folded.add(last.path)
             continue
         owner = surgery.get(surgery.last_weight(block).partition(":")[0])
         if part == "layer_scale" and not isinstance(owner, _ConvNd):

@@ -232,7 +232,8 @@ class BranchEndNorms(Edit):
 
 def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
     """The norms that the branches of a block begin with; refused where one begins with anything else."""
-    first = dict.fromkeys(next(iter(block.shared_layers + branch), None) for branch in block.branches)
+    ahead = ((one for one in block.shared_layers + branch if one.kind != "scale") for branch in block.branches)
+    first = dict.fromkeys(next(layers, None) for layers in ahead)
     norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
     if len(norms) < len(first):
         raise surgery.unsupported(block.name, "its branch does not begin with a normalization, which is needed there")

@@ -16,7 +16,7 @@ from normless.residual.blocks import Kind, Layer, Term
 from normless.residual.classify import computed_kind, describe, gamma_of, kind_of
 from normless.residual.formulas import Formula, written_norm
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ACTIVATION, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
+from normless.residual.operations import ACTIVATION, COPYING, LAYOUT, NORM, ROOT, WEIGHT, is_dropout
 
 # The number by which an exported graph tells calls of one function apart: relu_1.
 _COUNTED = re.compile(r"_\d+$")
@@ -197,7 +197,11 @@ class Layers:
         """The path and the kind of the layer that an operation belongs to."""
         name = operation.name
         if name in WEIGHT and operation.parameters:
-            return self._weight_owner(operation), "weight"
+            return (
+                (self._scale(operation), "scale")
+                if self._mixes(operation)
+                else (self._weight_owner(operation), "weight")
+            )
         if is_dropout(operation):
             return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
@@ -229,6 +233,26 @@ class Layers:
         key = (path, name, call)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
+
+    def _mixes(self, operation: Operation) -> bool:
+        """Whether a product with a learned tensor is one of factors: it sums copies (streams) or makes them."""
+        name = self.names.weight_of(operation.parameters)
+        factors, source = self.names.parameters[name], operation.parents[0]
+        before, after = self.flow[source].shape, operation.shape
+        if self._kinds.get(name.rpartition(".")[0]) is not None or before is None or after is None:
+            return False
+        if factors.numel() > 1 and prod(after) == prod(before) * factors.numel():
+            return True
+        return any(
+            prod(shape) == prod(before) and prod(shape) == prod(read) * size
+            for index in range(source + 1)
+            if self.flow[index].name in COPYING
+            and self.flow.depends(source, index)
+            and len(self.flow[index].parents) == 1
+            if (shape := self.flow[index].shape) and (read := self.flow[self.flow[index].parents[0]].shape)
+            for size in factors.shape
+            if size > 1
+        )
 
     def _weight_owner(self, operation: Operation) -> str:
         """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""

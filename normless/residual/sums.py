@@ -138,7 +138,12 @@ class SumFinder:
         )
         branches = list(terms)
         branches.remove(skip)
-        candidate = Sum(at, fork, skip, tuple(branches), self._interpolates(at, skip, branches))
+        interpolates = self._interpolates(at, skip, branches)
+        before = self.flow.dominators[at]
+        if interpolates and before is not None and not self.layers.has_weight(self.flow.between(fork, at)):
+            # The skip path is read for the difference, and what it comes from for the rest of the branch.
+            fork = before
+        candidate = Sum(at, fork, skip, tuple(branches), interpolates)
         return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
