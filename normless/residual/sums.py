@@ -10,6 +10,7 @@ Layers may only compute a factor for a branch: squeeze-excite, an attention's qu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from normless.residual.blocks import Kind
 from normless.residual.graph import Dataflow, Operand, Operation
@@ -347,7 +348,7 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     if operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2:
         for factor, value in (operation.parents, operation.parents[::-1]):
             is_softmax = operation.name != "mul" and _comes_from_softmax(flow, factor)
-            if is_softmax or _gates(layers, value, factor):
+            if is_softmax or _gates(layers, value, factor) or _spans_streams(flow, operation, value, factor):
                 return (value,)
     return operation.parents
 
@@ -358,6 +359,16 @@ def _gates(layers: Layers, value: int, factor: int) -> bool:
     value = flow.source(value, lambda at: leaves_unchanged(flow[at]))
     before = (index for index in range(value + 1) if flow.depends(value, index))
     return layers.has_weight(flow.between(value, factor)) and layers.has_weight(before)
+
+
+def _spans_streams(flow: Dataflow, operation: Operation, value: int, factor: int) -> bool:
+    """Whether a factor has no channels of its own: it says how much of a value goes into each of several streams."""
+    shape, of_value, of_factor = operation.shape, flow[value].shape, flow[factor].shape
+    if not shape or not of_value or not of_factor or of_value[-1] != shape[-1] or of_factor[-1] == shape[-1]:
+        return False
+    if operation.name == "mul":
+        return of_factor[-1] == 1 and prod(shape) > prod(of_value)
+    return prod(shape) == prod(of_value) * of_factor[-1] == prod(of_factor) * of_value[-1]
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
