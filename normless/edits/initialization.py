@@ -222,6 +222,8 @@ class KeepScale(Edit):
             surgery.record("", f"left: {left}")
             return
         for gain in gains(surgery.model, steps):
+            if not surgery.covers(gain.path):
+                continue
             for name in gain.parameters:
                 parameter = surgery.parameter(name).detach()
                 (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)

@@ -109,12 +109,16 @@ class Lifted:
             if len(events) > 1:
                 raise LiftError("it runs in a loop, several times in one forward pass")
             terms = (term,)
-        rewriter = self._rewriter(layer.path.partition(":")[0])
+        path = layer.path.partition(":")[0]
+        rewriter = self._rewriter(path)
         # Norms of one place are removed together.
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
         rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
         self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
+        operations = self.map.flow.operations if self.map.flow else ()
+        # Also what lies outside the part of a network that is converted.
+        others |= {name for one in operations if one.module != path for name in one.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)

@@ -18,6 +18,7 @@ from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.blocks import is_within
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -49,6 +50,7 @@ class Surgery:
             are operators in forward code; may be empty.
         values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
         edit: the edit that is being applied, for messages.
+        only: qualified names of what is converted, the whole network if empty; the map is of that alone.
         removed: paths of the layers that edits removed.
         replaced: paths at which an edit put another module.
         changes: what the edits did, in order.
@@ -65,6 +67,7 @@ class Surgery:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     values_withheld: bool = False
     edit: object = None
+    only: tuple[str, ...] = ()
     removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     changes: list[Change] = field(default_factory=list)
@@ -101,6 +104,10 @@ class Surgery:
         if self.values_withheld:
             raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
         return self._trained_norm
+
+    def covers(self, path: str) -> bool:
+        """Whether a module is part of what is converted."""
+        return not self.only or is_within(path, self.only)
 
     def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
         """The error that says which edit is not possible at which module, and why."""

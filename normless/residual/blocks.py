@@ -184,7 +184,8 @@ class ResidualMap:
 
     `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
     those inside their branches too. `unresolved` is what could not be placed. `flow` is the dataflow that the map was
-    read from, None for a network that states its structure.
+    read from, None for a network that states its structure. `elsewhere` are the paths of layers that run outside the
+    map, too, where it is a part of a network's.
     """
 
     blocks: tuple[ResidualBlock, ...]
@@ -193,6 +194,7 @@ class ResidualMap:
     head_layers: tuple[Layer, ...] = ()
     unresolved: tuple[Unresolved, ...] = ()
     flow: Dataflow | None = field(default=None, compare=False, repr=False)
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def depth(self) -> int:
@@ -213,6 +215,36 @@ class ResidualMap:
             blocks[at : at + 1] = blocks[at].inner
         return replace(self, blocks=tuple(blocks), trunk_layers=tuple(dict.fromkeys(trunk)))
 
+    def within(self, paths: Iterable[str]) -> ResidualMap:
+        """The map of what is at or under these qualified names: modules, or blocks by name.
+
+        A block is there with all of its layers or not at all; of one that is not, the layers there come to the trunk.
+        """
+        names = tuple(paths)
+
+        def kept(block: ResidualBlock) -> tuple[ResidualBlock, ...]:
+            if block.name in names or is_within(block.name.partition("#")[0], names):
+                return (block,)
+            return tuple(chain.from_iterable(map(kept, block.inner)))
+
+        def chosen(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+            return tuple(one for one in layers if one not in inside and is_within(one.path, names))
+
+        blocks = tuple(chain.from_iterable(map(kept, self.blocks)))
+        inside = {layer for block in blocks for layer in block.layers}
+        around = [one for one in self.blocks if any(is_within(name, [one.name.partition("#")[0]]) for name in names)]
+        rest = chosen(dict.fromkeys(layer for block in around for layer in block.layers))
+        part = ResidualMap(
+            blocks,
+            chosen(self.stem_layers),
+            chosen(self.trunk_layers) + rest,
+            chosen(self.head_layers),
+            unresolved=tuple(one for one in self.unresolved if is_within(one.path, names)),
+            flow=self.flow,
+        )
+        left = {*self.layers()} - {*part.layers()}
+        return replace(part, elsewhere=frozenset(layer.path for layer in left))
+
     def with_shared_once(self) -> ResidualMap:
         """The map with the runs of shared modules as one: of a Siamese network, or of a block that runs repeatedly.
 
@@ -231,8 +263,8 @@ class ResidualMap:
         def once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
             return tuple(layer for layer in layers if not layer.call or layer.path not in first)
 
-        outside = (once(self.stem_layers), once(self.trunk_layers), once(self.head_layers))
-        return ResidualMap(tuple(blocks.values()), *outside, unresolved=self.unresolved, flow=self.flow)
+        stem, trunk, head = map(once, (self.stem_layers, self.trunk_layers, self.head_layers))
+        return replace(self, blocks=tuple(blocks.values()), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
     @property
     def stem(self) -> tuple[str, ...]:
@@ -292,7 +324,7 @@ class ResidualMap:
     @cached_property
     def repeated(self) -> frozenset[str]:
         """Paths of the modules that run more than once in a forward pass."""
-        return frozenset(layer.path for layer in self.layers() if layer.call)
+        return self.elsewhere.union(layer.path for layer in self.layers() if layer.call)
 
     def layers(self) -> Iterator[Layer]:
         """Every layer once, in execution order but for the trunk's, which come after the blocks."""
@@ -334,6 +366,11 @@ class ResidualMap:
         from normless.residual.table import format_map
 
         return format_map(self)
+
+
+def is_within(path: str, names: Iterable[str]) -> bool:
+    """Whether a module or a layer is at or under one of these qualified names."""
+    return any(name == "" or path == name or path.startswith((f"{name}.", f"{name}:")) for name in names)
 
 
 def _main_norms(layers: tuple[Layer, ...]) -> list[Layer]:
