@@ -132,6 +132,8 @@ class Lifted:
         events = [event for event in self._events(path) if event.name == function and event.run is None]
         if index >= len(events):
             where = f"in the forward code of {path or 'the network'}"
+            if path in self.map.repeated or layer.call:
+                raise LiftError(f"{path} runs at several places, which share its forward code; only= converts others")
             raise LiftError(f"no call of {function}, and no formula that does nothing else, was found {where}")
         ((place, turns),) = _by_place(events, events[index : index + 1]).items()
         return {turn: events[turn] for turn in turns}, Term(place, 0)
@@ -140,7 +142,9 @@ class Lifted:
         """Give every run of a module a copy, and return their paths; only where it holds nothing that they share."""
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
-            raise LiftError("this one module runs at several places and they share its parameters")
+            raise LiftError(
+                "this one module runs at several places, which share its parameters; only= converts other parts"
+            )
         # One that ran on constants alone is not in the dataflow, which numbers the runs.
         self._events(path)
         callers: dict[int, tuple[str, int]] = {}

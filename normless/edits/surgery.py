@@ -161,7 +161,8 @@ class Surgery:
     def once(self, path: str) -> None:
         """Check that the layer at `path` runs once in a forward pass."""
         if path in self.map.repeated:
-            reason = "this one module runs at several places of the network; give each place a module of its own"
+            reason = "this one module runs at several places of the network; give each place a module of its own, or "
+            reason += "convert other parts by only="
             raise self.unsupported(path, reason)
 
     def single(self, path: str) -> nn.Module:

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from hashlib import sha256
 from itertools import chain
 from types import CellType, CodeType, FunctionType, MethodType
@@ -105,6 +105,20 @@ class Rewriter:
         self.replacements |= replacements
         sources = ((one.name, self._source(key, one), one.origin) for key, one in self.functions.items())
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
+        for name, value in list(vars(self.module).items()):
+            if name not in ("_modules", "_parameters", "_buffers"):
+                vars(self.module)[name] = self._rebound(value)
+
+    def _rebound(self, value: Any) -> Any:
+        """A value that the module keeps, with its own methods as those of the class that it has now."""
+        if isinstance(value, MethodType) and value.__self__ is self.module:
+            new = getattr(self.module, value.__func__.__name__, value)
+            return new if getattr(new, "__qualname__", "") == value.__func__.__qualname__ else value
+        if type(value) is partial:
+            return partial(self._rebound(value.func), *value.args, **value.keywords)
+        if type(value) is dict:
+            return {key: self._rebound(one) for key, one in value.items()}
+        return type(value)(map(self._rebound, value)) if type(value) in (list, tuple) else value
 
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """The new source of a function."""

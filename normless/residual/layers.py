@@ -144,7 +144,7 @@ class Layers:
             return
         if formula.is_norm:
             name = "norm" if formula.gain is None else formula.gain.rpartition(".")[2]
-            path = self._place_in(self.names.canonical(operation.module), name, operation.call)
+            path = self._place_in(operation, name)
             for part in formula.operations:
                 self._give(part, path, "norm", index)
             self._formulas[index] = formula
@@ -191,7 +191,8 @@ class Layers:
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
             return (aliases or [operation.module])[-1], operation.call
         # A parameter that forward code uses directly is a layer anew at each use.
-        return index if operation.parameters and operation.name not in NORM else operation.call
+        is_use = operation.parameters and operation.name not in NORM
+        return index if is_use else (operation.module, operation.call)
 
     def _layer_of(self, operation: Operation) -> tuple[str, Kind] | None:
         """The path and the kind of the layer that an operation belongs to."""
@@ -227,10 +228,11 @@ class Layers:
         path = self.names.canonical(operation.module)
         if path and self._is_leaf(path):
             return path
-        return self._place_in(path, name, operation.call)
+        return self._place_in(operation, name)
 
-    def _place_in(self, path: str, name: str, call: int) -> str:
-        key = (path, name, call)
+    def _place_in(self, operation: Operation, name: str) -> str:
+        # A module of several names runs under each of them, and is counted under each.
+        path, key = self.names.canonical(operation.module), (operation.module, name, operation.call)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
 

@@ -200,7 +200,8 @@ class _Tracer:
     def _names(self, outer: list[_Block]) -> dict[int, str]:
         """The module around each sum and its branch; several blocks in one are `layer.0#1`, …, outermost first."""
         blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
-        modules = [self._module_of(block) for block in blocks]
+        # One module under several names is one.
+        modules = [self.layers.names.canonical(self._module_of(block)) for block in blocks]
         outermost = Counter(modules[: len(outer)])
         total, seen = Counter(modules), Counter[str]()
         names: dict[int, str] = {}
