@@ -106,7 +106,9 @@ class RemoveBranches(Edit):
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
-                    # It has no parameters, and its output is not used.
+                    # Its output is not used; a factor that forward code still reads is no longer learned.
+                    for name in layer.parameters if layer.kind == "scale" else ():
+                        surgery.freeze(name)
                     continue
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:

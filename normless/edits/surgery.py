@@ -154,6 +154,13 @@ class Surgery:
         path, _, last = name.rpartition(".")
         return cast(nn.Parameter, self.get(path)._parameters[last])
 
+    def freeze(self, name: str) -> None:
+        """Let a parameter that nothing depends on any more be a buffer of the same name."""
+        owner = self.get(name.rpartition(".")[0])
+        value = owner._parameters.pop(name.rpartition(".")[2], None)
+        if value is not None:
+            owner.register_buffer(name.rpartition(".")[2], value.detach())
+
     def operation(self, layer: Layer) -> nn.Module:
         """The module of a layer, whether it runs here alone or elsewhere too; a function becomes one."""
         return self.get(self.own_path(layer) if ":" in layer.path else layer.path)
