@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from copy import deepcopy
-from itertools import chain
+from collections.abc import Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from normless.arguments import carry_inputs, forward_arguments
+from normless.copying import copied, without_values
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
 from normless.edits.verify import verify
@@ -18,6 +16,7 @@ from normless.errors import AlreadyConvertedError, MissingValuesError, Unresolve
 from normless.garbage import uncollected
 from normless.lifting.calls import never_fuse
 from normless.models.pretrained import keep_when_saved
+from normless.registry import did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.batch_statistics import require_finite
@@ -36,6 +35,7 @@ def convert(
     example_inputs: Any = None,
     allow_partial: bool = False,
     in_place: bool = False,
+    only: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
@@ -52,6 +52,8 @@ def convert(
             where a norm still runs that it does not have. A conversion is whole or refused otherwise.
         in_place: change the network itself and return it, at the cost of no second set of weights; after an error
             it is neither what it was nor converted.
+        only: qualified names of modules, or of blocks of the map; what is at or under them is converted, the rest
+            stays. L counts the blocks there. The same as in the text `fixup(only=('backbone',))`.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
@@ -59,12 +61,13 @@ def convert(
             gradients on the example inputs are not finite, or parameters that had a gradient have none any more.
         UnresolvedStructureError: its residual structure could not be read, or, without `allow_partial`, not all of
             it, or a norm still runs after the conversion, in training or in evaluation.
-        ValueError: the scheme's name or arguments are unknown.
+        ValueError: the scheme's name or arguments are unknown, or a name in `only` is.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     with uncollected():
-        chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
-        surgery = _operate(Surgery(model if in_place else copied(model), mapped, inputs, kwargs), chosen)
+        chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
+        network = model if in_place else copied(model)
+        surgery = _operate(Surgery(network, mapped, inputs, kwargs, only=chosen.only), chosen)
         if inputs or kwargs:
             if chosen.edits:
                 verify(surgery, allow_partial)
@@ -82,6 +85,7 @@ def plan(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
     allow_partial: bool = False,
+    only: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> tuple[Change, ...]:
     """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`.
@@ -90,16 +94,18 @@ def plan(
     weights or, as `lsuv` does, the example inputs.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial)
+    chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
     withheld = not any(parameter.is_meta for parameter in model.parameters())
     try:
         unread = _Unread() if inputs or kwargs else ()
-        surgery = _operate(Surgery(_without_values(model), mapped, unread, values_withheld=withheld), chosen)
+        surgery = _operate(
+            Surgery(without_values(model), mapped, unread, values_withheld=withheld, only=chosen.only), chosen
+        )
     except RuntimeError as error:
         # torch names the device where an operation needs the values of a tensor on it.
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
-        surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs), chosen)
+        surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs, only=chosen.only), chosen)
     return tuple(surgery.changes)
 
 
@@ -116,9 +122,12 @@ def _prepared(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
     allow_partial: bool,
+    only: str | Sequence[str],
 ) -> tuple[Scheme, ResidualMap]:
     """The scheme, for a network that carries none, and the map, which must be whole if the scheme edits anything."""
     chosen = parse_scheme(scheme)
+    if only:
+        chosen = chosen.within(*([only] if isinstance(only, str) else only))
     earlier = scheme_of(model)
     if earlier is not None:
         raise AlreadyConvertedError(
@@ -128,6 +137,16 @@ def _prepared(
     if chosen.edits:
         require_finite(model)
     mapped = known or find_residual_map(model, *inputs, **kwargs)
+    if chosen.only:
+        known_names = {path for path, _ in model.named_modules(remove_duplicate=False)}
+        known_names |= {block.name for block in mapped.walk()}
+        for name in chosen.only:
+            if name not in known_names:
+                raise ValueError(
+                    f"only={name!r} names no module and no residual block of this {type(model).__name__}."
+                    f"{did_you_mean(name, known_names)} residual_map lists the blocks."
+                )
+        mapped = mapped.within(chosen.only)
     if mapped.unresolved and chosen.edits and not allow_partial:
         listed = "; ".join(map(str, mapped.unresolved))
         raise UnresolvedStructureError(
@@ -158,29 +177,3 @@ class _Unread(tuple[Any, ...]):
         raise MissingValuesError("The example inputs are not for weights without values.")
 
     __len__ = __iter__ = __getitem__ = _refuse
-
-
-def copied(model: Model) -> Model:
-    """A deep copy, also of a module that keeps tensors computed from parameters, as `weight_norm` and `prune` do."""
-    memo: dict[int, Any] = {
-        id(value): value.detach().clone()
-        for module in model.modules()
-        for value in chain(vars(module).values(), vars(module).get("_buffers", {}).values())
-        if isinstance(value, Tensor) and not value.is_leaf
-    }
-    # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
-    memo |= {
-        id(value): type(value)()
-        for module in model.modules()
-        for value in vars(module).values()
-        if type(value) in (dict, OrderedDict) and not value
-    }
-    return deepcopy(model, memo)
-
-
-def _without_values(model: nn.Module) -> nn.Module:
-    """A copy of the network whose parameters and buffers have shapes and types, but no memory and no values."""
-    memo: dict[int, Tensor] = {id(buffer): torch.empty_like(buffer, device="meta") for buffer in model.buffers()}
-    for one in model.parameters():
-        memo[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=one.requires_grad)
-    return deepcopy(model, memo)

@@ -40,17 +40,26 @@ class Scheme:
             `inner`, those that it spans in its place, or `outer`, it alone.
         norms: which normalizations the edits remove or replace: those of the `trunk`, or `all`, those too that define
             an output or compare queries and keys (`ResidualMap.directions`).
+        only: qualified names of modules or blocks; the scheme converts what is at or under them, and its L counts the
+            blocks there. The whole network if empty.
     """
 
     text: str
     edits: Edits
     level: Level = "inner"
     norms: Norms = "trunk"
+    only: tuple[str, ...] = ()
 
     def extended(self, *edits: Edit) -> Scheme:
         """The same scheme with further edits after its own."""
         texts = [self.text, *(edit.text for edit in edits)]
         return replace(self, text=" + ".join(texts), edits=(*self.edits, *edits))
+
+    def within(self, *paths: str) -> Scheme:
+        """The same scheme for what is at or under these qualified names of modules or blocks."""
+        first, *further = split_terms(self.text)
+        name, arguments = parse_call(first)
+        return replace(self, text=" + ".join([format_call(name, arguments | {"only": paths}), *further]), only=paths)
 
 
 def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Scheme:
@@ -60,8 +69,8 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
         name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
             the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
             my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
-        arguments: of the scheme; they replace those in the text. Every scheme takes `level` and `norms`,
-            see `Scheme`.
+        arguments: of the scheme; they replace those in the text. Every scheme takes `level`, `norms` and `only`, see
+            `Scheme`.
 
     Raises:
         ValueError: there is no such scheme or edit, or it does not take an argument or its value.
@@ -79,7 +88,10 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     text = format_call(own, written | arguments) if arguments else first
     entry = SCHEMES.find(own) if isinstance(name, str) else name
     given = written | arguments
-    level = given.pop("level", "inner")
+    level, only = given.pop("level", "inner"), given.pop("only", ())
+    only = (only,) if isinstance(only, str) else only
+    if not isinstance(only, (tuple, list)) or not all(isinstance(path, str) for path in only):
+        raise ValueError(f"Expected qualified names of modules as only, such as 'backbone', got {only!r}.")
     if level not in get_args(Level):
         raise ValueError(f"The level of a scheme is inner or outer, not {level!r}.")
     norms = given.pop("norms", "trunk")
@@ -95,7 +107,8 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
         if not isinstance(edits[-1], Edit):
             raise ValueError(f"Expected an edit from {term}, got {edits[-1]!r}.")
     unchanged = isinstance(name, str) and not arguments and [first, *further] == terms
-    return Scheme(str(name).strip() if unchanged else " + ".join([text, *further]), tuple(edits), level, norms)
+    written_text = str(name).strip() if unchanged else " + ".join([text, *further])
+    return Scheme(written_text, tuple(edits), level, norms, tuple(only))
 
 
 parse_scheme = scheme

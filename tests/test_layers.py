@@ -23,6 +23,7 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 CORE = [
     {"deprecated"},
     {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage", "random_states"},
+    {"copying"},
     {"extras", "arguments"},
     {"registry"},
     {"nn"},

@@ -27,6 +27,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the model, the scheme, the folder and the seed."""
     add_network_arguments(parser)
     parser.add_argument("--scheme", type=str, required=True, help="as skipinit or fixup(gain=0.1)")
+    parser.add_argument(
+        "--only", type=str, nargs="*", default=[], help="convert what is at or under these modules or blocks alone"
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
     parser.add_argument("--overwrite", action="store_true", help="write to a folder that has files in it")
     parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
@@ -53,6 +56,7 @@ def run(namespace: Namespace) -> int:
         from normless.schemes import parse_scheme
 
         scheme = parse_scheme(namespace.scheme)
+        scheme = scheme.within(*namespace.only) if namespace.only else scheme
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)

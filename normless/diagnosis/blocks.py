@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from math import log, log2, log10, nan
 
 import numpy as np
 import torch
 
+from normless.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.probes import predicted_moments
@@ -179,8 +179,8 @@ def _gradients(e: Examination) -> Mapping[str, float | None]:
     sums = e.passed.tables["backward"]["gradient_norm"].dropna()
     if e.classifier is None or sums.empty or sums.iloc[-1] != 0:
         return e.passed.gradients
-    copied = deepcopy(e.model)
-    weight = copied.get_submodule(e.classifier).get_parameter("weight")
+    network = copied(e.model)
+    weight = network.get_submodule(e.classifier).get_parameter("weight")
     with torch.no_grad():
         weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-    return pass_through(copied, e.inputs, e.targets, e.loss, e.map).gradients
+    return pass_through(network, e.inputs, e.targets, e.loss, e.map).gradients

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 
 from torch import nn
@@ -12,6 +11,7 @@ from torch.optim import SGD, Optimizer
 
 from normless.arguments import arguments_of
 from normless.conversion import convert, plan, scheme_of
+from normless.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Cure, Finding
 from normless.diagnosis.trial import MUCH, SCREEN, Trial, stepped
@@ -93,15 +93,15 @@ def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
         mapped = residual_map(network, *positional, **named)
         begun: list[tuple[Trial, nn.Module, Optimizer]] = []
         for factor in FACTORS:
-            copied = deepcopy(network)
-            optimizer = optimizer_like(given, copied, factor, mapped)
-            begun.append((stepped(e, copied, optimizer, min(SCREEN, steps)), copied, optimizer))
+            trainee = copied(network)
+            optimizer = optimizer_like(given, trainee, factor, mapped)
+            begun.append((stepped(e, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
         # The two rates that begin best go on, the second only if the first fails.
-        for first, copied, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
-            trial = stepped(e, copied, optimizer, steps, first) if first.progress > 0 else first
+        for first, trainee, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
+            trial = stepped(e, trainee, optimizer, steps, first) if first.progress > 0 else first
             if MUCH < trial.progress < WELL:
                 # A loss that falls slowly may rise again: a cure is offered for what it reaches.
-                trial = stepped(e, copied, optimizer, LONGER * steps, trial)
+                trial = stepped(e, trainee, optimizer, LONGER * steps, trial)
             if trial.progress > MUCH:
                 return trial
     return None

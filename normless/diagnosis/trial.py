@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import repeat
 from math import inf, nan
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
+from normless.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.replay import rounded_away
@@ -154,7 +154,7 @@ def _momentum(group: dict[str, object]) -> float:
 def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
     """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
-    model, optimizer = deepcopy((e.model, given))
+    model, optimizer = copied((e.model, given))
     # A copy has no hooks, and those may be what clips.
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for group in optimizer.param_groups:

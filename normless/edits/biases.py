@@ -48,25 +48,29 @@ class ScalarBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        self._sequence(surgery, surgery.map.stem_layers)
+        done: set[str] = set()
+        self._sequence(surgery, surgery.map.stem_layers, done)
         for block in surgery.blocks():
-            self._sequence(surgery, block.shared_layers)
-            self._sequence(surgery, block.branch_layers, owned=block.shared_layers)
-            self._skip(surgery, block)
+            self._sequence(surgery, block.shared_layers, done)
+            self._sequence(surgery, block.branch_layers, done, owned=block.shared_layers)
+            self._skip(surgery, block, done)
             _bias_after_sum(surgery, block)
-        self._sequence(surgery, surgery.map.trunk_layers)
-        self._sequence(surgery, surgery.map.head_layers)
+        self._sequence(surgery, surgery.map.trunk_layers, done)
+        self._sequence(surgery, surgery.map.head_layers, done)
 
-    def _sequence(self, surgery: Surgery, layers: tuple[Layer, ...], owned: tuple[Layer, ...] = ()) -> None:
-        """Biases before the layers of one path; those of `owned` feed nothing but this block, as its own do."""
+    def _sequence(
+        self, surgery: Surgery, layers: tuple[Layer, ...], done: set[str], owned: tuple[Layer, ...] = ()
+    ) -> None:
+        """Biases before the layers of one path but those `done`; `owned` feed this block alone, as its own do."""
         inside = {layer.path for layer in (*owned, *layers)}
         data_reader = next((layer for layer in surgery.map.stem_layers if surgery.is_left(layer)), None)
         for layer in layers:
             if layer.kind not in ("weight", "activation") or layer == data_reader or not surgery.is_left(layer):
                 continue
-            # Attention over two streams is on the branches of two blocks.
-            if _has(surgery, layer, "input_bias"):
+            # An attention over two streams is on the branches of two blocks.
+            if layer.path in done or _has(surgery, layer, "input_bias"):
                 continue
+            done.add(layer.path)
             source = surgery.input_of(layer)
             if source is not None and source.kind == "direction":
                 surgery.record(layer.path, f"no bias before it: {source.path} defines what it reads")
@@ -88,15 +92,17 @@ class ScalarBiases(Edit):
             surgery.add_scalar(layer.path, "input_bias", one_element(0.0))
         surgery.record(layer.path, "scalar bias before it, zero")
 
-    def _skip(self, surgery: Surgery, block: ResidualBlock) -> None:
+    def _skip(self, surgery: Surgery, block: ResidualBlock, done: set[str]) -> None:
         """The skip path's first weight layer shares the bias of the branch's first; later ones have their own."""
-        weights = [layer for layer in block.skip_layers if layer.kind == "weight"]
+        # A layer that makes factors for both paths has its bias from the branch.
+        own = [layer for layer in block.skip_layers if layer not in block.branch_layers]
+        weights = [layer for layer in own if layer.kind == "weight"]
         if weights and block.branch:
             shared = surgery.affine(block.branch[0]).input_bias
             if shared is not None:
                 surgery.add_scalar(weights[0].path, "input_bias", shared)
                 surgery.record(weights[0].path, f"shares the scalar bias before {block.branch[0]}")
-        self._sequence(surgery, tuple(layer for layer in block.skip_layers if layer not in weights[:1]))
+        self._sequence(surgery, tuple(layer for layer in own if layer not in weights[:1]), done)
 
 
 def _is_relu(surgery: Surgery, layer: Layer) -> bool:

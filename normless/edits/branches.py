@@ -37,12 +37,13 @@ class BranchMultiplier(Edit):
         if is_text and str(self.init).replace(" ", "") != "1/sqrt(L)":
             raise surgery.unsupported("", f"a multiplier starts at a number or at 1/sqrt(L), not {self.init!r}")
         value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
+        folded: set[str] = set()
         for block in surgery.blocks():
             for layer in surgery.left(block.branch_layers, "scale") if value == 0 else ():
                 # Of two factors of zero neither gets a gradient.
                 if layer.gamma is not None and not surgery.is_meta and not surgery.parameter(layer.gamma).any():
                     reset_factor(surgery, layer, math.ulp(0.0))
-            _multiply(surgery, block, "multiplier", one_element(value))
+            _multiply(surgery, block, "multiplier", one_element(value), folded)
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
 
@@ -53,12 +54,13 @@ class LayerScale(Edit):
     init: float = 1e-4
 
     def apply(self, surgery: Surgery) -> None:
+        folded: set[str] = set()
         for block in surgery.blocks():
             last = surgery.map.by_path[surgery.last_weight(block)]
             if any(len(layers) > 1 for layers in block.last_weights):
                 raise surgery.unsupported(block.name, "its branch ends in several weight layers side by side")
             channels = outputs_of(surgery.get(last.path.partition(":")[0]), surgery.weight_of(last))
-            _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init))
+            _multiply(surgery, block, "layer_scale", torch.full((channels,), self.init), folded)
             surgery.record(block.name, f"layer scale at the end of the branch, initially {self.init:.4g}")
 
 
@@ -145,7 +147,9 @@ class RemoveBranches(Edit):
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
-                    # It has no parameters, and its output is not used.
+                    # Its output is not used; a factor that forward code still reads is no longer learned.
+                    for name in layer.parameters if layer.kind == "scale" else ():
+                        surgery.freeze(name)
                     continue
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:
@@ -209,19 +213,23 @@ class ScaleBranches(Edit):
             surgery.record(block.name, f"{what}, their ε × {epsilon:.4g}" if self.epsilon else what)
 
 
-def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor) -> None:
+def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, folded: set[str]) -> None:
     """Put a multiplier, or one per channel, at the end of every branch of a block.
 
-    It is part of the branch's last weight layer where only factors follow that, else of the sum.
+    It is part of the branch's last weight layer where only factors follow that, else of the sum. `folded` are those
+    that have it: one branch may be added to several streams.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")
     for position, end in enumerate(block.ends):
         last = surgery.last_left(end)
         if last is not None and last.kind == "weight" and surgery.can_fold(last):
-            surgery.add_scalar(last.path, part, value.clone())
+            if last.path not in folded:
+                surgery.add_scalar(last.path, part, value.clone())
+            folded.add(last.path)
             continue
-        if part == "layer_scale" and not isinstance(surgery.get(surgery.last_weight(block)), _ConvNd):
+        owner = surgery.get(surgery.last_weight(block).partition(":")[0])
+        if part == "layer_scale" and not isinstance(owner, _ConvNd):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
         if len(surgery.sums(block)) < len(block.ends):
             raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")

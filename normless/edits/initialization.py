@@ -55,6 +55,9 @@ class ZeroBranchEnds(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
+            if block.interpolates:
+                reason = "its sum is x + c·(f(x) − x), and with a last layer of zeros not x but (1 − c)·x"
+                raise surgery.unsupported(block.name, reason)
             for number, branch in enumerate(block.branches):
                 last = surgery.last_weight(block, branch)
                 known = [layer.path for layers in block.last_weights[number : number + 1] for layer in layers]
@@ -221,6 +224,8 @@ class KeepScale(Edit):
             surgery.record("", f"left: {left}")
             return
         for gain in gains(surgery.model, steps):
+            if not surgery.covers(gain.path):
+                continue
             for name in gain.parameters:
                 parameter = surgery.parameter(name).detach()
                 (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)

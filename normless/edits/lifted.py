@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from math import isclose
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import on_device_of
+from normless.copying import copied
 from normless.lifting import Arguments, Event, LiftError, Place, Rewriter, recorded, running
 from normless.nn import ResidualSum
 from normless.nn.function import Function
@@ -120,12 +120,16 @@ class Lifted:
             if len(events) > 1:
                 raise LiftError("it runs in a loop, several times in one forward pass")
             terms = (term,)
-        rewriter = self._rewriter(layer.path.partition(":")[0])
+        path = layer.path.partition(":")[0]
+        rewriter = self._rewriter(path)
         # Norms of one place are removed together.
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
         rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
         self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
+        operations = self.map.flow.operations if self.map.flow else ()
+        # Also what lies outside the part of a network that is converted.
+        others |= {name for one in operations if one.module != path for name in one.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)
@@ -139,6 +143,8 @@ class Lifted:
         events = [event for event in self._events(path) if event.name == function and event.run is None]
         if index >= len(events):
             where = f"in the forward code of {path or 'the network'}"
+            if path in self.map.repeated or layer.call:
+                raise LiftError(f"{path} runs at several places, which share its forward code; only= converts others")
             raise LiftError(f"no call of {function}, and no formula that does nothing else, was found {where}")
         ((place, turns),) = _by_place(events, events[index : index + 1]).items()
         return {turn: events[turn] for turn in turns}, Term(place, 0)
@@ -147,7 +153,9 @@ class Lifted:
         """Give every run of a module a copy, and return their paths; only where it holds nothing that they share."""
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
-            raise LiftError("this one module runs at several places and they share its parameters")
+            raise LiftError(
+                "this one module runs at several places, which share its parameters; only= converts other parts"
+            )
         # One that ran on constants alone is not in the dataflow, which numbers the runs.
         self._events(path)
         callers: dict[int, tuple[str, int]] = {}
@@ -165,11 +173,11 @@ class Lifted:
         own = [name for name, one in parent._modules.items() if one is module]
         if type(parent) is nn.Sequential or len(own) == len(events) == 1:
             for name in own:
-                setattr(parent, name, deepcopy(module))
+                setattr(parent, name, copied(module))
             return [_join(caller, name) for name in own]
         rewriter = self._rewriter(caller)
         stem = path.rpartition(".")[2]
-        names = [rewriter.add_child(f"{stem}_{call + 1}", deepcopy(module)) for call in range(len(events))]
+        names = [rewriter.add_child(f"{stem}_{call + 1}", copied(module)) for call in range(len(events))]
         places = _by_place(events, events).items()
         rewriter.replace({place: ([names[turn] for turn in turns], _all_arguments) for place, turns in places})
         return [_join(caller, name) for name in names]
@@ -215,9 +223,14 @@ def _by_place(events: list[Event], wanted: Iterable[Event]) -> dict[Place, list[
 
 
 def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """Skip path and branch of `a + b`; a is computed first, as it was."""
+    """Skip path and branch of `a + b` or `torch.lerp(a, b, weight)`; a is computed first, as it was."""
     if isinstance(node, ast.Call):
         terms = list(node.args)
+        if isinstance(node.func, ast.Attribute) and node.func.attr.rstrip("_") == "lerp":
+            own = [node.func.value] if len(terms) + len(node.keywords) == 2 else []
+            from_start = ast.keyword("from_start", ast.Constant(branch == 1))
+            parts = ast.Call(ast.Name("normless_interpolated", ast.Load()), own + terms, [*node.keywords, from_start])
+            return [ast.Starred(parts, ast.Load())], []
         if len(terms) == 1 and isinstance(node.func, ast.Attribute):
             terms = [node.func.value, *terms]
         if len(terms) != 2 or node.keywords:

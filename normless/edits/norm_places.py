@@ -9,10 +9,12 @@ from itertools import accumulate
 
 import torch
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.surgery import Surgery
 from normless.errors import LiftError
 from normless.lifting import reads
+from normless.nn.affine import outputs_of
 from normless.residual import Layer
 from normless.residual.classify import describe
 from normless.residual.inside_norms import Inside, inside, is_plain
@@ -160,8 +162,14 @@ def _works(module: nn.Module) -> bool:
 
 def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
-    layer = surgery.get(path)
-    if not isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+    layer = surgery.get(path.partition(":")[0])
+    if not isinstance(layer, nn.Linear | _ConvNd):
         raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
     norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
-    return norm(layer.weight.shape[0], device=layer.weight.device, dtype=layer.weight.dtype)
+    return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
+
+
+def outputs_at(surgery: Surgery, path: str) -> int:
+    """How many channels the weight layer at `path` puts out."""
+    layer = surgery.map.by_path[path]
+    return outputs_of(surgery.get(path.partition(":")[0]), surgery.weight_of(layer))

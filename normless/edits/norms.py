@@ -19,6 +19,7 @@ from normless.edits.norm_places import (
     inside_of,
     keep_directions,
     module_of,
+    outputs_at,
     readers_outside,
     remove_norms,
     replace_norm,
@@ -26,7 +27,7 @@ from normless.edits.norm_places import (
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import StackEdit, makes_queries
 from normless.nn import Pointwise
-from normless.nn.channels import has_channels_first
+from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
@@ -223,7 +224,7 @@ class BranchEndNorms(Edit):
             for position, (branch, end) in enumerate(zip(block.branches, block.ends, strict=True)):
                 if end is not None and end.kind == "norm":
                     raise surgery.unsupported(block.name, f"its branch ends in a normalization already, {end.path}")
-                norm = self._fresh(surgery, ahead[0], surgery.last_weight(block, branch))
+                norm = self._fresh(surgery, block, ahead[0], surgery.last_weight(block, branch))
                 norm.train(surgery.model.training)
                 after = branch[branch.index(end) + 1 :] if end is not None else ()
                 if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
@@ -233,15 +234,19 @@ class BranchEndNorms(Edit):
                     surgery.sums(block)[position].norm_branch = norm
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
 
-    def _fresh(self, surgery: Surgery, like: Layer, last: str) -> nn.Module:
+    def _fresh(self, surgery: Surgery, block: ResidualBlock, like: Layer, last: str) -> nn.Module:
         """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
         old, gamma = module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
         if isinstance(old, _BatchNorm):
             norm, gamma = batch_norm_like(surgery, last), "weight"
         elif list(old.children()) or inside_of(surgery, like) != Inside():
             raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
-        else:
+        elif block.identity_skip and not block.skip_layers:
+            # The branch returns what the block reads, in shape.
             norm = deepcopy(old)
+        else:
+            with surgery.refusing_at(like.path):
+                norm = of_channels(old, outputs_at(surgery, last))
         for name, parameter in norm.named_parameters():
             nn.init.constant_(parameter.requires_grad_(), self.gamma - like.offset if name == gamma else 0.0)
         return norm
@@ -249,7 +254,8 @@ class BranchEndNorms(Edit):
 
 def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
     """The norms that the branches of a block begin with; refused where one begins with anything else."""
-    first = dict.fromkeys(next(iter(block.shared_layers + branch), None) for branch in block.branches)
+    ahead = ((one for one in block.shared_layers + branch if one.kind != "scale") for branch in block.branches)
+    first = dict.fromkeys(next(layers, None) for layers in ahead)
     norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
     if len(norms) < len(first):
         raise surgery.unsupported(block.name, "its branch does not begin with a normalization, which is needed there")

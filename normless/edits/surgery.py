@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from normless.arguments import applied
 from normless.edits.lifted import Lifted
+from normless.edits.tables import embedding_weights
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import Arguments, Place, running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.network import is_within
 
 Module = TypeVar("Module", bound=nn.Module)
 
@@ -49,6 +51,7 @@ class Surgery:
             are operators in forward code; may be empty.
         values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
         edit: the edit that is being applied, for messages.
+        only: qualified names of what is converted, the whole network if empty; the map is of that alone.
         removed: paths of the layers that edits removed.
         replaced: paths at which an edit put another module.
         zeroed: names of the parameters that edits let start at zero.
@@ -66,6 +69,7 @@ class Surgery:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     values_withheld: bool = False
     edit: object = None
+    only: tuple[str, ...] = ()
     removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     zeroed: set[str] = field(default_factory=set)
@@ -103,6 +107,10 @@ class Surgery:
         if self.values_withheld:
             raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
         return self._trained_norm
+
+    def covers(self, path: str) -> bool:
+        """Whether a module is part of what is converted."""
+        return not self.only or is_within(path, self.only)
 
     def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
         """The error that says which edit is not possible at which module, and why."""
@@ -149,6 +157,13 @@ class Surgery:
         path, _, last = name.rpartition(".")
         return cast(nn.Parameter, self.get(path)._parameters[last])
 
+    def freeze(self, name: str) -> None:
+        """Let a parameter that nothing depends on any more be a buffer of the same name."""
+        owner = self.get(name.rpartition(".")[0])
+        value = owner._parameters.pop(name.rpartition(".")[2], None)
+        if value is not None:
+            owner.register_buffer(name.rpartition(".")[2], value.detach())
+
     def operation(self, layer: Layer) -> nn.Module:
         """The module of a layer, whether it runs here alone or elsewhere too; a function becomes one."""
         return self.get(self.own_path(layer) if ":" in layer.path else layer.path)
@@ -156,7 +171,8 @@ class Surgery:
     def once(self, path: str) -> None:
         """Check that the layer at `path` runs once in a forward pass."""
         if path in self.map.repeated:
-            reason = "this one module runs at several places of the network; give each place a module of its own"
+            reason = "this one module runs at several places of the network; give each place a module of its own, or "
+            reason += "convert other parts by only="
             raise self.unsupported(path, reason)
 
     def single(self, path: str) -> nn.Module:
@@ -382,8 +398,3 @@ class Surgery:
         """Whether a block's sum is skip path plus branch and nothing else."""
         is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
         return is_operator or all(total.is_plain for total in self.sums(block))
-
-
-def embedding_weights(model: nn.Module) -> set[int]:
-    """The `id` of every weight of an embedding."""
-    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}

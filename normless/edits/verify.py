@@ -95,7 +95,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kept = {path.partition(":")[0] for path in norms if path not in surgery.removed}
         changed = tuple(f"{path}." for path in surgery.replaced)
         paths = surgery.original_paths - surgery.replaced - kept
-        self._unseen = {path for path in paths if not path.startswith(changed)}
+        self._unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
 
     def enter(self, path: str, *_: Any) -> None:
         """A module's forward begins."""

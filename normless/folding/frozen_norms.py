@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from copy import deepcopy
 from math import prod
 from typing import Any, TypeVar
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import require_network
+from normless.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
@@ -47,14 +47,14 @@ def freeze(model: Model) -> Model:
     """
     require_network(model)
     require_finite(model)
-    copied = deepcopy(model)
-    frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(copied)}
-    if copied in frozen:
+    network = copied(model)
+    frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(network)}
+    if network in frozen:
         # A norm alone has no other class to keep.
-        return frozen[copied]  # type: ignore[return-value]
-    replace_modules(copied, frozen)
-    setattr(copied, FROZEN, True)
-    return copied
+        return frozen[network]  # type: ignore[return-value]
+    replace_modules(network, frozen)
+    setattr(network, FROZEN, True)
+    return network
 
 
 def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -130,7 +130,7 @@ def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
     It is tried on values about the norm's own mean, in float64 and eval mode.
     """
     name, reason = type(norm).__name__, "in eval mode it computes something else than a batch norm and those"
-    original = deepcopy(norm).double()
+    original = copied(norm).double()
     found = Inside()
     try:
         found = inside(norm, evaluation_only=True)
@@ -139,7 +139,7 @@ def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
     except LiftError as error:
         reason = str(error)
     rest = {one.name: one.module for one in found.after if not isinstance(one.module, nn.Identity)}
-    trial = FrozenAffine(*affine_of(path, original), {key: deepcopy(one) for key, one in rest.items()})
+    trial = FrozenAffine(*affine_of(path, original), {key: copied(one) for key, one in rest.items()})
     if found.before or not _agree(original.eval(), trial.double().eval()):
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {name}, which does more than a batch norm followed by functions of its "

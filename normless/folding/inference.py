@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import is_parametrized, remove_parametrizations
+from torch.nn.utils.prune import BasePruningMethod, remove
+from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
+from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from normless.arguments import carried_inputs, forward_arguments, require_network
+from normless.copying import copied
 from normless.errors import UnsupportedEditError
 from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules
@@ -31,13 +35,22 @@ from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
 
+# Hooks that compute a weight anew before each call, and what makes their last value a parameter.
+_COMPUTING: dict[type, Callable[[nn.Module, Any], object]] = {
+    WeightNorm: lambda module, hook: remove_weight_norm(module, hook.name),
+    SpectralNorm: lambda module, hook: remove_spectral_norm(module, hook.name),
+    BasePruningMethod: lambda module, hook: cast(Any, remove)(module, hook._tensor_name),
+}
+
 
 def fuse_for_inference(
     model: Model, *inputs: Any, example_inputs: Any = None, allow_partial: bool = False, **kwargs: Any
 ) -> Model:
     """A copy of a network in eval mode with no norm and no scalar parameter left, of the same outputs up to rounding.
 
-    Batch norms are folded as by `fold`. Of a layer α·(W ∗ (x + b₁) + b) + b₂ the weight becomes αW and the bias
+    Batch norms are folded as by `fold`, and a weight that a layer computes in each pass (weight norm, spectral norm,
+    pruning, any parametrization) becomes its value. Of a layer α·(W ∗ (x + b₁) + b) + b₂ the weight becomes αW and
+    the bias
 
         αb + b₂ + b₁ · Σ αW
 
@@ -65,8 +78,10 @@ def fuse_for_inference(
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
     has_norms = any(keeps_statistics(module) or isinstance(module, FrozenAffine) for module in model.modules())
-    fused = fold(model, *inputs, **kwargs)[0] if has_norms else deepcopy(model)
-    fused.eval().requires_grad_(False)
+    fused = _with_plain_weights(copied(model).eval())
+    if has_norms:
+        fused = fold(fused, *inputs, **kwargs)[0]
+    fused.requires_grad_(False)
     with torch.no_grad():
         replacements: dict[nn.Module, nn.Module] = {
             old: new for old in fused.modules() if (new := _fused(old)) is not None
@@ -84,6 +99,23 @@ def fuse_for_inference(
     if inputs or kwargs:
         work_in_place(fused, inputs, kwargs)
     return fused
+
+
+def _with_plain_weights(model: Model) -> Model:
+    """The same network where what its layers compute from parameters alone, by parametrizations, is a parameter."""
+    for module in list(model.modules()):
+        # With scalar parts around it, a layer is of a class of ours.
+        if is_parametrized(module) and not isinstance(module, ScalarAffine):
+            # torch takes the weight out of the class, which the original has too.
+            kind = type(module)
+            module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
+            for name in list(cast(nn.ModuleDict, module.parametrizations)):
+                remove_parametrizations(module, name)
+        for hook in list(module._forward_pre_hooks.values()):
+            for known, stop in _COMPUTING.items():
+                if isinstance(hook, known):
+                    stop(module, hook)
+    return model
 
 
 def _fused(module: nn.Module) -> nn.Module | None:

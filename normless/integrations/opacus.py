@@ -10,7 +10,6 @@ each example's gradients by W̃ and b̃ as for a torch layer, and autograd those
 from __future__ import annotations
 
 from contextlib import suppress
-from copy import deepcopy
 from itertools import zip_longest
 from typing import Any, TypeVar, cast
 
@@ -22,6 +21,7 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from normless.arguments import forward_arguments
+from normless.copying import copied
 from normless.edits import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine
@@ -48,7 +48,7 @@ def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: An
         UnresolvedStructureError: its residual structure could not be read.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    surgery = Surgery(deepcopy(model), residual_map(model, *inputs, **kwargs), inputs, kwargs)
+    surgery = Surgery(copied(model), residual_map(model, *inputs, **kwargs), inputs, kwargs)
     for layer in surgery.map.layers():
         with suppress(UnsupportedEditError):
             surgery.not_in_place(layer)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normless.lifting.calls import followed
 
-ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+ADDITIONS = {"add", "add_", "__add__", "__radd__", "__iadd__", "lerp", "lerp_"}
 
 
 @dataclass(frozen=True)

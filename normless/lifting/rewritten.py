@@ -9,13 +9,13 @@ import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache, update_wrapper
+from functools import cache, partial, update_wrapper
 from hashlib import sha256
 from itertools import chain
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
 from normless.lifting.recording import Place, Routine
@@ -42,6 +42,11 @@ def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Mod
             "example inputs for which it runs as often."
         )
     return modules[turns[place] - 1]
+
+
+def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start: bool) -> tuple[Tensor, Tensor]:
+    """The two terms of torch.lerp(start, end, weight): the skip path, start or else end, and the step from there."""
+    return (start, weight * (end - start)) if from_start else (end, (1 - weight) * (start - end))
 
 
 class _Function(NamedTuple):
@@ -100,6 +105,20 @@ class Rewriter:
         self.replacements |= replacements
         sources = ((one.name, self._source(key, one), one.origin) for key, one in self.functions.items())
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
+        for name, value in list(vars(self.module).items()):
+            if name not in ("_modules", "_parameters", "_buffers"):
+                vars(self.module)[name] = self._rebound(value)
+
+    def _rebound(self, value: Any) -> Any:
+        """A value that the module keeps, with its own methods as those of the class that it has now."""
+        if isinstance(value, MethodType) and value.__self__ is self.module:
+            new = getattr(self.module, value.__func__.__name__, value)
+            return new if getattr(new, "__qualname__", "") == value.__func__.__qualname__ else value
+        if type(value) is partial:
+            return partial(self._rebound(value.func), *value.args, **value.keywords)
+        if type(value) is dict:
+            return {key: self._rebound(one) for key, one in value.items()}
+        return type(value)(map(self._rebound, value)) if type(value) in (list, tuple) else value
 
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """The new source of a function."""
@@ -293,7 +312,7 @@ def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Mod
 
 def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> Any:
     """A function from its source; globals, enclosed variables and defaults are those of the one before."""
-    enclosed = _enclosed(old) | {"normless_turn": turn}
+    enclosed = _enclosed(old) | {"normless_turn": turn, "normless_interpolated": interpolated}
     tree = ast.parse(f"def normless_method({', '.join(enclosed)}):\n    return {old.__code__.co_name}")
     tree.body[0].body[:0] = ast.parse(source).body  # type: ignore[attr-defined]
     text = ast.unparse(tree)

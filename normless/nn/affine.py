@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar, cast
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
@@ -220,6 +220,8 @@ def is_transposed(layer: nn.Module) -> bool:
 
 def outputs_of(layer: nn.Module, weight: Tensor) -> int:
     """How many channels a weight layer puts out, by the shape of its weight."""
+    if isinstance(layer, _ConvTransposeNd):
+        return layer.out_channels
     return weight.shape[1 if is_transposed(layer) else 0]
 
 

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from math import gcd
+from typing import Any, TypeVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
+
+from normless.errors import UnsupportedEditError
+
+Norm = TypeVar("Norm", bound=nn.Module)
 
 _FIRST = (_ConvNd, _NormBase, nn.GroupNorm)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention)
@@ -39,6 +47,33 @@ def channel_axis(module: nn.Module, x: Tensor) -> int:
     length = weight.shape[0] if isinstance(weight, Tensor) and weight.dim() == 1 else None
     fits_last_alone = length is not None and x.shape[last] == length != x.shape[first]
     return last if isinstance(module, _LAST) or fits_last_alone else first
+
+
+def of_channels(norm: Norm, channels: int) -> Norm:
+    """A copy of a norm for another number of channels; a group norm has as many groups, or fewer where these divide.
+
+    Raises:
+        UnsupportedEditError: it has parameters of another size, as a norm over whole images has.
+    """
+    made, known = deepcopy(norm), -1
+    if isinstance(made, nn.GroupNorm):
+        known, made.num_channels = made.num_channels, channels
+        made.num_groups = gcd(made.num_groups, channels)
+    elif isinstance(made, _NormBase):
+        known, made.num_features = made.num_features, channels
+    elif isinstance(made, (nn.LayerNorm, nn.RMSNorm)) and len(made.normalized_shape) == 1:
+        (known,), made.normalized_shape = made.normalized_shape, (channels,)
+    tables: list[Any] = [made._parameters, made._buffers]
+    for table in tables:
+        for name, value in table.items():
+            if value is None or not value.dim() or value.shape == (channels,):
+                continue
+            if value.shape != (known,):
+                sizes = f"has a {name} of shape {tuple(value.shape)}"
+                raise UnsupportedEditError(f"a {type(norm).__name__} {sizes}, and {channels} channels are needed")
+            new = value.detach()[:1].repeat(channels)
+            table[name] = nn.Parameter(new, value.requires_grad) if isinstance(value, nn.Parameter) else new
+    return made
 
 
 def by_channel(module: nn.Module, x: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 from .blocks import Layer as Layer
 from .blocks import ResidualBlock as ResidualBlock
-from .blocks import ResidualMap as ResidualMap
 from .blocks import Role as Role
 from .blocks import Site as Site
 from .blocks import Unresolved as Unresolved
@@ -9,5 +8,6 @@ from .declared import Decoding as Decoding
 from .declared import Projections as Projections
 from .declared import Structure as Structure
 from .declared import residual_map as residual_map
+from .network import ResidualMap as ResidualMap
 from .table import format_blocks as format_blocks
 from .trace import traced_map as traced_map

@@ -1,16 +1,12 @@
-"""The residual structure of a network as data: layers, blocks, and their map."""
+"""The residual structure of a network as data: its layers and blocks."""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from itertools import chain
-from typing import Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
 
 from normless.lifting import Place
-from normless.residual.graph import Dataflow
 
 Kind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
@@ -120,7 +116,8 @@ class ResidualBlock:
     after it (layer scale, dropout), or None; `last_weights` has the weight layers that it ends in, several after a
     concatenation, where they are known. `factor` is the product of the constants by which forward code multiplies
     what they return, of several branches the smallest. `is_global` says that blocks follow one another inside the
-    branch: a global skip path, as in SRResNet or a U-Net. `levels` numbers the runs of the block among all blocks in
+    branch: a global skip path, as in SRResNet or a U-Net. `interpolates` says that the sum is x + c·(f(x) − x), as
+    that of torch.lerp: at f(x) = 0 it is not x. `levels` numbers the runs of the block among all blocks in
     series, where it is known. All other tuples are in execution order.
     """
 
@@ -140,6 +137,7 @@ class ResidualBlock:
     last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
     factor: float = field(default=1.0, compare=False)
     is_global: bool = field(default=False, compare=False)
+    interpolates: bool = field(default=False, compare=False)
     levels: tuple[int, ...] = field(default=(0,), compare=False)
 
     @property
@@ -171,219 +169,30 @@ class ResidualBlock:
     @property
     def branch(self) -> tuple[str, ...]:
         """Paths of the branch's weight layers in execution order, gating ones included."""
-        return _paths(self.branch_layers, "weight")
+        return paths_of(self.branch_layers, "weight")
 
     @property
     def skip(self) -> tuple[str, ...]:
         """Paths of the weight layers on the skip path; empty for an identity or parameter-free skip."""
-        return _paths(self.skip_layers, "weight")
+        return paths_of(self.skip_layers, "weight")
 
     @property
     def norms(self) -> tuple[str, ...]:
         """Paths of the block's normalizations."""
-        return _paths(self.layers, "norm")
+        return paths_of(self.layers, "norm")
 
     @property
     def activations(self) -> tuple[str, ...]:
         """Paths of the activations on the branch, the shared ones first; those of gates are left out."""
         layers = self.shared_layers + self.branch_layers
-        return _paths(tuple(layer for layer in layers if not layer.gating), "activation")
+        return paths_of(tuple(layer for layer in layers if not layer.gating), "activation")
 
     @property
     def activation_after_sum(self) -> str | None:
         """Path of the block's activation after the sum (ResNet-V1), or None."""
-        return next(iter(_paths(self.after_sum, "activation")), None)
+        return next(iter(paths_of(self.after_sum, "activation")), None)
 
 
-@dataclass(frozen=True)
-class ResidualMap:
-    """The residual structure of one network: its stem, its L blocks in execution order, its head.
-
-    `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
-    those inside their branches too. `unresolved` is what could not be placed. `flow` is the dataflow that the map was
-    read from, None for a network that states its structure. `heads` are the weight layers that make the outputs,
-    where the dataflow is known.
-    """
-
-    blocks: tuple[ResidualBlock, ...]
-    stem_layers: tuple[Layer, ...] = ()
-    trunk_layers: tuple[Layer, ...] = ()
-    head_layers: tuple[Layer, ...] = ()
-    unresolved: tuple[Unresolved, ...] = ()
-    flow: Dataflow | None = field(default=None, compare=False, repr=False)
-    heads: tuple[Head, ...] = field(default=(), compare=False)
-
-    @property
-    def depth(self) -> int:
-        """L, the number of residual blocks (not of layers), those inside another's branch not counted."""
-        return len(self.blocks)
-
-    def walk(self) -> Iterator[ResidualBlock]:
-        """Every block, each before those inside its branch."""
-        return chain.from_iterable(block.walk() for block in self.blocks)
-
-    def without_global_skips(self) -> ResidualMap:
-        """The map with the blocks under a global skip path in its place; its own layers come to the trunk."""
-        blocks = list(self.blocks)
-        trunk = list(self.trunk_layers)
-        while (at := next((at for at, block in enumerate(blocks) if block.is_global), None)) is not None:
-            inside = {layer for inner in blocks[at].inner for layer in inner.layers}
-            trunk += [layer for layer in blocks[at].layers if layer not in inside]
-            blocks[at : at + 1] = blocks[at].inner
-        return replace(self, blocks=tuple(blocks), trunk_layers=tuple(dict.fromkeys(trunk)))
-
-    def with_shared_once(self) -> ResidualMap:
-        """The map with the runs of shared modules as one: of a Siamese network, or of a block that runs repeatedly.
-
-        Blocks of the same layers and the same sum are one, with the `levels` of all. A layer outside blocks that ran
-        before is left out.
-        """
-        blocks: dict[Any, ResidualBlock] = {}
-        for block in self.blocks:
-            sites = tuple(replace(site, call=0) for site in block.sites)
-            key = (tuple(layer.path for layer in block.layers), sites, block.sum)
-            known = blocks.setdefault(key, block)
-            if known is not block:
-                blocks[key] = replace(known, levels=tuple(dict.fromkeys((*known.levels, *block.levels))))
-        first = {layer.path for layer in self.layers() if not layer.call}
-
-        def once(layers: tuple[Layer, ...]) -> tuple[Layer, ...]:
-            return tuple(layer for layer in layers if not layer.call or layer.path not in first)
-
-        stem, trunk, head = map(once, (self.stem_layers, self.trunk_layers, self.head_layers))
-        return replace(self, blocks=tuple(blocks.values()), stem_layers=stem, trunk_layers=trunk, head_layers=head)
-
-    def with_every_norm(self) -> ResidualMap:
-        """The map in which normalizations that define outputs or attention logits are norms like any other."""
-
-        def changed(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(changed, value))
-            if isinstance(value, ResidualBlock):
-                return replace(value, **{own.name: changed(getattr(value, own.name)) for own in fields(value)})
-            return replace(value, kind="norm") if isinstance(value, Layer) and value.kind == "direction" else value
-
-        names = ("blocks", "stem_layers", "trunk_layers", "head_layers")
-        layers: dict[str, Any] = {name: changed(getattr(self, name)) for name in names}
-        return replace(self, **layers)
-
-    @property
-    def stem(self) -> tuple[str, ...]:
-        """Paths of the weight layers before the first block."""
-        return _paths(self.stem_layers, "weight")
-
-    @property
-    def classifier(self) -> str | None:
-        """Path of the one head whose outputs are logits, else of the last weight layer after the blocks, or None."""
-        logits = [head.path for head in self.heads if not head.obstacle]
-        if len(logits) == 1:
-            return logits[0]
-        layers = self.head_layers if self.blocks else self.stem_layers
-        return next(reversed(_paths(layers, "weight")), None)
-
-    @cached_property
-    def norms(self) -> dict[str, Role]:
-        """The role of every normalization, by path: which γ it has (Kim et al., figures 1, 2 and 4).
-
-        `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
-        post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its
-        own are too (γ_0). `other`: the rest (γ_others), and
-        all of a network without blocks.
-        """
-        roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}
-
-        def give(role: Role, layers: Iterable[Layer]) -> None:
-            # Where a module runs repeatedly, as in a Siamese network, its first run decides.
-            norms = (layer for layer in layers if layer.kind == "norm")
-            roles.update({one.path: role for one in norms if not (one.call and one.path in roles)})
-
-        give("stem" if self.blocks else "other", self.stem_layers)
-        give("other", self.trunk_layers + self.head_layers)
-        # An inner block comes after the one around it, so that it decides the roles of its own norms.
-        for block in self.walk():
-            has_stem = block is self.blocks[0] and any(layer.kind == "weight" for layer in block.shared_layers)
-            give("stem" if has_stem else "down" if block.skip else "other", block.shared_layers)
-            give("other", block.branch_layers)
-            ends = [norms[-1] for branch in block.branches if (norms := _main_norms(branch))]
-            give("last", ends)
-            give("down", block.skip_layers)
-            give("other" if ends else "last", block.after_sum)
-        return roles
-
-    @cached_property
-    def directions(self) -> dict[str, str]:
-        """By path the normalizations that are not of the trunk, and why no scheme removes them unless asked."""
-        return {layer.path: layer.reason for layer in self.layers() if layer.kind == "direction"}
-
-    @cached_property
-    def by_path(self) -> dict[str, Layer]:
-        """The layer at every path; of a module that runs several times, its first call."""
-        return {layer.path: layer for layer in self.layers() if layer.call == 0}
-
-    @cached_property
-    def readers(self) -> dict[str, list[Layer]]:
-        """For the path of each layer the layers that read its output unchanged."""
-        readers: dict[str, list[Layer]] = defaultdict(list)
-        for layer in self.layers():
-            if layer.input is not None:
-                readers[layer.input].append(layer)
-        return dict(readers)
-
-    @cached_property
-    def repeated(self) -> frozenset[str]:
-        """Paths of the modules that run more than once in a forward pass."""
-        return frozenset(layer.path for layer in self.layers() if layer.call)
-
-    def layers(self) -> Iterator[Layer]:
-        """Every layer once, in execution order but for the trunk's, which come after the blocks."""
-        return iter(self._layers)
-
-    @cached_property
-    def _layers(self) -> tuple[Layer, ...]:
-        blocks = (layer for block in self.blocks for layer in block.layers)
-        return tuple(dict.fromkeys(chain(self.stem_layers, blocks, self.trunk_layers, self.head_layers)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """The map as plain data, ready for JSON; blocks inside a branch are the `inner` of the block around them."""
-
-        def plain(block: ResidualBlock) -> dict[str, Any]:
-            return {
-                "name": block.name,
-                "branch": list(block.branch),
-                "skip": list(block.skip),
-                "identity_skip": block.identity_skip,
-                "norms": list(block.norms),
-                "activations": list(block.activations),
-                "activation_after_sum": block.activation_after_sum,
-                "m": block.m,
-                "branches": [list(_paths(branch, "weight")) for branch in block.branches],
-                "gates": list(block.gates),
-                "inner": [plain(inner) for inner in block.inner],
-            }
-
-        return {
-            "depth": self.depth,
-            "stem": list(self.stem),
-            "blocks": [plain(block) for block in self.blocks],
-            "norms": dict(self.norms),
-            "directions": dict(self.directions),
-            "heads": {head.path: head.obstacle for head in self.heads},
-            "classifier": self.classifier,
-            "unresolved": [{"path": item.path, "reason": item.reason} for item in self.unresolved],
-        }
-
-    def __str__(self) -> str:
-        from normless.residual.table import format_map
-
-        return format_map(self)
-
-
-def _main_norms(layers: tuple[Layer, ...]) -> list[Layer]:
-    """The norms of a branch outside its gates, or those of the gates where there are no others."""
-    norms = [layer for layer in layers if layer.kind == "norm"]
-    return [layer for layer in norms if not layer.gating] or norms
-
-
-def _paths(layers: tuple[Layer, ...], kind: Kind) -> tuple[str, ...]:
+def paths_of(layers: tuple[Layer, ...], kind: Kind) -> tuple[str, ...]:
+    """The paths of the layers of a kind."""
     return tuple(layer.path for layer in layers if layer.kind == kind)

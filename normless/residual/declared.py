@@ -14,8 +14,9 @@ from normless.arguments import carried_inputs, forward_arguments, inputs_missing
 from normless.errors import UnresolvedStructureError
 from normless.garbage import uncollected
 from normless.nn import ResidualSum, SkipOnlySum
-from normless.residual.blocks import Layer, ResidualBlock, ResidualMap
+from normless.residual.blocks import Layer, ResidualBlock
 from normless.residual.classify import layer_of, window_size
+from normless.residual.network import ResidualMap
 from normless.residual.steps import Step, Steps
 
 # What a residual sum may apply on the branch, on the skip path and after the addition, in this order.

@@ -119,6 +119,14 @@ def _gains(operation: Operation) -> tuple[str, ...]:
     return operation.factors if operation.name in {"mul", "addcmul"} and len(operation.parents) == 1 else ()
 
 
+def _is_shared_out(flow: Dataflow, at: int) -> bool:
+    """Whether forward code makes something else of what an operation multiplies by, as c of (1 − c)·x + c·f(x)."""
+    own, operation = set(flow[at].fixed), flow[at]
+    beside = (one for one in flow.operations if (one.module, one.call) == (operation.module, operation.call))
+    others = {fixed for one in beside for fixed in one.fixed} - own
+    return any({*fixed.parameters}.intersection(operation.factors) for fixed in others)
+
+
 def _continue(flow: Dataflow, formula: Formula) -> float:
     """Add to a formula what follows its quotient, γ, constant factors and β; returns the factors' product."""
     gains = [name for one in formula.passed for name in _gains(flow[one])]
@@ -126,7 +134,7 @@ def _continue(flow: Dataflow, formula: Formula) -> float:
     while len(flow.consumers[at]) == 1 and at not in flow.outputs:
         before, (at,) = at, flow.consumers[at]
         operation = flow[at]
-        gain = () if gains else _gains(operation)
+        gain = () if gains or _is_shared_out(flow, at) else _gains(operation)
         if gain or (operation.name == "add" and operation.added and len(operation.parents) == 1):
             gains += gain
             formula.passed[at] = before

@@ -18,6 +18,7 @@ from normless.residual.formulas import Formula, written_norm
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import (
     ACTIVATION,
+    COPYING,
     LAYOUT,
     NORM,
     ROOT,
@@ -115,6 +116,12 @@ class Layers:
         """Whether an operation of a path belongs to a weight layer."""
         return any(self.kind(index) == "weight" for index in path)
 
+    def taps(self, path: Iterable[int]) -> int:
+        """The number of positions that the convolutions of a path read, each times those before it."""
+        weights = {run.layer.parameters: run for run in self.along([*path]) if run.layer.kind == "weight"}
+        shapes = (self.names.parameters[self.names.weight_of(one)].shape for one in weights if one)
+        return prod(prod(shape[2:]) for shape in shapes)
+
     def inputs(self, index: int) -> set[int]:
         """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
         run = self.owner.get(index)
@@ -180,7 +187,7 @@ class Layers:
             return
         if formula.is_norm:
             name = "norm" if formula.gain is None else formula.gain.rpartition(".")[2]
-            path = self._place_in(self.names.canonical(operation.module), name, operation.call)
+            path = self._place_in(operation, name)
             for part in formula.operations:
                 self._give(part, path, "norm", index)
             self._formulas[index] = formula
@@ -199,7 +206,7 @@ class Layers:
         for operation, formula in self._lengths:
             reason = reason_to_keep(self.flow, self.kind, formula.operations, has_vector=False)
             if reason and self.owner.keys().isdisjoint(formula.operations):
-                path = self._place_in(self.names.canonical(operation.module), "direction", operation.call)
+                path = self._place_in(operation, "direction")
                 for part in formula.operations:
                     self._give(part, path, "direction", formula.quotient)
                 run = self.owner[formula.quotient]
@@ -245,18 +252,23 @@ class Layers:
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
             return (aliases or [operation.module])[-1], operation.call
         # A parameter that forward code uses directly is a layer anew at each use.
-        return index if operation.parameters and operation.name not in NORM else operation.call
+        is_use = operation.parameters and operation.name not in NORM
+        return index if is_use else (operation.module, operation.call)
 
     def _layer_of(self, index: int, operation: Operation) -> tuple[str, Kind] | None:
         """The path and the kind of the layer that an operation belongs to."""
         name = operation.name
         if name in WEIGHT and operation.parameters:
-            return self._weight_owner(operation), "weight"
+            return (
+                (self._scale(operation), "scale")
+                if self._mixes(operation)
+                else (self._weight_owner(operation), "weight")
+            )
         if is_dropout(operation):
             return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
         if index in self._bending:
-            return self._place_in(self.names.canonical(operation.module), name, operation.call), "activation"
+            return self._place_in(operation, name), "activation"
         if path is not None:
             return self.names.canonical(path), self._kinds[path]
         if name in NORM:
@@ -279,12 +291,33 @@ class Layers:
         path = self.names.canonical(operation.module)
         if path and self._is_leaf(path):
             return path
-        return self._place_in(path, name, operation.call)
+        return self._place_in(operation, name)
 
-    def _place_in(self, path: str, name: str, call: int) -> str:
-        key = (path, name, call)
+    def _place_in(self, operation: Operation, name: str) -> str:
+        # A module of several names runs under each of them, and is counted under each.
+        path, key = self.names.canonical(operation.module), (operation.module, name, operation.call)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
+
+    def _mixes(self, operation: Operation) -> bool:
+        """Whether a product with a learned tensor is one of factors: it sums copies (streams) or makes them."""
+        name = self.names.weight_of(operation.parameters)
+        factors, source = self.names.parameters[name], operation.parents[0]
+        before, after = self.flow[source].shape, operation.shape
+        if self._kinds.get(name.rpartition(".")[0]) is not None or before is None or after is None:
+            return False
+        if factors.numel() > 1 and prod(after) == prod(before) * factors.numel():
+            return True
+        return any(
+            prod(shape) == prod(before) and prod(shape) == prod(read) * size
+            for index in range(source + 1)
+            if self.flow[index].name in COPYING
+            and self.flow.depends(source, index)
+            and len(self.flow[index].parents) == 1
+            if (shape := self.flow[index].shape) and (read := self.flow[self.flow[index].parents[0]].shape)
+            for size in factors.shape
+            if size > 1
+        )
 
     def _weight_owner(self, operation: Operation) -> str:
         """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""

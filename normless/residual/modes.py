@@ -11,8 +11,9 @@ from torch import nn
 from normless.arguments import on_device_of
 from normless.errors import UnresolvedStructureError
 from normless.lifting import followed, in_mode, running
-from normless.residual.blocks import ResidualBlock, ResidualMap, Unresolved
+from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
+from normless.residual.network import ResidualMap
 from normless.residual.trace import traced_map
 
 

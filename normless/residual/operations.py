@@ -45,6 +45,8 @@ POOLING = {
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "max_pool2d_with_indices", "fft_fft2",
     "fft_fft", "fft_rfft2", "fft_rfftn", "mean", "cumsum", "softmax", "scaled_dot_product_attention",
 }  # fmt: skip
+# They make several of one activation.
+COPYING = {"expand", "repeat", "repeat_interleave", "stack", "cat", "tile"}
 SOFTMAX = {"softmax", "_softmax"}
 ATTENTION = {"scaled_dot_product_attention"}
 _DROPOUT = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}

@@ -5,14 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Unresolved
+from normless.residual.blocks import Layer, ResidualBlock, Unresolved
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.network import ResidualMap
 from normless.residual.operations import leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
 
 # They add and multiply at once, so that no operation holds the branch's output by itself.
-_FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "lerp", "addmv"}
+_FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
 _VIEWS = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
 
@@ -134,7 +135,8 @@ def _is_fused_sum(finder: SumFinder, index: int, operation: Operation) -> bool:
 
 def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
     flow = finder.flow
-    written = operation.arguments[0] if operation.in_place and len(operation.parents) > 1 else None
+    is_write = operation.in_place and operation.floating and len(operation.parents) > 1
+    written = operation.arguments[0] if is_write else None
     if not isinstance(written, Operand) or flow[written.index].name not in _VIEWS:
         return False
     bases = flow[written.index].parents[:1]

@@ -130,7 +130,7 @@ class _Reader:
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
         parameters = tuple(dict.fromkeys(name for source in fixed for name in source.parameters))
         if not parents:
-            numbers = [one for one in node.args if name == "add" and isinstance(one, (int, float))]
+            numbers = [one for one in node.args if name in {"add", "rsub"} and isinstance(one, (int, float))]
             self.fixed[node] = Fixed(
                 parameters=parameters,
                 buffers=tuple(dict.fromkeys(name for source in fixed for name in source.buffers)),

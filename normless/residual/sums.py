@@ -10,6 +10,7 @@ Layers may only compute a factor for a branch: squeeze-excite, an attention's qu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from normless.residual.blocks import Kind
 from normless.residual.graph import Dataflow, Operand, Operation
@@ -22,12 +23,14 @@ from normless.residual.operations import (
     POOLING,
     RECURRENT,
     SOFTMAX,
+    is_factor,
     leaves_unchanged,
     stacked,
 )
 
-_ADDS = {"add", "sub", "rsub"}
+_ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
+_PRODUCTS = {"matmul", "bmm", "einsum"}
 # "linear" mixes the heads of an attention (talking heads).
 _AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
 # What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
@@ -36,12 +39,16 @@ _LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fil
 
 @dataclass(frozen=True)
 class Sum:
-    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches."""
+    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches.
+
+    `interpolates` says that it is x + c·(f(x) − x), where a branch f(x) of zeros leaves (1 − c)·x.
+    """
 
     at: int
     fork: int
     skip: int
     branches: tuple[int, ...]
+    interpolates: bool = False
 
 
 class SumFinder:
@@ -82,6 +89,11 @@ class SumFinder:
         joined = set(terms) - set(parts)
         # (x + f(x)) + (x + g(x)) stays a sum of two.
         whole = self._residual(at, parts) if joined and len({*parts}) == len(parts) else None
+        if at in self.parallel:
+            # All of it is one layer, and so are the sums in it.
+            self.parallel |= joined
+            self.sums = {one: total for one, total in self.sums.items() if one not in joined}
+            return
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
             for term in joined:
                 self.sums.pop(term, None)
@@ -122,10 +134,17 @@ class SumFinder:
         if not candidates:
             return None
         paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
-        skip, fork = min(candidates, key=lambda one: (self.chain(paths[one]), len(paths[one])))
+        skip, fork = min(
+            candidates, key=lambda one: (self.chain(paths[one]), self.layers.taps(paths[one]), len(paths[one]))
+        )
         branches = list(terms)
         branches.remove(skip)
-        candidate = Sum(at, fork, skip, tuple(branches))
+        interpolates = self._interpolates(at, skip, branches)
+        before = self.flow.dominators[at]
+        if interpolates and before is not None and not self.layers.has_weight(self.flow.between(fork, at)):
+            # The skip path is read for the difference, and what it comes from for the rest of the branch.
+            fork = before
+        candidate = Sum(at, fork, skip, tuple(branches), interpolates)
         return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
@@ -163,10 +182,32 @@ class SumFinder:
             return []
 
         def skips(path: list[int]) -> bool:
-            joins = {self.flow[index].name for index in path if len(self.layers.inputs(index)) > 1}
+            several = (at for at in path if len(self.layers.inputs(at)) > 1 and len(passed_on(self.layers, at)) > 1)
+            joins = {self.flow[at].name for at in several}
             return joins <= _SKIP_JOINS and self.sums.keys().isdisjoint(path)
 
-        return [(term, fork) for term, path in paths.items() if skips(path)]
+        mains = {term: sorted(main_path(self.layers, path, term)) for term, path in paths.items()}
+        return [(term, fork) for term, path in mains.items() if skips(path)]
+
+    def _interpolates(self, at: int, skip: int, branches: list[int]) -> bool:
+        """Whether a sum is torch.lerp(x, f(x), c), or x + c·(f(x) − x) or (1 − c)·x + c·f(x) written out."""
+
+        def passes(index: int) -> bool:
+            step, kind = self.flow[index], self.layers.kind(index)
+            return len(step.parents) == 1 and (kind == "scale" or leaves_unchanged(step) or is_factor(step))
+
+        def factors(index: int) -> set[str]:
+            end = self.flow.source(index, passes)
+            return {
+                name
+                for one in range(end + 1, index + 1)
+                if self.flow.depends(index, one)
+                for name in self.flow[one].factors
+            }
+
+        ends = (self.flow[self.flow.source(branch, passes)] for branch in branches)
+        is_step = any(end.name == "sub" and skip in end.operands for end in ends)
+        return is_step or self.flow[at].name == "lerp" or any(factors(skip) & factors(branch) for branch in branches)
 
     def _is_residual(self, candidate: Sum) -> bool:
         skip = self.flow.between(candidate.fork, candidate.skip)
@@ -223,13 +264,20 @@ class SumFinder:
             return True
         if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
             return False
+        bare = len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip)
+        if bare and self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
+            # Parts of one kernel are all normalized or none; a shortcut beside a normalized branch is a skip path.
+            return False
         weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
-        normalized = any(self.flow[index].name in BATCH_NORM for path in every for index in path)
+        normalized = any(map(self._is_normalized, every))
         if all(leaves_unchanged(self.flow[index]) for index in skip):
             # Parts of one kernel; without norms x + W x is the simplest residual block.
             return convolutions >= 2 and normalized
         return weights >= 2 or (weights >= 1 and normalized)
+
+    def _is_normalized(self, path: list[int]) -> bool:
+        return any(self.flow[index].name in BATCH_NORM for index in path)
 
     def _is_linear(self, path: list[int], names: set[str]) -> bool:
         """Whether a path has weight layers, sums of linear layers and operations of these names, and nothing else."""
@@ -297,9 +345,10 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     operation = flow[index]
     if operation.name in ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
-    if operation.name in {"matmul", "bmm", "einsum", "mul"} and len(operation.parents) == 2:
+    if operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2:
         for factor, value in (operation.parents, operation.parents[::-1]):
-            if _gates(layers, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor):
+            is_softmax = operation.name != "mul" and _comes_from_softmax(flow, factor)
+            if is_softmax or _gates(layers, value, factor) or _spans_streams(flow, operation, value, factor):
                 return (value,)
     return operation.parents
 
@@ -310,6 +359,16 @@ def _gates(layers: Layers, value: int, factor: int) -> bool:
     value = flow.source(value, lambda at: leaves_unchanged(flow[at]))
     before = (index for index in range(value + 1) if flow.depends(value, index))
     return layers.has_weight(flow.between(value, factor)) and layers.has_weight(before)
+
+
+def _spans_streams(flow: Dataflow, operation: Operation, value: int, factor: int) -> bool:
+    """Whether a factor has no channels of its own: it says how much of a value goes into each of several streams."""
+    shape, of_value, of_factor = operation.shape, flow[value].shape, flow[factor].shape
+    if not shape or not of_value or not of_factor or of_value[-1] != shape[-1] or of_factor[-1] == shape[-1]:
+        return False
+    if operation.name == "mul":
+        return of_factor[-1] == 1 and prod(shape) > prod(of_value)
+    return prod(shape) == prod(of_value) * of_factor[-1] == prod(of_factor) * of_value[-1]
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from normless.residual.blocks import Layer, ResidualBlock, ResidualMap, Role
+    from normless.residual.blocks import Layer, ResidualBlock, Role
+    from normless.residual.network import ResidualMap
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200

@@ -11,10 +11,11 @@ from typing import Any
 from torch import nn
 
 from normless.nn import ResidualSum
-from normless.residual.blocks import Head, Layer, ResidualBlock, ResidualMap, Site
+from normless.residual.blocks import Head, Layer, ResidualBlock, Site
 from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.network import ResidualMap
 from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import Outside, find_unresolved
@@ -54,7 +55,7 @@ class _Tracer:
         # By module, the additions of each of its runs, which export numbers for every name of the module.
         self.additions: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
         for index, operation in enumerate(self.flow.operations):
-            if operation.name == "add" and len(operation.parents) == 2:
+            if operation.name in {"add", "lerp"} and len({*operation.operands}) == 2:
                 runs = self.additions[layers.names.canonical(operation.module)]
                 runs[operation.module, operation.call].append(index)
 
@@ -133,22 +134,23 @@ class _Tracer:
             branch_layers=layers,
             skip_layers=self._layers_on(block.skip),
             identity_skip=all(leaves_unchanged(self.flow[index]) for index in block.skip),
-            ends_in_layer=len(branches) == 1 and self._ends_in_layer(block.sum.branches[0], layers),
+            ends_in_layer=len(branches) == 1 and self._ends_in_layer(block.sum, layers),
             sum=self._sum_module(block.sum.at),
             parallel=tuple(branches) if len(branches) > 1 else (),
             inner=tuple(self._block(inner, names) for inner in block.inner),
             chain=max(self.finder.chain(path, block.main) for path in block.branches),
             sites=self._sites(block.sum),
-            ends=tuple(map(self._linear_end, block.sum.branches, block.branches)),
+            ends=tuple(self._linear_end(block.sum, number, path) for number, path in enumerate(block.branches)),
             last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
             factor=min(map(self._constant, block.sum.branches, block.branches), key=abs),
             levels=(self._levels[block.sum.at],),
+            interpolates=block.sum.interpolates,
             is_global=any(
                 self.flow.depends(later.sum.fork, earlier.sum.at) for earlier, later in pairwise(block.inner)
             ),
         )
 
-    def _linear_end(self, end: int, path: list[int]) -> Layer | None:
+    def _linear_end(self, total: Sum, number: int, path: list[int]) -> Layer | None:
         """The last layer of a branch where only factors and changes of layout lie between it and the sum."""
 
         def passes(at: int) -> bool:
@@ -157,8 +159,8 @@ class _Tracer:
                 kind = "scale" if leaves_unchanged(step) or is_factor(step) or self._sum_module(at) else None
             return at in path and kind in ("scale", "dropout") and len(step.parents) == 1
 
-        end = self.flow.source(end, passes)
-        run = self.layers.owner.get(end) if end in path else None
+        end = self.flow.source(total.branches[number], passes)
+        run = self.layers.owner.get(end) if end in path and not total.interpolates else None
         return run.layer if run is not None and run.layer.kind not in ("scale", "dropout") else None
 
     def _constant(self, end: int, path: list[int]) -> float:
@@ -201,7 +203,8 @@ class _Tracer:
             terms = operation.operands
             others = [term for term in terms if term not in total.branches]
             ahead = [total.skip] if total.skip in others else others
-            if operation.name != "add" or len(terms) != 2 or len(ahead) != 1 or self._sum_module(at) is not None:
+            one_ahead = len(terms) == 2 and len(ahead) == 1
+            if operation.name not in {"add", "lerp"} or not one_ahead or self._sum_module(at) is not None:
                 return ()
             onward = terms.index(ahead[0])
             path, run = self.layers.names.canonical(operation.module), (operation.module, operation.call)
@@ -210,9 +213,12 @@ class _Tracer:
             at = terms[onward]
         return tuple(reversed(sites))
 
-    def _ends_in_layer(self, end: int, layers: tuple[Layer, ...]) -> bool:
+    def _ends_in_layer(self, total: Sum, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
+        end = total.branches[0]
         run = self.layers.owner.get(self.flow.source(end, lambda at: self._sum_module(at) is not None))
+        if total.interpolates:
+            return False
         last = [layer for layer in layers if layer.path != self._sum_module(end)][-1:]
         return run is not None and run.layer in last and run.layer.kind in ("weight", "norm", "activation")
 
@@ -226,7 +232,8 @@ class _Tracer:
     def _names(self, outer: list[_Block]) -> dict[int, str]:
         """The module around each sum and its branch; several blocks in one are `layer.0#1`, …, outermost first."""
         blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
-        modules = [self._module_of(block) for block in blocks]
+        # One module under several names is one.
+        modules = [self.layers.names.canonical(self._module_of(block)) for block in blocks]
         outermost = Counter(modules[: len(outer)])
         total, seen = Counter(modules), Counter[str]()
         names: dict[int, str] = {}

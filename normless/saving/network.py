@@ -19,7 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from normless.arguments import CARRIED, arguments_of, device_of, on_device_of
-from normless.conversion import MARK, convert, copied, scheme_of
+from normless.conversion import MARK, convert, scheme_of
+from normless.copying import copied
 from normless.digests import digest_of
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN

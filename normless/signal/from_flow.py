@@ -108,6 +108,10 @@ class _Reader:
             last = operation.operands[-1]
             factor = next((float(one) for one in _plain(operation) if isinstance(one, (int, float))), 1.0)
             factor = -factor if operation.name == "sub" else factor
+        weight = next((one for one in operation.arguments[2:] if isinstance(one, (int, float))), None)
+        if operation.name == "lerp" and weight is not None:
+            last, factor = operation.operands[-1], float(weight)
+            return Step("sum", terms, shares=tuple(factor if term == last else 1 - factor for term in terms))
         return Step("sum", terms, shares=tuple(factor if term == last else 1.0 for term in terms))
 
     def _named(self, operation: Operation) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, pi, sqrt
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.special import ndtr, ndtri
 
+from normless.copying import copied
 from normless.errors import MissingValuesError
 
 Values = NDArray[np.float64]
@@ -48,7 +48,7 @@ def in_double(activation: nn.Module | Function, device: torch.device | str = "cp
     if any(parameter.is_meta for parameter in activation.parameters()):
         raise MissingValuesError(f"The parameters of this {type(activation).__name__} have no values.")
     # `forward` runs no hooks: those are for real activations.
-    function: Function = deepcopy(activation).to(device, torch.float64).eval().forward
+    function: Function = copied(activation).to(device, torch.float64).eval().forward
     return lambda x: function(x.clone())
 
 

@@ -194,3 +194,24 @@ def test_a_weight_that_two_branches_share_is_scaled_once() -> None:
     assert net.blocks[1].branch.linear2.weight is net.blocks[0].branch.linear2.weight
     expected = model.blocks[0].branch.linear2.weight * 4**-0.5
     torch.testing.assert_close(net.blocks[0].branch.linear2.weight.detach(), expected.detach())
+
+
+class ScaledBlock(nn.Module):
+    """x + γ · f(x), γ a parameter of the block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.layer = nn.LayerNorm(8), nn.Linear(8, 8)
+        self.gamma, self.gain = nn.Parameter(torch.full((8,), 1e-3)), nn.Parameter(torch.ones(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.gain * self.gamma.mul(self.layer(self.norm(x)))
+
+
+def test_without_branches_no_parameter_is_left_that_gets_no_gradient() -> None:
+    """Distributed training waits for the gradient of every parameter."""
+    model, x = nn.Sequential(nn.Linear(8, 8), ScaledBlock(), ScaledBlock(), nn.Linear(8, 3)), torch.randn(4, 8)
+    net = nl.convert(model, "remove_branches", x)
+    net(x).sum().backward()
+    assert all(one.grad is not None for one in net.parameters())
+    assert {name for name, _ in net.named_parameters()} == {"0.weight", "0.bias", "3.weight", "3.bias"}

@@ -41,6 +41,43 @@ def test_parallel_convolutions_are_one_layer(name: str, training: bool) -> None:
     assert found.blocks == ()
 
 
+PROJECTING: dict[str, Callable[[Parallel, Tensor], Tensor]] = {
+    "bare shortcut": lambda net, x: net.norm1(net.wide(x)) + net.point(x),
+    "bare shortcut first": lambda net, x: torch.relu(net.point(x) + net.norm1(net.wide(x))),
+    "bare shortcut in place": lambda net, x: net.norm1(net.wide(x)).add_(net.point(x)),
+    "pooled shortcut": lambda net, x: (
+        net.norm1(net.wide(x)) + net.norm2(net.point(nn.functional.max_pool2d(x, 3, 1, 1)))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROJECTING)
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_a_shortcut_beside_one_normalized_convolution_is_the_skip_path(name: str, training: bool) -> None:
+    """The wider kernel is the branch, also where its path has fewer operations, as in a cell of PNASNet."""
+    found = residual_map(Parallel(PROJECTING[name]).train(training), torch.randn(2, 4, 6, 6))
+    (block,) = found.blocks
+    assert (block.branch, block.skip) == (("wide",), ("point",))
+    assert found.unresolved == tuple(one for one in found.unresolved if one.path.startswith("norm"))
+
+
+def test_a_projecting_block_between_blocks_with_identity_skip_paths() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
+            self.norm = nn.BatchNorm2d(4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = x + self.b(torch.relu(self.norm(self.a(x))))
+            return y
+
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), Block(), Parallel(PROJECTING["bare shortcut"]), Block())
+    found = residual_map(model, torch.randn(2, 4, 6, 6))
+    assert [block.name for block in found.blocks] == ["1", "2", "3"]
+    assert found.norms["2.norm1"] == "last"
+
+
 class Encoder(nn.Module):
     """A stem and two blocks in one forward pass; hidden layers go to the output as well, as in a WaveNet."""
 

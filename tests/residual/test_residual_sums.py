@@ -206,6 +206,7 @@ PROJECTING: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], tuple[tuple[
     "in place": (added_in_place, TWO_BRANCHES),
     "by sum": (lambda net, x: sum([net.short(x), net.branch(x)]), TWO_BRANCHES),  # type: ignore[arg-type,return-value]
     "stacked": (lambda net, x: torch.stack([net.short(x), net.branch(x)]).sum(0), TWO_BRANCHES),
+    "lerp": (lambda net, x: torch.lerp(net.short(x), net.branch(x), 0.5), TWO_BRANCHES),
     "subtracted": (lambda net, x: torch.rsub(net.branch(x), net.short(x)), TWO_BRANCHES),
     "of a concatenation": (
         lambda net, x: net.short(x) + net.b(torch.relu(torch.cat([net.left(x), net.right(x)], 1))),
@@ -231,7 +232,6 @@ UNRESOLVED: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], str]] = {
         lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)),
         "none is a skip path",
     ),
-    "lerp": (lambda net, x: torch.lerp(net.short(x), net.branch(x), 0.5), "lerp adds and multiplies at once"),
     "addcmul": (
         lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)),
         "addcmul adds and multiplies at once",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from normless.bench.census.operators import count_operators
-from normless.conversion import copied
+from normless.copying import copied
 from normless.residual import ResidualBlock, ResidualMap
 
 

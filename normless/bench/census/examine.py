@@ -20,7 +20,7 @@ import normless as nl
 from normless.bench.census import checks, stated
 from normless.bench.census.checks import Given
 from normless.bench.census.networks import Network
-from normless.conversion import copied
+from normless.copying import copied
 from normless.errors import NormlessError
 from normless.residual import ResidualMap
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.arguments import applied, forward_arguments, require_network
+from normless.copying import copied
 from normless.errors import MissingValuesError
 from normless.lifting import unfused
 from normless.probes.dependence import influence
@@ -110,20 +110,20 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     kernels = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
     # The fused encoder layer hides its modules.
     with unfused(), torch.no_grad(), preserve_random_state(model), kernels:
-        copied = _without_zeros(model)
+        network = _without_zeros(model)
         changes: Changes = {}
         # 2⌈log₂ B⌉ groups, of which for all i ≠ j one contains i and not j.
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
             group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
-        how, state = _traced(copied, arguments, changes, batch)
+        how, state = _traced(network, arguments, changes, batch)
         if _FAINTLY in how.values():
             arguments, changes = map_tensors(
                 lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, (arguments, changes)
             )
             # Forward code may raise anything in an unexpected precision.
             with suppress(Exception):
-                how, state = _traced(copied.double(), arguments, changes, batch, _ROUNDING)
+                how, state = _traced(network.double(), arguments, changes, batch, _ROUNDING)
     modules = tuple(MixingModule(path, _reason(model.get_submodule(path), text)) for path, text in how.items())
     owners = dict.fromkeys(name.rpartition(".")[0] for name, _ in model.named_buffers() if name in state)
     return ExampleMixing(modules, tuple(owners))
@@ -204,7 +204,7 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
 
 def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
     """The output of a copy of a network on clones of its arguments, from a fixed random state, and the copy."""
-    fresh = deepcopy(model)
+    fresh = copied(model)
     if hook is not None:
         influence.hook_calls(fresh, hook)
     positional, named = map_tensors(Tensor.clone, arguments)
@@ -258,9 +258,9 @@ def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Argumen
 
 def _without_zeros(model: nn.Module) -> nn.Module:
     """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
-    copied = deepcopy(model)
+    network = copied(model)
     torch.manual_seed(_SEED)
-    for parameter in copied.parameters():
+    for parameter in network.parameters():
         if parameter.requires_grad:
             parameter.copy_(torch.where(parameter == 0, 0.1 * torch.randn_like(parameter), parameter))
-    return copied
+    return network

@@ -1,0 +1,171 @@
+"""Conversions of a part of a network: `only=` names modules or blocks, and the rest stays as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.conversion import scheme_of
+from normless.errors import UnsupportedEditError
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
+        self.norm1, self.norm2 = (nn.BatchNorm2d(4) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
+
+
+class Trunk(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+        self.blocks = nn.Sequential(*(Block() for _ in range(3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))
+        return y
+
+
+class TwoTowers(nn.Module):
+    """Two trunks of one kind and a head with a norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.norm, self.head = Trunk(), Trunk(), nn.LayerNorm(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        z: Tensor = self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
+        return z
+
+
+class Siamese(nn.Module):
+    """One trunk for both inputs, and blocks after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = Trunk(), nn.Linear(8, 3)
+        self.mix = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
+        self.out = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        h = torch.cat([self.trunk(x), self.trunk(y)], 1)
+        for mix, out in zip(self.mix, self.out, strict=True):
+            h = h + out(mix(h))
+        z: Tensor = self.head(h)
+        return z
+
+
+def networks() -> tuple[TwoTowers, Siamese, tuple[Tensor, Tensor]]:
+    torch.manual_seed(0)
+    return TwoTowers(), Siamese(), (torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6))
+
+
+def norms(net: nn.Module) -> set[str]:
+    kinds = (nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+    return {path for path, one in net.named_modules() if isinstance(one, kinds)}
+
+
+@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "rezero", "sqrt2", "layer_scale", "nf_resnet"])
+@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+def test_the_rest_stays_as_it_is(scheme: str, mode: bool) -> None:
+    model, _, inputs = networks()
+    model.train(mode)
+    net = nl.convert(model, scheme, *inputs, only="left")
+    states = (model.state_dict(), net.state_dict())
+    of_rest = [{name: one for name, one in state.items() if not name.startswith("left.")} for state in states]
+    assert of_rest[0].keys() == of_rest[1].keys()
+    assert all(torch.equal(one, of_rest[1][name]) for name, one in of_rest[0].items())
+    if scheme != "layer_scale":
+        assert norms(net) == {path for path in norms(model) if not path.startswith("left.")}
+    changed = {change.path for change in nl.plan(model, scheme, *inputs, only="left") if change.path}
+    assert changed
+    assert all(path.startswith(("left.", "left:")) for path in changed)
+    torch.testing.assert_close(net.right(inputs[1]), model.right(inputs[1]))
+    assert (nl.residual_map(net).depth, nl.residual_map(model, *inputs).depth) == (6, 6)
+
+
+def test_l_counts_the_blocks_that_are_converted() -> None:
+    model, _, inputs = networks()
+    for only, expected in ((("left",), 3), (("left.blocks.0", "right.blocks"), 4), (("",), 6)):
+        net = nl.convert(model, "skipinit(alpha=1/sqrt(L))", *inputs, only=only)
+        values = [one.item() for path, one in net.named_parameters() if path.endswith("multiplier")]
+        assert values == pytest.approx([expected**-0.5] * expected)
+
+
+def test_layers_of_a_block_that_is_not_converted_as_a_whole() -> None:
+    model, _, inputs = networks()
+    net = nl.convert(model, "group_norm(groups=2)", *inputs, only=["left.blocks.1.norm1", "right.norm"])
+    groups = {path for path, one in net.named_modules() if isinstance(one, nn.GroupNorm)}
+    assert groups == {"left.blocks.1.norm1", "right.norm"}
+    with pytest.raises(UnsupportedEditError, match="no residual block"):
+        nl.convert(model, "skipinit", *inputs, only="left.blocks.1.norm1")
+
+
+def test_a_block_by_its_name_in_the_map() -> None:
+    class Both(Block):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.norm1(self.first(x))
+            return x + self.norm2(self.second(F.relu(x)))
+
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), Both()), torch.randn(2, 3, 4, 4)
+    assert [block.name for block in nl.residual_map(model, x).blocks] == ["1#1", "1#2"]
+    assert norms(nl.convert(model, "none", x, only="1#2")) == {"1.norm1"}
+
+
+def test_what_also_runs_outside_is_not_changed_there() -> None:
+    """One ReLU module for all blocks gets its bias in the converted part alone; a shared weight is refused."""
+
+    class Shared(Block):
+        def __init__(self, relu: nn.Module) -> None:
+            super().__init__()
+            self.relu = relu
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = x + self.norm2(self.second(self.relu(self.norm1(self.first(x)))))
+            return y
+
+    relu = nn.ReLU()
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)
+    net: Any = nl.convert(model, "fixup", x, only="1")
+    assert type(net[2].relu) is nn.ReLU
+    assert net[1].first.output_bias is not None
+    h = torch.randn(2, 4, 4, 4)
+    torch.testing.assert_close(net[2](h), model[2](h))
+    model[2].first = model[1].first
+    with pytest.raises(UnsupportedEditError, match=r"1\.first.*several places"):
+        nl.convert(model, "fixup", x, only="1")
+
+
+def test_a_siamese_network_is_converted_without_its_shared_trunk() -> None:
+    _, model, inputs = networks()
+    net = nl.convert(model, "skipinit", *inputs, only=("mix", "out", "#1", "#2"))
+    assert norms(net) == {path for path in norms(model) if path.startswith("trunk.")}
+
+
+def test_it_is_part_of_the_schemes_text_and_comes_back(tmp_path: Path) -> None:
+    model, _, inputs = networks()
+    net = nl.convert(model, "skipinit + ZeroClassifier()", *inputs, only="left")
+    assert nl.scheme(scheme_of(net) or "").only == ("left",)
+    assert nl.scheme("fixup", only="left").only == nl.scheme("fixup(only=('left',))").only == ("left",)
+    assert nl.scheme("fixup(gain=0.5)").within("a", "b.0").text == "fixup(gain=0.5, only=('a', 'b.0'))"
+    nl.save(net.eval(), tmp_path, example_inputs=inputs)
+    loaded = nl.load(tmp_path, model)
+    torch.testing.assert_close(loaded(*inputs), net(*inputs))
+
+
+def test_a_name_of_nothing_is_refused_with_what_was_meant() -> None:
+    model, _, inputs = networks()
+    with pytest.raises(ValueError, match=r"'lefft'.*Did you mean left\?"):
+        nl.convert(model, "fixup", *inputs, only="lefft")
+    with pytest.raises(ValueError, match="qualified names"):
+        nl.scheme("fixup(only=3)")
