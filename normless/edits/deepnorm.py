@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from normless.edits.edit import edit
 from normless.edits.surgery import Surgery
-from normless.edits.tables import embedding_weights
 from normless.edits.transformer import Matrix, StackEdit, matrices
 from normless.residual import ResidualBlock
+from normless.residual.classify import embedding_weights
 
 
 @edit

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from normless.arguments import applied
 from normless.edits.lifted import Lifted
-from normless.edits.tables import embedding_weights
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import Arguments, Place, running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
+from normless.residual.classify import embedding_weights
 from normless.residual.network import is_within
 
 Module = TypeVar("Module", bound=nn.Module)

@@ -105,3 +105,8 @@ def gamma_of(operations: Sequence[Operation]) -> str | None:
     """The vector by which a norm's operations scale its channels, by its qualified name; None without one."""
     scaling = (one for one in reversed(operations) if one.name in NORM | {"mul", "addcmul"})
     return next((name for operation in scaling for name in operation.factors), None)
+
+
+def embedding_weights(model: nn.Module) -> set[int]:
+    """The `id` of every weight of an embedding."""
+    return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}
