@@ -109,8 +109,9 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
 
 
 def _zero(surgery: Surgery, path: str, tied: bool = False) -> None:
-    if ":" in path:
-        known = surgery.map.by_path[path]
+    known = surgery.map.by_path[path]
+    if ":" in path or not isinstance(getattr(surgery.get(path), "weight", None), Tensor):
+        # Forward code uses a parameter by itself.
         tensors: list[object] = [surgery.parameter(name) for name in (known.shifts if tied else known.parameters)]
     else:
         names = ("bias",) if tied else ("weight", "bias")
