@@ -48,7 +48,7 @@ class ScalarBiases(Edit):
     """
 
     def apply(self, surgery: Surgery) -> None:
-        done: set[str] = set()
+        done: set[tuple[str, int]] = set()
         self._sequence(surgery, surgery.map.stem_layers, done)
         for block in surgery.blocks():
             self._sequence(surgery, block.shared_layers, done)
@@ -59,7 +59,7 @@ class ScalarBiases(Edit):
         self._sequence(surgery, surgery.map.head_layers, done)
 
     def _sequence(
-        self, surgery: Surgery, layers: tuple[Layer, ...], done: set[str], owned: tuple[Layer, ...] = ()
+        self, surgery: Surgery, layers: tuple[Layer, ...], done: set[tuple[str, int]], owned: tuple[Layer, ...] = ()
     ) -> None:
         """Biases before the layers of one path but those `done`; `owned` feed this block alone, as its own do."""
         inside = {layer.path for layer in (*owned, *layers)}
@@ -68,9 +68,9 @@ class ScalarBiases(Edit):
             if layer.kind not in ("weight", "activation") or layer == data_reader or not surgery.is_left(layer):
                 continue
             # An attention over two streams is on the branches of two blocks.
-            if layer.path in done or _has(surgery, layer, "input_bias"):
+            if (layer.path, layer.call) in done or _has(surgery, layer, "input_bias"):
                 continue
-            done.add(layer.path)
+            done.add((layer.path, layer.call))
             source = surgery.input_of(layer)
             if source is not None and source.kind == "direction":
                 surgery.record(layer.path, f"no bias before it: {source.path} defines what it reads")
@@ -92,7 +92,7 @@ class ScalarBiases(Edit):
             surgery.add_scalar(layer.path, "input_bias", one_element(0.0))
         surgery.record(layer.path, "scalar bias before it, zero")
 
-    def _skip(self, surgery: Surgery, block: ResidualBlock, done: set[str]) -> None:
+    def _skip(self, surgery: Surgery, block: ResidualBlock, done: set[tuple[str, int]]) -> None:
         """The skip path's first weight layer shares the bias of the branch's first; later ones have their own."""
         # A layer that makes factors for both paths has its bias from the branch.
         own = [layer for layer in block.skip_layers if layer not in block.branch_layers]

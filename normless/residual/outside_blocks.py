@@ -15,6 +15,7 @@ from normless.residual.sums import Sum, SumFinder
 # They add and multiply at once, so that no operation holds the branch's output by itself.
 _FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
 _VIEWS = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
+_SPLITS = {"split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
 _CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
 
 
@@ -140,6 +141,9 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
     if not isinstance(written, Operand) or flow[written.index].name not in _VIEWS:
         return False
     bases = flow[written.index].parents[:1]
+    if flow[written.index].name == "getitem" and not any(flow[base].name in _SPLITS for base in bases):
+        # One of several results, as the values of topk, is no part of another tensor.
+        return False
     return any(reader > written.index for base in bases for reader in flow.consumers[base])
 
 
