@@ -9,7 +9,8 @@ from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.tape import Event, tensors
+from normless.diagnosis.flow import tensors
+from normless.diagnosis.tape import Event
 
 # Over a whole network without residual blocks, this much is no scale that one learning rate suits.
 FACTOR = 1e4

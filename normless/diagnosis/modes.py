@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.diagnosis.tape import tensors
+from normless.diagnosis.flow import tensors
 from normless.probes import mixes_examples, preserve_state
 
 # A running average of a momentum below this has hardly moved after an epoch.
