@@ -101,7 +101,7 @@ class Diagnosis:
         for number, one in enumerate(self.findings, 1):
             parts += ["", *_lines(f"{number}. ", one, why)]
         if self.advice:
-            parts += ["", "advice (it trains without):"]
+            parts += ["", "advice (it trains all the same):"]
             parts += [line for one in self.advice for line in _lines("- ", one, why)]
         for title, asked in (("looked at:", True), ("not looked at:", False)):
             checks = [check for check in self.checks if check.asked is asked]

@@ -63,7 +63,11 @@ class Passed:
 
 @dataclass
 class Examination:
-    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`."""
+    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`.
+
+    Attributes:
+        trials: of the network as it is.
+    """
 
     model: nn.Module
     inputs: Any
@@ -72,6 +76,7 @@ class Examination:
     optimizer: Optimizer | None
     map: ResidualMap | None = None
     unmapped: str = ""
+    trials: list[Any] = field(default_factory=list)
 
     @cached_property
     def passed(self) -> Passed:
@@ -196,21 +201,38 @@ def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
 
 
 def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
-    """The lowest loss of outputs that are the same for all examples, found by descent; NaN where there is none."""
+    """The lowest loss of outputs that are the same for all examples, found by descent; NaN where there is none.
+
+    Of outputs of several positions they are the same for all positions too: one value for each channel, on axis 1 or
+    on the last.
+    """
     if outputs.dim() < 1 or len(outputs) < 2 or not bool(outputs.isfinite().all()):
         return nan
-    with torch.enable_grad():
-        constant = outputs.detach().float().mean(0, keepdim=True).requires_grad_()
-        optimizer = torch.optim.LBFGS([constant], max_iter=30, line_search_fn="strong_wolfe")
-        found: list[float] = []
-
-        def closure() -> Tensor:
-            optimizer.zero_grad()
-            value = loss_at(constant.expand(len(outputs), *constant.shape[1:]).to(outputs.dtype))
-            value.backward()  # type: ignore[no-untyped-call]
-            found.append(float(value.detach()))
-            return value
-
-        with suppress(RuntimeError, ValueError, IndexError):
-            optimizer.step(closure)
+    kept = {1, outputs.dim() - 1} if outputs.dim() > 2 else {1}
+    found: list[float] = []
+    for axis in kept:
+        others = [one for one in range(outputs.dim()) if one != axis]
+        mean = outputs.detach().float().mean(others, keepdim=True)
+        # From nothing, for logits however large; from their mean, for probabilities.
+        for start in (torch.zeros_like(mean), mean):
+            with suppress(RuntimeError, ValueError, IndexError):
+                _descend_to_constant(loss_at, outputs, start, found)
     return min(filter(isfinite, found), default=nan)
+
+
+def _descend_to_constant(
+    loss_at: Callable[[Tensor], Tensor], outputs: Tensor, start: Tensor, found: list[float]
+) -> None:
+    """Append the losses on the way from a constant to the best one nearby."""
+    constant = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = loss_at(constant.expand(outputs.shape).to(outputs.dtype))
+        value.backward()  # type: ignore[no-untyped-call]
+        found.append(float(value.detach()))
+        return found[-1]
+
+    optimizer.step(closure)

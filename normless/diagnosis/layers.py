@@ -42,6 +42,10 @@ def check_layers(e: Examination) -> Steps:
     apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
     apart = [one for one in apart if isfinite(one)]
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
+    grown = max(filter(isfinite, sizes), default=nan)
+    if wrong is not None and not grown > FACTOR * sizes[0]:
+        # Not a signal that grows: what makes such a value is found by itself.
+        return summary
     if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
         return summary

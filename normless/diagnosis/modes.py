@@ -123,7 +123,7 @@ def check_examples(e: Examination) -> Steps:
         return torch.cat([one[1:2], one[1:]]) if has_examples else one
 
     before, after = e.evaluated, e.evaluate(tree_map(replaced, e.inputs))
-    if len(before) != count or before.shape != after.shape:
+    if not before.dim() or len(before) != count or before.shape != after.shape:
         raise NotAsked("the outputs are not by example")
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
