@@ -16,7 +16,7 @@ from normless.arguments import arguments_of, require_network
 from normless.conversion import convert
 from normless.diagnosis import blocks, data, finite, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.examination import Examination
+from normless.diagnosis.examination import Examination, PassError
 from normless.diagnosis.findings import Check, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import NormlessError
@@ -28,7 +28,7 @@ from normless.residual import residual_map as find_residual_map
 OF_PASS = (
     *(finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
     *(outputs.check_last_activation, outputs.check_dependence),
-    *(modes.check_modes, modes.check_norms, modes.check_statistics, modes.check_examples),
+    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
 )
@@ -190,6 +190,11 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
         integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
         # An error after the pass is the loss's own.
         said = str(error.__cause__ or error)
+        if "more than 1 value per channel" in said and isinstance(error, PassError):
+            evidence = {"norms": 1, "message": said.splitlines()[0]}
+            one = finding("refused_single_element", 1.0, (error.place,), evidence)
+            yield Check("norms", "one of them reads a single value", (one,), blocks=True)
+            return
         if "passed" in vars(e) or not integers or "type" not in said:
             raise
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}

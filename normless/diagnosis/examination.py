@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
 from normless.diagnosis.flow import Flow, tensors
-from normless.diagnosis.tape import Event, recorded
+from normless.diagnosis.tape import Event, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -33,6 +33,14 @@ from normless.probes import (
 from normless.residual import ResidualBlock, ResidualMap, Unresolved
 
 
+class PassError(InputsError):
+    """A network does not run on its inputs; `place` is the module that ran."""
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(f"{message} (in {place})" if place else message)
+        self.place = place
+
+
 @dataclass(frozen=True)
 class Passed:
     """A pass through a network in training mode, forward and back.
@@ -44,6 +52,7 @@ class Passed:
         flow: the calls of the network and of the loss.
         loss: NaN if it could not be computed.
         error: that of the loss, which the targets do not fit.
+        moved: names of the buffers that the pass changed.
         gradients: the norm of each parameter's gradient, by name; None if none arrived.
         tables: of the probes `signal`, `backward` and `logits`; without rows of blocks where there is no map.
         missed: blocks that these could not observe.
@@ -56,6 +65,7 @@ class Passed:
     flow: Flow
     loss: float = nan
     error: Exception | None = None
+    moved: frozenset[str] = frozenset()
     gradients: Mapping[str, float | None] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     missed: tuple[Unresolved, ...] = ()
@@ -156,16 +166,17 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     """Run a network forward and back on a batch in training mode; it is left as it was."""
     watchers = make_watchers(("signal", "backward", "logits"))
     setting = Setting(model, mapped or ResidualMap(()), targets)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The tape outside, so that the watchers do not count what it adds.
         with recorded(model, inputs, targets) as tape:
             with attach_hooks(setting, list(watchers.values())):
-                output = compute_output(model, inputs)
+                output = _output(model, inputs, tape)
             logits = logits_of(output)
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow)
+            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, moved=_changed(model, buffers))
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():
@@ -183,6 +194,19 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
     return replace(passed, loss=float(value.detach()), gradients=gradients, tables=tables, missed=tuple(missed))
+
+
+def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
+    """What a network returns; a pass that fails says in which module."""
+    try:
+        return compute_output(model, inputs)
+    except InputsError as error:
+        raise PassError(str(error), tape.failed) from error.__cause__
+
+
+def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
+    now = dict(model.named_buffers())
+    return frozenset(name for name, one in before.items() if name in now and not torch.equal(one, now[name]))
 
 
 def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:

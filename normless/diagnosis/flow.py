@@ -64,6 +64,8 @@ class Call:
         shape: of the first tensor that it made.
         is_trained: whether parameters that train have a part in it.
         is_signal: whether the inputs have a part in it, or random numbers, or what was not seen to be made.
+        is_copied: whether values of which no history is known have a part in it.
+        is_indexed: whether it read integers that are data.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Call:
     shape: tuple[int, ...] = ()
     is_trained: bool = False
     is_signal: bool = False
+    is_copied: bool = False
+    is_indexed: bool = False
 
     @property
     def place(self) -> str:
@@ -118,8 +122,11 @@ class Flow:
         reads = tuple((self.of(one), tuple(one.shape)) for one in read)
         is_trained = any(call is not None and call.is_trained for call, _ in reads)
         is_signal = name.startswith(DRAWN) or any(call is None or call.is_signal for call, _ in reads)
+        is_copied = name in VALUES or any(call is None or call.is_copied for call, _ in reads)
         shape = tuple(made[0].shape) if made else ()
-        call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal)
+        call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal, is_copied)
+        integers = (made for one, (made, _) in zip(read, reads, strict=True) if one.dtype == torch.int64 and one.dim())
+        call.is_indexed = any(one is not None and one.kind != "call" or one is not None and one.is_signal for one in integers)
         self.calls.append(call)
         for one in made:
             self._made[one] = call
@@ -130,12 +137,18 @@ class Tracer(TorchFunctionMode):
     """Follows the dataflow of the passes that a network makes, and of what else runs in it.
 
     A subclass receives every call that makes a tensor in `on_call`.
+
+    Attributes:
+        flow: the calls.
+        running: qualified names of the modules that run, and `loss` in the loss.
+        failed: the module that ran when a call raised an error; empty if none did.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.flow = Flow()
         self.running: list[str] = [""]
+        self.failed = ""
 
     @property
     def in_loss(self) -> bool:
@@ -148,7 +161,11 @@ class Tracer(TorchFunctionMode):
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", name)
         before = self.before_call(name, args, kwargs)
-        result = func(*args, **kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.failed = self.failed or self.running[-1] or "forward"
+            raise
         made = tensors(args[:1] if name == "__setitem__" else result)
         if made:
             call = self.flow.note(name, self.running[-1], tensors((args, kwargs)), made)

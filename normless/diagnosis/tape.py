@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.diagnosis.flow import VALUES, Call, Tracer
+from normless.diagnosis.flow import Call, Tracer
 from normless.diagnosis.flow import tensors as tensors
 
 _KINDS = {
@@ -115,7 +115,7 @@ class Tape(Tracer):
         )
         x, before = read[0], call.reads[0][0]
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
-        has_lost = before is None or before.is_trained or before.name in VALUES
+        has_lost = before is None or before.is_trained or before.is_copied
         detached = is_values and has_lost and not x.requires_grad
         event = Event(kind, call.name, call.path, parameters, recording, detached, tuple(x.shape), y)
         plain = y.detach().double()
