@@ -117,8 +117,8 @@ def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
         return replace(cure, words=words, schemes=())
     first = tried[best]
     words = (
-        f"{cure.words}: {_call(best)}, of which {first.steps} trial steps at rate {first.rate:.3g} take the loss from "
-        f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
+        f"{cure.words}: {_call(best)}, of which {first.steps} trial steps at rate {first.rate:.3g} take the loss "
+        f"from {first.losses[0]:.3g} to {first.losses[-1]:.3g}"
     )
     return Cure(words, _schemes(tuple(losses)), losses)
 

@@ -18,7 +18,9 @@ IGNORED = -100
 # One value for all of this many labels is no chance.
 SEVERAL = 8
 # Functions whose targets are indices of classes, or need no axis of their own.
-_OF_CLASSES = frozenset("cross_entropy nll_loss ctc_loss gather take_along_dim cdist matmul __matmul__ einsum".split())
+_OF_CLASSES = frozenset(
+    ["cross_entropy", "nll_loss", "ctc_loss", "gather", "take_along_dim", "cdist", "matmul", "__matmul__", "einsum"]
+)
 Shape = tuple[int, ...]
 
 
@@ -65,7 +67,9 @@ def check_targets(e: Examination) -> Steps:
     """Look for targets that the loss refuses."""
     error, targets = e.passed.error, e.targets
     if error is not None and targets is None:
-        raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).") from error
+        raise ValueError(
+            "Gradients of a loss are measured, so targets are needed: pass (inputs, targets)."
+        ) from error
     if error is not None and not isinstance(targets, Tensor):
         raise InputsError(f"The loss does not take targets that are a {type(targets).__name__}: {error}") from error
     if error is not None:
@@ -90,8 +94,8 @@ def check_values(e: Examination) -> Steps:
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
     if is_constant and pairs is None and targets.dim():
-        evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
-        yield finding("one_label", 0.98, (), evidence)
+        same = {"label": float(values.flatten()[0]), "labels": values.numel()}
+        yield finding("one_label", 0.98, (), same)
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
 
 
@@ -114,19 +118,20 @@ def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:
         sides = [(name, shape) for read, shape in call.reads if (name := side(read))]
         outputs = next((shape for name, shape in sides if name == "outputs"), None)
         targets = next((shape for name, shape in sides if name == "targets"), None)
-        if outputs is not None and targets is not None and call.name not in _OF_CLASSES:
-            if len(outputs) != len(targets) and _pairs(outputs, targets):
-                return call, outputs, targets
+        if outputs and targets and call.name not in _OF_CLASSES and _are_pairs(outputs, targets):
+            return call, outputs, targets
         kept = [name for name, shape in sides if shape == call.shape]
         if kept:
             own[call] = "outputs" if "outputs" in kept else "targets"
     return None
 
 
-def _pairs(one: Shape, other: Shape) -> bool:
-    """Whether two shapes broadcast to one with more elements than either."""
+def _are_pairs(one: Shape, other: Shape) -> bool:
+    """Whether two shapes of different numbers of axes broadcast to one with more elements than either."""
+    if len(one) == len(other):
+        return False
     try:
-        count = prod(torch.broadcast_shapes(one, other))
+        count = prod(torch.broadcast_shapes(one, other))  # type: ignore[no-untyped-call]
     except RuntimeError:
         return False
     return count > max(prod(one), prod(other))

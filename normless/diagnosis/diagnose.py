@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of, require_network
 from normless.conversion import convert
-from normless.diagnosis import blocks, data, finite, layers, modes, optimizer, outputs, reach, trial
+from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import Examination, PassError
-from normless.diagnosis.findings import Check, Finding, finding
+from normless.diagnosis.findings import Check, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import NormlessError
 from normless.probes import Loss, own_loss, split_batch
@@ -31,6 +31,7 @@ OF_PASS = (
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
+    *(construction.check_calls, construction.check_initial_scale),
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110
@@ -191,7 +192,7 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
         # An error after the pass is the loss's own.
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
-            evidence = {"norms": 1, "message": said.splitlines()[0]}
+            evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
             one = finding("refused_single_element", 1.0, (error.place,), evidence)
             yield Check("norms", "one of them reads a single value", (one,), blocks=True)
             return

@@ -52,6 +52,7 @@ class Passed:
         flow: the calls of the network and of the loss.
         loss: NaN if it could not be computed.
         error: that of the loss, which the targets do not fit.
+        entered: qualified names of the modules that ran.
         moved: names of the buffers that the pass changed.
         gradients: the norm of each parameter's gradient, by name; None if none arrived.
         tables: of the probes `signal`, `backward` and `logits`; without rows of blocks where there is no map.
@@ -65,6 +66,7 @@ class Passed:
     flow: Flow
     loss: float = nan
     error: Exception | None = None
+    entered: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     gradients: Mapping[str, float | None] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -176,7 +178,8 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             logits = logits_of(output)
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, moved=_changed(model, buffers))
+            moved, entered = _changed(model, buffers), frozenset(tape.entered)
+            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():
@@ -259,4 +262,4 @@ def _descend_to_constant(
         found.append(float(value.detach()))
         return found[-1]
 
-    optimizer.step(closure)
+    optimizer.step(closure)  # type: ignore[no-untyped-call]

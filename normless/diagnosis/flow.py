@@ -21,9 +21,49 @@ from normless.lifting import followed
 
 # Calls that keep values: another shape, type or device, or a part of them.
 MOVES = frozenset(
-    "view reshape flatten unflatten squeeze unsqueeze transpose permute movedim swapaxes contiguous clone to float double "
-    "half bfloat16 type cpu cuda expand expand_as view_as reshape_as narrow select chunk split unbind tensor_split "
-    "__getitem__ index_select gather detach identity dropout ravel type_as swapdims cat stack".split()
+    [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "movedim",
+        "swapaxes",
+        "contiguous",
+        "clone",
+        "to",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "type",
+        "cpu",
+        "cuda",
+        "expand",
+        "expand_as",
+        "view_as",
+        "reshape_as",
+        "narrow",
+        "select",
+        "chunk",
+        "split",
+        "unbind",
+        "tensor_split",
+        "__getitem__",
+        "index_select",
+        "gather",
+        "detach",
+        "identity",
+        "dropout",
+        "ravel",
+        "type_as",
+        "swapdims",
+        "cat",
+        "stack",
+    ]
 )
 # Calls that draw random numbers.
 DRAWN = ("rand", "normal", "bernoulli")
@@ -114,7 +154,7 @@ class Flow:
 
     def of(self, tensor: Tensor) -> Call | None:
         """What made a tensor."""
-        found: Call | None = self._made.get(tensor)
+        found: Call | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
         return found
 
     def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> Call:
@@ -125,8 +165,12 @@ class Flow:
         is_copied = name in VALUES or any(call is None or call.is_copied for call, _ in reads)
         shape = tuple(made[0].shape) if made else ()
         call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal, is_copied)
-        integers = (made for one, (made, _) in zip(read, reads, strict=True) if one.dtype == torch.int64 and one.dim())
-        call.is_indexed = any(one is not None and one.kind != "call" or one is not None and one.is_signal for one in integers)
+        integers = (
+            made for one, (made, _) in zip(read, reads, strict=True) if one.dtype == torch.int64 and one.dim()
+        )
+        call.is_indexed = any(
+            (one is not None and one.kind != "call") or (one is not None and one.is_signal) for one in integers
+        )
         self.calls.append(call)
         for one in made:
             self._made[one] = call
@@ -141,6 +185,7 @@ class Tracer(TorchFunctionMode):
     Attributes:
         flow: the calls.
         running: qualified names of the modules that run, and `loss` in the loss.
+        entered: qualified names of the modules that ran.
         failed: the module that ran when a call raised an error; empty if none did.
     """
 
@@ -149,6 +194,7 @@ class Tracer(TorchFunctionMode):
         self.flow = Flow()
         self.running: list[str] = [""]
         self.failed = ""
+        self.entered: set[str] = set()
 
     @property
     def in_loss(self) -> bool:
@@ -177,7 +223,9 @@ class Tracer(TorchFunctionMode):
         """What `on_call` gets of a call that has not been made yet."""
         return torch.is_grad_enabled()
 
-    def on_call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any) -> None:
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
         """Receive a call with what it was given and made; no gradients are recorded."""
 
     @contextmanager
@@ -202,6 +250,7 @@ class Tracer(TorchFunctionMode):
 
         def enter(path: str, *_: Any) -> None:
             self.running.append(path)
+            self.entered.add(path)
 
         def leave(*_: Any) -> None:
             self.running.pop()

@@ -27,10 +27,39 @@ APART, SEEN = 1.0, 3.0
 TIMES, SHARE = 2.0, 0.25
 # How nodes of a graph read each other.
 GATHERS = frozenset(
-    "index_select __getitem__ gather take_along_dim index_add index_add_ scatter_add scatter_add_ scatter_reduce "
-    "scatter_reduce_ scatter scatter_ index_reduce index_reduce_".split()
+    [
+        "index_select",
+        "__getitem__",
+        "gather",
+        "take_along_dim",
+        "index_add",
+        "index_add_",
+        "scatter_add",
+        "scatter_add_",
+        "scatter_reduce",
+        "scatter_reduce_",
+        "scatter",
+        "scatter_",
+        "index_reduce",
+        "index_reduce_",
+    ]
 )
-PRODUCTS = frozenset("matmul __matmul__ mm bmm einsum linear spmm smm addmm _sparse_mm sparse_mm __rmatmul__".split())
+PRODUCTS = frozenset(
+    [
+        "matmul",
+        "__matmul__",
+        "mm",
+        "bmm",
+        "einsum",
+        "linear",
+        "spmm",
+        "smm",
+        "addmm",
+        "_sparse_mm",
+        "sparse_mm",
+        "__rmatmul__",
+    ]
+)
 # From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
@@ -207,7 +236,7 @@ def _mixing(e: Examination, count: int) -> list[str] | None:
 
 
 def _is_graph(flow: Flow, mixing: list[str] | None, count: int) -> bool:
-    """Whether examples are nodes: they are gathered and added by indices that are data, or by a matrix of all pairs."""
+    """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs."""
     places = [
         call.path
         for call in flow.calls
@@ -219,4 +248,6 @@ def _is_graph(flow: Flow, mixing: list[str] | None, count: int) -> bool:
 
 def _by_pairs(call: Call, count: int) -> bool:
     """Whether a product is with a matrix (examples, examples) in which no parameter has a part."""
-    return any(shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads)
+    return any(
+        shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads
+    )

@@ -56,7 +56,9 @@ class Search(Tracer):
         in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
         return _values(tensors((args, kwargs))) if in_place else None
 
-    def on_call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any) -> None:
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
         """Look at the values, and keep the nodes of the backward pass."""
         self.read[call] = before or _values(tensors((args, kwargs)))
         self.made[call] = _values(made)
@@ -89,14 +91,17 @@ class Search(Tracer):
         found: list[Call] = []
         seen: set[Any] = set()
 
-        def passed(call: Call, gradients_in: tuple[Tensor | None, ...], gradients_out: tuple[Tensor | None, ...]) -> None:
+        def passed(
+            call: Call, gradients_in: tuple[Tensor | None, ...], gradients_out: tuple[Tensor | None, ...]
+        ) -> None:
             if not found and _is_finite(gradients_out) and not _is_finite(gradients_in):
                 found.append(call)
 
-        handles = []
-        for call, nodes in self.nodes.items():
-            for node in _new_nodes(nodes, seen):
-                handles.append(node.register_hook(partial(passed, call)))
+        handles = [
+            node.register_hook(partial(passed, call))
+            for call, nodes in self.nodes.items()
+            for node in _new_nodes(nodes, seen)
+        ]
         value.backward()  # type: ignore[no-untyped-call]
         for handle in handles:
             handle.remove()

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call
 from normless.diagnosis.tape import KINDS
 
@@ -17,8 +17,16 @@ from normless.diagnosis.tape import KINDS
 SAME = 1e-6
 # Functions that a loss calls on logits.
 TAKES_LOGITS = frozenset(
-    "cross_entropy log_softmax softmax logsumexp logsigmoid sigmoid binary_cross_entropy_with_logits "
-    "multilabel_soft_margin_loss".split()
+    [
+        "cross_entropy",
+        "log_softmax",
+        "softmax",
+        "logsumexp",
+        "logsigmoid",
+        "sigmoid",
+        "binary_cross_entropy_with_logits",
+        "multilabel_soft_margin_loss",
+    ]
 )
 # An activation, and the name of what reads its values as logits.
 Squashed = tuple[Call, str]
@@ -47,7 +55,7 @@ def check_last_activation(e: Examination) -> Steps:
     if isinstance(e.targets, Tensor) and e.targets.is_floating_point() and e.targets.shape == e.passed.logits.shape:
         smallest, largest = float(e.targets.min()), float(e.targets.max())
         if smallest < low or largest > high:
-            evidence = {"activation": last.name, "smallest_target": smallest, "largest_target": largest}
+            evidence: Evidence = {"activation": last.name, "smallest_target": smallest, "largest_target": largest}
             yield finding("unreachable_targets", 0.93, (last.place,), evidence)
     return f"{last.name}, and the loss takes its values"
 
@@ -67,7 +75,7 @@ def _squashed(e: Examination) -> Squashed | None:
 
 
 def _is_activation(call: Call) -> bool:
-    """Whether a call bounds or rectifies what a loss may take for logits; a clamp keeps them in a range on purpose."""
+    """Whether a call bounds or rectifies what a loss may take for logits; a clamp does so on purpose."""
     return KINDS.get(call.name) in ("activation", "softmax") and call.name not in ("log_softmax", "clamp", "hardtanh")
 
 

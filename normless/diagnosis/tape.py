@@ -97,13 +97,17 @@ class Tape(Tracer):
         self.events: list[Event] = []
         self.joins = 0
 
-    def on_call(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any) -> None:
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
         """Record a layer, an activation, an attention."""
         self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
         if call.name in KINDS and not self.in_loss:
             self._record(call, list(args), kwargs, made, before)
 
-    def _record(self, call: Call, args: list[Any], kwargs: dict[str, Any], made: list[Tensor], recording: bool) -> None:
+    def _record(
+        self, call: Call, args: list[Any], kwargs: dict[str, Any], made: list[Tensor], recording: bool
+    ) -> None:
         read = tensors((args, kwargs))
         y = next((one for one in made if one.is_floating_point()), None)
         kind = KINDS[call.name]

@@ -183,7 +183,7 @@ def _not_fitted(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
 
 
 def fits(e: Examination, trial: Trial) -> bool:
-    """Whether a trial fits the batch: relative to the first loss, and to that of constant outputs where it is known."""
+    """Whether a trial fits the batch, by its first loss and by that of constant outputs where it is known."""
     end = trial.end
     if not end <= LEFT_OF_LOSS * trial.losses[0]:
         return False

@@ -57,7 +57,11 @@ def batch() -> tuple[Tensor, Tensor]:
 def test_outputs_of_one_axis_and_none(form: str, training: bool) -> None:
     torch.manual_seed(0)
     x, y = batch()
-    shapes = {"one axis": lambda z: z.squeeze(-1), "a number": lambda z: z.mean(), "dictionary": lambda z: {"q": z[:, 0]}}
+    shapes = {
+        "one axis": lambda z: z.squeeze(-1),
+        "a number": lambda z: z.mean(),
+        "dictionary": lambda z: {"q": z[:, 0]},
+    }
     model = Shaped(shapes[form])
     targets = y.mean() if form == "a number" else y
 
@@ -205,7 +209,9 @@ def test_an_activation_before_a_loss_of_logits(name: str, trained: bool) -> None
 def test_a_softmax_before_a_softmax(loss: Callable[..., Tensor], trained: bool) -> None:
     torch.manual_seed(0)
     x, y = torch.randn(64, 6), torch.arange(64) % 4
-    wrong, right = (nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 4), last) for last in (nn.Softmax(1), nn.Identity()))
+    wrong, right = (
+        nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 4), last) for last in (nn.Softmax(1), nn.Identity())
+    )
     for model in (wrong, right):
         _train(model, x, y, loss, 200 * trained)
     assert kinds(diagnose(wrong, (x, y), loss=loss))[:1] == ["softmax_before_loss"]
@@ -223,17 +229,25 @@ def _train(model: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor], 
 def test_a_softmax_of_one_of_several_outputs() -> None:
     x, y = batch()
     targets = (x[:, 2] > 0).long(), y
-    assert kinds(diagnose(Two(lambda p, v: (v, p), nn.Softmax(1)), (x, targets), loss=lambda o, t: both(o[::-1], t))) == [
-        "softmax_before_loss"
-    ]
+    assert kinds(
+        diagnose(Two(lambda p, v: (v, p), nn.Softmax(1)), (x, targets), loss=lambda o, t: both(o[::-1], t))
+    ) == ["softmax_before_loss"]
 
 
 BROADCASTS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[..., Tensor], bool]] = {
     "absolute differences": (lambda z: z, lambda o, t: (o - t).abs().mean(), True),
-    "Huber's, by hand": (lambda z: z, lambda o, t: torch.where((o - t).abs() < 1, (o - t) ** 2, (o - t).abs()).mean(), True),
+    "Huber's, by hand": (
+        lambda z: z,
+        lambda o, t: torch.where((o - t).abs() < 1, (o - t) ** 2, (o - t).abs()).mean(),
+        True,
+    ),
     "a logarithm between": (lambda z: z, lambda o, t: (torch.log1p(o.exp()) - t.exp().log1p()).pow(2).mean(), True),
     "equal shapes": (lambda z: z.squeeze(1), lambda o, t: (o - t).abs().mean(), False),
-    "all pairs on purpose": (lambda z: z.squeeze(1), lambda o, t: (o[:, None] - t[None]).abs().min(1)[0].mean(), False),
+    "all pairs on purpose": (
+        lambda z: z.squeeze(1),
+        lambda o, t: (o[:, None] - t[None]).abs().min(1)[0].mean(),
+        False,
+    ),
     "a mean beside them": (lambda z: z.squeeze(1), lambda o, t: ((o - t) / t.std()).abs().mean(), False),
 }
 

@@ -90,7 +90,9 @@ def test_frozen_norms_that_never_saw_data() -> None:
 
 def test_a_norm_after_pooling_at_one_example() -> None:
     torch.manual_seed(0)
-    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 3))
+    pooled = nn.Sequential(
+        nn.AdaptiveAvgPool2d(1), nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 3)
+    )
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), pooled)
     diagnosis = diagnose(model, (torch.randn(1, 3, 8, 8), torch.tensor([1])))
     assert kinds(diagnosis) == ["single_element_norm"]
@@ -163,7 +165,12 @@ class InPlace(nn.Module):
 
     def __init__(self, norm: nn.Module, activation: nn.Module) -> None:
         super().__init__()
-        self.stem, self.conv, self.norm, self.act = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, padding=1), norm, activation
+        self.stem, self.conv, self.norm, self.act = (
+            nn.Conv2d(3, 8, 1),
+            nn.Conv2d(8, 8, 3, padding=1),
+            norm,
+            activation,
+        )
         self.head = nn.Linear(8, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -173,7 +180,9 @@ class InPlace(nn.Module):
 
 
 @pytest.mark.parametrize("norm", [nn.InstanceNorm2d(8, affine=True), nn.InstanceNorm2d(8), nn.GroupNorm(2, 8)])
-@pytest.mark.parametrize("activation", [nn.ReLU(inplace=True), nn.LeakyReLU(0.1, inplace=True), nn.SiLU(inplace=True)])
+@pytest.mark.parametrize(
+    "activation", [nn.ReLU(inplace=True), nn.LeakyReLU(0.1, inplace=True), nn.SiLU(inplace=True)]
+)
 def test_writing_in_place_cuts_no_gradient(norm: nn.Module, activation: nn.Module) -> None:
     assert not kinds(diagnose(InPlace(norm, activation), images()))
 

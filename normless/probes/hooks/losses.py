@@ -13,7 +13,7 @@ from normless.arguments import applied
 from normless.errors import InputsError
 from normless.probes.hooks.watcher import first_tensor, logits_of
 
-Loss = Callable[[Any, Any], Any]
+Loss = Callable[[Any, Any], Tensor]
 """From what a network returns, or its logits, and targets, or the whole batch, to a scalar; see `loss_of`."""
 
 
