@@ -146,7 +146,7 @@ class _Written(TorchFunctionMode):
 
 
 def _profile(e: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
-    """The one standard deviation of the weights inside of branches, whatever their fan-in, and those at their ends."""
+    """The one standard deviation of weights inside of branches, whatever their fan-in, and those at their ends."""
     inner, ends = [], []
     for block in e.blocks:
         layers = [

@@ -134,7 +134,7 @@ class Examination:
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN where it is not known."""
-        return lowest_of_constants(self.loss_at, self.passed.logits)
+        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
 
     @property
     def depth(self) -> int:
@@ -227,7 +227,7 @@ def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
             raise
 
 
-def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
+def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, targets: Any = None) -> float:
     """The lowest loss of outputs that are the same for all examples, found by descent; NaN where there is none.
 
     Of outputs of several positions they are the same for all positions too: one value for each channel, on axis 1 or
@@ -240,8 +240,11 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) ->
     for axis in kept:
         others = [one for one in range(outputs.dim()) if one != axis]
         mean = outputs.detach().float().mean(others, keepdim=True)
-        # From nothing, for logits however large; from their mean, for probabilities.
-        for start in (torch.zeros_like(mean), mean):
+        starts = [torch.zeros_like(mean), mean]
+        if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
+            starts.append(targets.float().mean(others, keepdim=True))
+        # From nothing, for logits however large; from means, for probabilities.
+        for start in starts:
             with suppress(RuntimeError, ValueError, IndexError):
                 _descend_to_constant(loss_at, outputs, start, found)
     return min(filter(isfinite, found), default=nan)
