@@ -168,6 +168,7 @@ def diagnose(
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
         checks.append(check)
+        examination.found += check.findings
         if check.blocks:
             checks.append(
                 Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
 from normless.diagnosis.tape import Event, Tape, recorded
 from normless.errors import InputsError
@@ -79,6 +80,7 @@ class Examination:
 
     Attributes:
         trials: of the network as it is.
+        found: so far.
     """
 
     model: nn.Module
@@ -89,6 +91,7 @@ class Examination:
     map: ResidualMap | None = None
     unmapped: str = ""
     trials: list[Any] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
 
     @cached_property
     def passed(self) -> Passed:

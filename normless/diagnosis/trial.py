@@ -33,6 +33,7 @@ LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
 # A loss this close to that of the best constant outputs, as a share, is that of guessing.
 NEAR = 0.03
 # Rates and steps after which a batch counts as one that cannot be fitted.
+CAUSE = 0.7
 ALL, MANY = (10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
 # A trial at another rate whose loss is no lower after so many steps is not continued.
 SCREEN = 5
@@ -162,6 +163,9 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
             return
         if kind == "rate_too_small" and other.progress < -LITTLE:
             break
+    if any(one.severity >= CAUSE and not one.advice for one in e.found):
+        # What keeps the loss up is known; many steps more would only confirm it.
+        return
     stays = rises or is_flat or abs(trial.end - e.guessing) < NEAR * e.guessing
     if stays and trial.losses[0] >= e.guessing * (1 - NEAR) and trial.rounded <= ROUNDED:
         yield from _not_fitted(e, trial, steps)

@@ -5,6 +5,7 @@ from .dependence.influence import map_tensors as map_tensors
 from .dependence.mixing import ExampleMixing as ExampleMixing
 from .dependence.mixing import MixingModule as MixingModule
 from .dependence.mixing import mixes_examples as mixes_examples
+from .dependence.mixing import without_zeros as without_zeros
 from .hooks.losses import Loss as Loss
 from .hooks.losses import loss_of as loss_of
 from .hooks.losses import own_loss as own_loss

@@ -19,6 +19,9 @@ from normless.diagnosis.trial import Trial
 from normless.models import wide_resnet
 
 
+Patient = tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]
+
+
 def deep(scale: float) -> nn.Sequential:
     """ReLU layers without norms, of He's variance times a factor."""
     torch.manual_seed(0)
@@ -39,7 +42,7 @@ def test_a_fitted_batch_makes_findings_in_the_signal_advice(has_optimizer: bool)
     optimizer = Adam(network.parameters(), 1e-2) if has_optimizer else None
     diagnosis = diagnose(network, batch, optimizer=optimizer, trial_steps=60)
     assert diagnosis.healthy, str(diagnosis)
-    assert [one.kind for one in diagnosis.advice][0] == "dead_units"
+    assert diagnosis.advice[0].kind == "dead_units"
 
 
 def test_a_batch_that_is_not_fitted_keeps_them() -> None:
@@ -58,14 +61,14 @@ def test_large_inputs_that_train_all_the_same() -> None:
     assert "unscaled_inputs" in [one.kind for one in diagnosis.advice]
 
 
-def contradicting() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]:
+def contradicting() -> Patient:
     """Every example is there with both labels."""
     x = torch.randn(16, 6).repeat(2, 1)
     network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
     return network, (x, torch.arange(32) // 16), {"optimizer": Adam(network.parameters(), 1e-2)}
 
 
-def ascending() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]:
+def ascending() -> Patient:
     network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
     optimizer = SGD(network.parameters(), 0.1, maximize=True)
     return network, (torch.randn(32, 6), torch.arange(32) % 2), {"optimizer": optimizer}
@@ -76,20 +79,26 @@ class Rounded(nn.Module):
         return 0.1 * torch.round(10 * torch.sigmoid(x)) + 0 * x
 
 
-def rounding() -> tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]:
+def rounding() -> Patient:
     """The gradient of rounding is zero, and the last bias alone trains: the network is a constant."""
     network = nn.Sequential(nn.Linear(6, 32), Rounded(), nn.Linear(32, 2))
     for parameter in network[2].parameters():
         parameter.requires_grad_(parameter.dim() == 1)
     nn.init.zeros_(network[2].weight)
-    return network, (torch.randn(32, 6), torch.randn(32, 2)), {
-        "optimizer": SGD(network.parameters(), 0.1),
-        "loss": F.mse_loss,
-    }
+    return (
+        network,
+        (torch.randn(32, 6), torch.randn(32, 2)),
+        {
+            "optimizer": SGD(network.parameters(), 0.1),
+            "loss": F.mse_loss,
+        },
+    )
 
 
 @pytest.mark.parametrize("make", [contradicting, ascending, rounding])
-def test_a_batch_that_no_rate_fits(make: Callable[[], tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]]) -> None:
+def test_a_batch_that_no_rate_fits(
+    make: Callable[[], Patient],
+) -> None:
     torch.manual_seed(0)
     network, batch, options = make()
     diagnosis = diagnose(network, batch, trial_steps=10, **options)
@@ -173,3 +182,26 @@ def test_no_scheme_is_named_that_is_refused() -> None:
             nl.convert(network, scheme, images(2)[0])
     bare = nl.convert(nn.Sequential(nn.Flatten(), *[wide_resnet(10, 1).classifier]), "none", torch.randn(2, 64))
     assert "nl.convert(model" not in str(diagnose(bare, (torch.randn(8, 64), torch.arange(8))))
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "rezero", "fixup"])
+def test_branches_that_start_at_zero_are_not_linear(scheme: str) -> None:
+    """Without its branches a network of linear skip paths is linear; they open with the first step."""
+    torch.manual_seed(0)
+    network = nl.convert(Linear(), scheme, torch.randn(4, 50))
+    assert not kinds(diagnose(network, vectors())), str(diagnose(network, vectors()))
+
+
+class Linear(nn.Module):
+    """Sums of branches, and nothing between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        parts = ((nn.BatchNorm1d(50), nn.Linear(50, 50), nn.ReLU(), nn.Linear(50, 50)) for _ in range(3))
+        self.branches = nn.ModuleList(nn.Sequential(*part) for part in parts)
+        self.head = nn.Linear(50, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for branch in self.branches:
+            x = x + branch(x)
+        return self.head(x)
