@@ -18,7 +18,6 @@ from normless.diagnosis.findings import Cure
 from normless.diagnosis.trial import Trial
 from normless.models import wide_resnet
 
-
 Patient = tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]
 
 
