@@ -154,7 +154,8 @@ def test_an_optimizer_of_tensors_that_were_replaced(change: Callable[[nn.Sequent
     assert not kinds(diagnose(model, batch, optimizer=optimizer, trial_steps=5))
     change(model)
     found = diagnose(model, batch, optimizer=optimizer, trial_steps=5).findings
-    assert (found[0].kind, found[0].evidence["parameters"]) == ("stale_optimizer", count)
+    assert (found[0].kind, found[0].evidence["parameters"]) == ("untrained_parameters", count)
+    assert "same shapes" in found[0].title
     assert not kinds(diagnose(model, batch, optimizer=AdamW(model.parameters(), 1e-2), trial_steps=5))
 
 
@@ -162,7 +163,9 @@ def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
     model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
     other = nn.Linear(6, 7)
     optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
-    assert kinds(diagnose(model, batch, optimizer=optimizer))[0] == "untrained_parameters"
+    found = diagnose(model, batch, optimizer=optimizer).findings[0]
+    assert found.kind == "untrained_parameters"
+    assert "same shapes" not in found.title
 
 
 def test_a_parameter_in_two_groups() -> None:
@@ -191,7 +194,7 @@ def test_a_watched_optimizer_of_tensors_that_were_replaced(is_stale: bool) -> No
     if is_stale:
         reset(model)
     watch = nl.watch(model, interval=2)
-    assert steps(model, optimizer, watch, 6) == ["stale_optimizer"] * is_stale
+    assert steps(model, optimizer, watch, 6) == ["untrained_parameters"] * is_stale
 
 
 def test_a_watched_network_beside_its_twin() -> None:
