@@ -34,7 +34,7 @@ LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
 NEAR = 0.03
 # Rates and steps after which a batch counts as one that cannot be fitted.
 CAUSE = 0.7
-ALL, MANY = (10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
+ALL, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
 # A trial at another rate whose loss is no lower after so many steps is not continued.
 SCREEN = 5
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
@@ -178,11 +178,16 @@ def _not_fitted(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     for factor in ALL:
         _, other = tried(e, e.optimizer, max(MANY, steps), factor)
         trials.append(other)
-        if other.end < goal:
+        # Also where the rate is too large to stay there.
+        if min(filter(isfinite, other.losses)) < goal:
             return
     rates = sorted(one.rate for one in trials)
     evidence = {"steps": max(one.steps for one in trials), "loss_before": trial.losses[0], "rate": trial.rate}
-    evidence |= {"best": min(one.end for one in trials), "lowest_rate": rates[0], "highest_rate": rates[-1]}
+    evidence |= {
+        "best": min(min(filter(isfinite, one.losses)) for one in trials),
+        "lowest_rate": rates[0],
+        "highest_rate": rates[-1],
+    }
     yield finding("not_fitted", 0.5, (), evidence | {"loss_of_guessing": e.guessing})
 
 

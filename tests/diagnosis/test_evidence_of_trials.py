@@ -74,24 +74,20 @@ def ascending() -> Patient:
 
 
 class Rounded(nn.Module):
+    """Rounding, whose gradient is zero, and a bias that trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(2))
+
     def forward(self, x: Tensor) -> Tensor:
-        return 0.1 * torch.round(10 * torch.sigmoid(x)) + 0 * x
+        return 0.1 * torch.round(10 * torch.sigmoid(x)) + self.bias
 
 
 def rounding() -> Patient:
-    """The gradient of rounding is zero, and the last bias alone trains: the network is a constant."""
-    network = nn.Sequential(nn.Linear(6, 32), Rounded(), nn.Linear(32, 2))
-    for parameter in network[2].parameters():
-        parameter.requires_grad_(parameter.dim() == 1)
-    nn.init.zeros_(network[2].weight)
-    return (
-        network,
-        (torch.randn(32, 6), torch.randn(32, 2)),
-        {
-            "optimizer": SGD(network.parameters(), 0.1),
-            "loss": F.mse_loss,
-        },
-    )
+    network = nn.Sequential(nn.Linear(6, 2), Rounded())
+    options: dict[str, object] = {"optimizer": SGD(network.parameters(), 0.9), "loss": F.mse_loss}
+    return network, (torch.randn(32, 6), torch.randn(32, 2)), options
 
 
 @pytest.mark.parametrize("make", [contradicting, ascending, rounding])
