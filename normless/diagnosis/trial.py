@@ -166,7 +166,8 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     if any(one.severity >= CAUSE and not one.advice for one in e.found):
         # What keeps the loss up is known; many steps more would only confirm it.
         return
-    stays = rises or is_flat or abs(trial.end - e.guessing) < NEAR * e.guessing
+    stalls = trial.end >= e.guessing and abs(trial.losses[trial.steps // 2] - trial.end) < LITTLE * abs(trial.end)
+    stays = rises or is_flat or stalls or abs(trial.end - e.guessing) < NEAR * e.guessing
     if stays and trial.losses[0] >= e.guessing * (1 - NEAR) and trial.rounded <= ROUNDED:
         yield from _not_fitted(e, trial, steps)
 
