@@ -35,6 +35,9 @@ def check_growth(e: Examination) -> Steps:
     if not np.isfinite(moments).all():
         first = int(np.isfinite(moments).argmin())
         block, before = max(first, 1), float(moments[first - 1]) if first else nan
+        if not before > SIGNAL_MARGIN * block * moments[0]:
+            # Not a signal that grows: what makes such a value is found by itself.
+            return "not finite"
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
         yield finding("overflow", 1.0, [names[block - 1]], evidence)
         return "not finite"
@@ -51,7 +54,8 @@ def check_growth(e: Examination) -> Steps:
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1
         # Not the first branch alone, which may be larger or smaller than what enters it, as after an embedding.
         later = factor if len(moments) <= 3 else _largest_rise(logarithms[1:])[2]
-        if min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
+        # One block shows no growth in depth.
+        if blocks < 2 or min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
             continue
         evidence = {
             "factor": factor,

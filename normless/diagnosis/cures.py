@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -13,8 +14,8 @@ from normless.arguments import arguments_of
 from normless.conversion import convert, plan, scheme_of
 from normless.copying import copied
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Cure, Finding
-from normless.diagnosis.trial import MUCH, SCREEN, Trial, stepped
+from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
+from normless.diagnosis.trial import MUCH, SCREEN, Trial, fits, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
@@ -31,37 +32,80 @@ LONGER = 3
 
 
 def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit."""
+    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit.
+
+    Where steps of the network as it is fit the batch, findings in its signal become advice.
+    """
+    findings = _outranked(e, findings, steps)
     if scheme_of(e.model) is not None:
-        return [replace(one, cure=replace(one.cure, schemes=_schemes(one.cure.schemes))) for one in findings]
+        return [replace(one, cure=_of_original(one.cure)) for one in findings]
     trials: dict[str, Trial | None] = {}
     cures: dict[int, Cure] = {}
     # Of the most severe finding two cures that work well; of others one, which may be one of these.
     needed, share = ENOUGH, WELL
-    for one in sorted(findings, key=lambda one: -one.severity):
+    for one in sorted(findings, key=lambda one: (one.advice, -one.severity)):
         names = one.cure.schemes
-        for name in names if steps else ():
+        for name in names if steps and not one.advice else ():
             known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
             if len(known) < needed and name not in trials:
                 trials[name] = try_cure(e, name, steps)
-        if steps and names:
+        if steps and names and not one.advice:
             cures[id(one)] = _ranked(one.cure, {name: trial for name in names if (trial := trials.get(name))})
             needed, share = 1, MUCH
         else:
-            fitting = tuple(name for name in _schemes(names) if _fits(e, name))
-            cures[id(one)] = replace(one.cure, schemes=fitting)
+            fitting = tuple(name for name in names if _fits(e, name))
+            cures[id(one)] = replace(one.cure, words=_words(one.cure, fitting), schemes=_schemes(fitting))
     return [replace(one, cure=cures[id(one)]) for one in findings]
+
+
+def _outranked(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
+    """Findings in the signal as advice, where the network fits the batch at its rate or at another."""
+    of_signal = [one for one in findings if one.kind in OF_SIGNAL and not one.advice]
+    if not of_signal or not steps or not isfinite(e.passed.loss) or not any(e.passed.gradients.values()):
+        return findings
+    if not any(fits(e, trial) for trial in e.trials):
+        given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
+        control = _best_trial(e, e.model, given, e.map, steps)
+        if control is None or not fits(e, control):
+            return findings
+        e.trials.append(control)
+    return [replace(one, advice=one.advice or one.kind in OF_SIGNAL) for one in findings]
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(name for name in names if name != FREEZE)
 
 
+def _of_original(cure: Cure) -> Cure:
+    """The cure of a converted network, whose schemes are for the network that it was made of."""
+    names = _schemes(cure.schemes)
+    words = f"{cure.words}: convert the original, nl.convert(original, {names[0]!r}, inputs)" if names else cure.words
+    return replace(cure, words=words, schemes=names)
+
+
+def _words(cure: Cure, fitting: tuple[str, ...]) -> str:
+    """A cure in words, with the call of the first of the schemes that fit."""
+    if not fitting:
+        none = f"; of its schemes none fits this network ({', '.join(cure.schemes)})" if cure.schemes else ""
+        return f"{cure.words}{none}"
+    others = f", or {', '.join(map(repr, fitting[1:]))} in its place" if fitting[1:] else ""
+    return f"{cure.words}: {_call(fitting[0])}{others}"
+
+
+def _call(name: str) -> str:
+    return name if name == FREEZE else f"nl.convert(model, {name!r}, inputs)"
+
+
 def _fits(e: Examination, scheme: str) -> bool:
+    if e.map is None:
+        return False
     positional, named = arguments_of(e.inputs)
     with suppress(NormlessError):
-        plan(e.model, scheme, *positional, residual_map=e.map, **named)
-        return e.map is not None
+        if scheme == FREEZE:
+            freeze(e.model)
+        else:
+            plan(e.model, scheme, *positional, residual_map=e.map, **named)
+        return True
     return False
 
 
@@ -69,15 +113,12 @@ def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
     losses = dict(sorted(((name, trial.end) for name, trial in tried.items()), key=lambda pair: pair[1]))
     best = next(iter(losses), None)
     if best is None:
-        return replace(
-            cure, words=f"none of {', '.join(cure.schemes)} lowered the loss in the trial, or fits it", schemes=()
-        )
-    first, known = tried[best], cure.words
-    if best != FREEZE:
-        known = known.replace(repr(cure.schemes[0]), repr(best))
+        words = f"{cure.words}; none of {', '.join(cure.schemes)} lowered the loss in the trial, or fits the network"
+        return replace(cure, words=words, schemes=())
+    first = tried[best]
     words = (
-        f"{known}; {first.steps} trial steps of {best} at rate {first.rate:.3g} take the loss from "
-        f"{first.losses[0]:.3g} to {first.losses[-1]:.3g}"
+        f"{cure.words}: {_call(best)}, of which {first.steps} trial steps at rate {first.rate:.3g} take the loss "
+        f"from {first.losses[0]:.3g} to {first.losses[-1]:.3g}"
     )
     return Cure(words, _schemes(tuple(losses)), losses)
 
@@ -90,20 +131,27 @@ def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
         network = treated(e.model, name, e.inputs, e.map)
         given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
         positional, named = arguments_of(e.inputs)
-        mapped = residual_map(network, *positional, **named)
-        begun: list[tuple[Trial, nn.Module, Optimizer]] = []
-        for factor in FACTORS:
-            trainee = copied(network)
-            optimizer = optimizer_like(given, trainee, factor, mapped)
-            begun.append((stepped(e, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
-        # The two rates that begin best go on, the second only if the first fails.
-        for first, trainee, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
-            trial = stepped(e, trainee, optimizer, steps, first) if first.progress > 0 else first
-            if MUCH < trial.progress < WELL:
-                # A loss that falls slowly may rise again: a cure is offered for what it reaches.
-                trial = stepped(e, trainee, optimizer, LONGER * steps, trial)
-            if trial.progress > MUCH:
-                return trial
+        return _best_trial(e, network, given, residual_map(network, *positional, **named), steps)
+    return None
+
+
+def _best_trial(
+    e: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
+) -> Trial | None:
+    """The best trial of copies of a network over several rates; None if all hardly lower the loss."""
+    begun: list[tuple[Trial, nn.Module, Optimizer]] = []
+    for factor in FACTORS:
+        trainee = copied(network)
+        optimizer = optimizer_like(given, trainee, factor, mapped)
+        begun.append((stepped(e, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
+    # The two rates that begin best go on, the second only if the first fails.
+    for first, trainee, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
+        trial = stepped(e, trainee, optimizer, steps, first) if first.progress > 0 else first
+        if MUCH < trial.progress < WELL:
+            # A loss that falls slowly may rise again: a cure is offered for what it reaches.
+            trial = stepped(e, trainee, optimizer, LONGER * steps, trial)
+        if trial.progress > MUCH:
+            return trial
     return None
 
 
@@ -121,5 +169,7 @@ def optimizer_like(
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
     decay = defaults.get("weight_decay", 0.0)
+    if mapped is None:
+        return type(given)(network.parameters(), **defaults | {"lr": rate})
     groups = param_groups(network, lr=rate, weight_decay=decay, residual_map=mapped)
     return type(given)(groups, **defaults | {"lr": rate})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import isfinite, prod
+
 import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.tape import tensors
+from normless.diagnosis.flow import LOSS, Call, Flow, tensors
 from normless.errors import InputsError, MissingValuesError
 
 # Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
@@ -15,6 +17,11 @@ LARGE = 10.0
 IGNORED = -100
 # One value for all of this many labels is no chance.
 SEVERAL = 8
+# Functions whose targets are indices of classes, or need no axis of their own.
+_OF_CLASSES = frozenset(
+    ["cross_entropy", "nll_loss", "ctc_loss", "gather", "take_along_dim", "cdist", "matmul", "__matmul__", "einsum"]
+)
+Shape = tuple[int, ...]
 
 
 @check("inputs", blocks=True)
@@ -50,7 +57,8 @@ def check_scale(e: Examination) -> Steps:
     layers = e.map.layers() if e.map else ()
     if size > LARGE and not any(one.kind == "norm" for one in (*e.passed.events, *layers)):
         evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-        yield finding("unscaled_inputs", 0.96, (), evidence)
+        # Where they overflow, what overflows first is not the cause.
+        yield finding("unscaled_inputs", 0.96 if isfinite(e.passed.loss) else 0.997, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
@@ -58,6 +66,10 @@ def check_scale(e: Examination) -> Steps:
 def check_targets(e: Examination) -> Steps:
     """Look for targets that the loss refuses."""
     error, targets = e.passed.error, e.targets
+    if error is not None and targets is None:
+        raise ValueError(
+            "Gradients of a loss are measured, so targets are needed: pass (inputs, targets)."
+        ) from error
     if error is not None and not isinstance(targets, Tensor):
         raise InputsError(f"The loss does not take targets that are a {type(targets).__name__}: {error}") from error
     if error is not None:
@@ -69,17 +81,60 @@ def check_targets(e: Examination) -> Steps:
 @check("values of the targets")
 def check_values(e: Examination) -> Steps:
     """Look for targets that the loss spreads over all pairs, or that are all the same."""
-    targets, logits = e.targets, e.passed.logits
+    pairs = _spread_over_pairs(e.passed.flow)
+    if pairs is not None:
+        call, outputs, targets = pairs
+        evidence = {"targets": str(targets), "outputs": str(outputs), "operation": call.name, "line": str(call.line)}
+        yield finding("broadcast_targets", 0.98, (), evidence)
+    targets = e.targets
     if not isinstance(targets, Tensor):
-        raise NotAsked("they are no tensor")
+        if pairs is None:
+            raise NotAsked("they are no tensor")
+        return "the loss compares all pairs"
     values = targets[targets != IGNORED]
-    if e.passed.is_broadcast:
-        shapes = {"targets": str(tuple(targets.shape)), "outputs": str(tuple(logits.shape))}
-        yield finding("broadcast_targets", 0.98, (), shapes)
-    elif values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all()):
-        evidence = {"label": float(values.flatten()[0]), "labels": values.numel()}
-        yield finding("one_label", 0.98, (), evidence)
+    is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
+    if is_constant and pairs is None and targets.dim():
+        same = {"label": float(values.flatten()[0]), "labels": values.numel()}
+        yield finding("one_label", 0.98, (), same)
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
+
+
+def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:
+    """The first call of the loss that compares every output with every target, and the shapes of both.
+
+    Both must come as the network and the batch give them, with another number of axes: where the loss itself added an
+    axis, all pairs are meant.
+    """
+    own: dict[Call, str] = {}
+
+    def side(read: Call | None) -> str | None:
+        if read is None or read.path != LOSS:
+            return None if read is None else "targets" if read.kind == "targets" else "outputs" * read.is_trained
+        return own.get(read)
+
+    for call in flow.calls:
+        if call.path != LOSS:
+            continue
+        sides = [(name, shape) for read, shape in call.reads if (name := side(read))]
+        outputs = next((shape for name, shape in sides if name == "outputs"), None)
+        targets = next((shape for name, shape in sides if name == "targets"), None)
+        if outputs and targets and call.name not in _OF_CLASSES and _are_pairs(outputs, targets):
+            return call, outputs, targets
+        kept = [name for name, shape in sides if shape == call.shape]
+        if kept:
+            own[call] = "outputs" if "outputs" in kept else "targets"
+    return None
+
+
+def _are_pairs(one: Shape, other: Shape) -> bool:
+    """Whether two shapes of different numbers of axes broadcast to one with more elements than either."""
+    if len(one) == len(other):
+        return False
+    try:
+        count = prod(torch.broadcast_shapes(one, other))  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        return False
+    return count > max(prod(one), prod(other))
 
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
@@ -89,6 +144,9 @@ def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
         "outputs": str(tuple(logits.shape)),
         "message": str(error).splitlines()[0],
     }
+    if isinstance(error, (TypeError, KeyError, AttributeError)) or "unpack" in str(error):
+        # Its own code takes other outputs or targets; their shapes are not the point.
+        return finding("loss_failed", 0.99, (), evidence)
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_index = targets.dtype in (torch.int64, torch.uint8)
     if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):

@@ -14,23 +14,24 @@ from torch.optim import Optimizer
 
 from normless.arguments import arguments_of, require_network
 from normless.conversion import convert
-from normless.diagnosis import blocks, data, layers, modes, optimizer, outputs, reach, trial
+from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Check, Finding, finding
-from normless.diagnosis.tape import tensors
+from normless.diagnosis.examination import Examination, PassError
+from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.flow import tensors
 from normless.errors import NormlessError
-from normless.probes import Loss, split_batch
+from normless.probes import Loss, own_loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
 # Of one recorded pass, and of the map.
 OF_PASS = (
-    *(data.check_values, data.check_scale, reach.check_reach),
+    *(finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
     *(outputs.check_last_activation, outputs.check_dependence),
-    *(modes.check_modes, modes.check_norms, modes.check_statistics, modes.check_examples),
+    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
+    *(construction.check_calls, construction.check_initial_scale),
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110
@@ -101,7 +102,7 @@ class Diagnosis:
         for number, one in enumerate(self.findings, 1):
             parts += ["", *_lines(f"{number}. ", one, why)]
         if self.advice:
-            parts += ["", "advice (it trains without):"]
+            parts += ["", "advice (it trains all the same):"]
             parts += [line for one in self.advice for line in _lines("- ", one, why)]
         for title, asked in (("looked at:", True), ("not looked at:", False)):
             checks = [check for check in self.checks if check.asked is asked]
@@ -144,26 +145,30 @@ def diagnose(
 
     Args:
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
-            arguments.
+            arguments, targets are whatever the loss takes. Inputs alone do for a network that returns its loss.
+        loss: called as `loss(outputs, targets)` with what the network returns (a tensor, a tuple, a dictionary, an
+            object), or with the logits in it if it does not take that; losses of torch get the logits. A loss whose
+            second argument is called `batch`, or that does not take the targets, is called as `loss(outputs, batch)`
+            with the whole batch.
         optimizer: to train it with; without one, weight decay and learning rate are not checked.
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
         trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and schemes that fit are proposed.
 
     Raises:
-        ValueError: the batch is no pair, or has no targets.
-        InputsError: the network does not run on the inputs.
-        Exception: the loss fails for another reason than the targets.
+        ValueError: the batch is no pair, or has no targets and the network returns no loss.
+        InputsError: the network does not run on the inputs, or the loss fails on targets that are no tensor.
     """
     inputs, targets = split_batch(batch)
-    if targets is None:
-        raise ValueError("Gradients of a loss are measured, so targets are needed: pass (inputs, targets).")
     require_network(model)
+    if targets is None and loss is F.cross_entropy:
+        loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
     examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
         checks.append(check)
+        examination.found += check.findings
         if check.blocks:
             checks.append(
                 Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)
@@ -187,6 +192,11 @@ def _checks(e: Examination, steps: int) -> Iterator[Check]:
         integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
         # An error after the pass is the loss's own.
         said = str(error.__cause__ or error)
+        if "more than 1 value per channel" in said and isinstance(error, PassError):
+            evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
+            one = finding("refused_single_element", 1.0, (error.place,), evidence)
+            yield Check("norms", "one of them reads a single value", (one,), blocks=True)
+            return
         if "passed" in vars(e) or not integers or "type" not in said:
             raise
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}

@@ -3,20 +3,43 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import nan
+from math import isfinite, nan
 from typing import Any
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.utils._pytree import tree_map
 
-from normless.diagnosis.tape import Event, recorded
-from normless.probes import Loss, Setting, attach_hooks, compute_logits, make_watchers, preserve_state
+from normless.diagnosis.findings import Finding
+from normless.diagnosis.flow import Flow, tensors
+from normless.diagnosis.tape import Event, Tape, recorded
+from normless.errors import InputsError
+from normless.probes import (
+    Loss,
+    Setting,
+    attach_hooks,
+    compute_logits,
+    compute_output,
+    logits_of,
+    loss_of,
+    make_watchers,
+    preserve_state,
+)
 from normless.residual import ResidualBlock, ResidualMap, Unresolved
+
+
+class PassError(InputsError):
+    """A network does not run on its inputs; `place` is the module that ran."""
+
+    def __init__(self, message: str, place: str) -> None:
+        super().__init__(f"{message} (in {place})" if place else message)
+        self.place = place
 
 
 @dataclass(frozen=True)
@@ -24,10 +47,14 @@ class Passed:
     """A pass through a network in training mode, forward and back.
 
     Attributes:
+        joins: the number of concatenations before the loss.
+        output: what the network returned.
+        logits: those in it.
+        flow: the calls of the network and of the loss.
         loss: NaN if it could not be computed.
         error: that of the loss, which the targets do not fit.
-        is_broadcast: whether torch warned that the loss compares tensors of different shapes.
-        joins: the number of concatenations.
+        entered: qualified names of the modules that ran.
+        moved: names of the buffers that the pass changed.
         gradients: the norm of each parameter's gradient, by name; None if none arrived.
         tables: of the probes `signal`, `backward` and `logits`; without rows of blocks where there is no map.
         missed: blocks that these could not observe.
@@ -35,10 +62,13 @@ class Passed:
 
     events: list[Event]
     joins: int
+    output: Any
     logits: Tensor
+    flow: Flow
     loss: float = nan
     error: Exception | None = None
-    is_broadcast: bool = False
+    entered: frozenset[str] = frozenset()
+    moved: frozenset[str] = frozenset()
     gradients: Mapping[str, float | None] = field(default_factory=dict)
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     missed: tuple[Unresolved, ...] = ()
@@ -46,7 +76,12 @@ class Passed:
 
 @dataclass
 class Examination:
-    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`."""
+    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`.
+
+    Attributes:
+        trials: of the network as it is.
+        found: so far.
+    """
 
     model: nn.Module
     inputs: Any
@@ -55,6 +90,8 @@ class Examination:
     optimizer: Optimizer | None
     map: ResidualMap | None = None
     unmapped: str = ""
+    trials: list[Any] = field(default_factory=list)
+    found: list[Finding] = field(default_factory=list)
 
     @cached_property
     def passed(self) -> Passed:
@@ -63,13 +100,44 @@ class Examination:
 
     @cached_property
     def evaluated(self) -> Tensor:
-        """The outputs in evaluation mode."""
-        return self.evaluate(self.inputs)
+        """The logits in evaluation mode, in float64."""
+        logits = logits_of(self._evaluated)
+        if logits is None:
+            raise ValueError(f"The output of this {type(self.model).__name__} holds no tensor to take as logits.")
+        return logits.double()
 
-    def evaluate(self, inputs: Any) -> Tensor:
-        """The outputs for other inputs in evaluation mode, in float64."""
+    @cached_property
+    def _evaluated(self) -> Any:
+        """What the network returns in evaluation mode."""
         with preserve_state(self.model, training=False), torch.no_grad():
-            return compute_logits(self.model, inputs).double()
+            return compute_output(self.model, self.inputs)
+
+    def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
+        """The outputs for other inputs in evaluation mode, in float64; of another network if one is given."""
+        model = self.model if model is None else model
+        with preserve_state(model, training=False), torch.no_grad():
+            return compute_logits(model, inputs).double()
+
+    @cached_property
+    def evaluated_loss(self) -> float | None:
+        """The loss of the batch in evaluation mode; None if it does not take what the network returns there."""
+        with suppress(InputsError, ValueError), warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            return float(loss_of(self.loss, self._evaluated, self.inputs, self.targets))
+        return None
+
+    def loss_at(self, logits: Tensor) -> Tensor:
+        """The loss of the batch if the network had returned other logits, and all else that it returned."""
+        own, output = self.passed.logits, self.passed.output
+        output = tree_map(lambda one: logits if one is own else one, output)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return loss_of(self.loss, output, self.inputs, self.targets)
+
+    @cached_property
+    def guessing(self) -> float:
+        """The lowest loss of outputs that are the same for all examples; NaN where it is not known."""
+        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
 
     @property
     def depth(self) -> int:
@@ -103,30 +171,101 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     """Run a network forward and back on a batch in training mode; it is left as it was."""
     watchers = make_watchers(("signal", "backward", "logits"))
     setting = Setting(model, mapped or ResidualMap(()), targets)
-    with preserve_state(model, training=True), torch.enable_grad():
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         # The tape outside, so that the watchers do not count what it adds.
-        with recorded(model, inputs) as tape, attach_hooks(setting, list(watchers.values())):
-            logits = compute_logits(model, inputs)
-        try:
-            # On the CPU, an index out of range is an error and not the end of the process.
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                loss(logits.detach().cpu(), targets.cpu() if isinstance(targets, Tensor) else targets)
-        except (RuntimeError, IndexError, ValueError, TypeError) as error:
-            return Passed(tape.events, tape.joins, logits, error=error)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            value = loss(logits, targets)
+        with recorded(model, inputs, targets) as tape:
+            with attach_hooks(setting, list(watchers.values())):
+                output = _output(model, inputs, tape)
+            logits = logits_of(output)
+            if logits is None:
+                raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+            moved, entered = _changed(model, buffers), frozenset(tape.entered)
+            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
+            try:
+                _refuse_on_cpu(loss, output, inputs, targets)
+                with tape.of_loss():
+                    value = loss_of(loss, output, inputs, targets)
+            except InputsError as error:
+                cause = error.__cause__
+                return replace(passed, error=cause if isinstance(cause, Exception) else error)
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
         gradients = {
             name: None if one.grad is None else float(one.grad.to_dense().double().norm())
             for name, one in model.named_parameters()
         }
-    is_broadcast = any("target size" in str(one.message) for one in caught)
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
-    return Passed(
-        tape.events, tape.joins, logits, float(value.detach()), None, is_broadcast, gradients, tables, tuple(missed)
-    )
+    return replace(passed, loss=float(value.detach()), gradients=gradients, tables=tables, missed=tuple(missed))
+
+
+def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
+    """What a network returns; a pass that fails says in which module."""
+    try:
+        return compute_output(model, inputs)
+    except InputsError as error:
+        raise PassError(str(error), tape.failed) from error.__cause__
+
+
+def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
+    now = dict(model.named_buffers())
+    return frozenset(name for name, one in before.items() if name in now and not torch.equal(one, now[name]))
+
+
+def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
+    """Raise the error of a loss that does not take its targets, before it runs where that ends the process.
+
+    On the CPU an index out of range is an error. A loss with tensors of its own may be unable to run there.
+    """
+    given = tree_map(lambda one: one.detach().cpu() if isinstance(one, Tensor) else one, (output, inputs, targets))
+    if all(one.device.type == "cpu" for one in tensors((output, targets))):
+        return
+    try:
+        loss_of(loss, *given)
+    except InputsError as error:
+        if "device" not in str(error):
+            raise
+
+
+def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, targets: Any = None) -> float:
+    """The lowest loss of outputs that are the same for all examples, found by descent; NaN where there is none.
+
+    Of outputs of several positions they are the same for all positions too: one value for each channel, on axis 1 or
+    on the last.
+    """
+    if outputs.dim() < 1 or len(outputs) < 2 or not bool(outputs.isfinite().all()):
+        return nan
+    kept = {1, outputs.dim() - 1} if outputs.dim() > 2 else {1}
+    found: list[float] = []
+    for axis in kept:
+        others = [one for one in range(outputs.dim()) if one != axis]
+        mean = outputs.detach().float().mean(others, keepdim=True)
+        starts = [torch.zeros_like(mean), mean]
+        if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
+            starts.append(targets.float().mean(others, keepdim=True))
+        # From nothing, for logits however large; from means, for probabilities.
+        for start in starts:
+            with suppress(RuntimeError, ValueError, IndexError):
+                _descend_to_constant(loss_at, outputs, start, found)
+    return min(filter(isfinite, found), default=nan)
+
+
+def _descend_to_constant(
+    loss_at: Callable[[Tensor], Tensor], outputs: Tensor, start: Tensor, found: list[float]
+) -> None:
+    """Append the losses on the way from a constant to the best one nearby."""
+    constant = start.clone().requires_grad_()
+    optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            value = loss_at(constant.expand(outputs.shape).to(outputs.dtype))
+        value.backward()  # type: ignore[no-untyped-call]
+        found.append(float(value.detach()))
+        return found[-1]
+
+    optimizer.step(closure)  # type: ignore[no-untyped-call]

@@ -13,6 +13,13 @@ from normless.spec import jsonable
 
 _TEXTS: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_name("findings.toml").read_text("utf-8"))
 
+# Kinds of findings in the signal and the gradients of one pass.
+OF_SIGNAL = {
+    texts.get("kind", name)
+    for name, texts in _TEXTS.items()
+    if (_TEXTS.get(texts.get("like", ""), {}) | texts).get("signal")
+}
+
 Evidence = Mapping[str, float | int | str]
 
 
@@ -122,8 +129,9 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     texts = _TEXTS[kind]
     texts = _TEXTS.get(texts.get("like", ""), {}) | texts
     schemes = tuple(texts.get(f"schemes_{words.pop('norms', '')}", texts.get("schemes", ())))
-    words |= {**evidence, "where": where, "place": words.get("place", (*where, "")[0]), "best": (*schemes, "")[0]}
-    words["others"] = ", or another of these schemes" if len(schemes) > 1 else ""
+    # The network's own forward code has an empty name.
+    where = tuple(one or "forward" for one in where)
+    words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
     advice = texts.get("advice", False)
-    return Finding(kind, severity, title, evidence, tuple(where), texts["theory"], Cure(cure, schemes), advice)
+    return Finding(kind, severity, title, evidence, where, texts["theory"], Cure(cure, schemes), advice)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import dropwhile
 from math import isfinite, nan, sqrt
 
+import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.tape import Event, tensors
+from normless.diagnosis.flow import tensors
+from normless.diagnosis.tape import Event
+from normless.probes import preserve_random_state, without_zeros
 
 # Over a whole network without residual blocks, this much is no scale that one learning rate suits.
 FACTOR = 1e4
@@ -41,6 +44,10 @@ def check_layers(e: Examination) -> Steps:
     apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
     apart = [one for one in apart if isfinite(one)]
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
+    grown = max(filter(isfinite, sizes), default=nan)
+    if wrong is not None and not grown > FACTOR * sizes[0]:
+        # Not a signal that grows: what makes such a value is found by itself.
+        return summary
     if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
         return summary
@@ -129,7 +136,10 @@ def check_nonlinearity(e: Examination) -> Steps:
         raise NotAsked("fewer than two layers, or inputs that cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
-    both, one, other, zero = (e.evaluate(one) for one in (first + second, first, second, first * 0))
+    # Branches that start at zero are no part of the network yet, and will be.
+    with preserve_random_state(e.model), torch.no_grad():
+        opened = without_zeros(e.model)
+    both, one, other, zero = (e.evaluate(one, opened) for one in (first + second, first, second, first * 0))
     size, rest = float((both - zero).abs().max()), float((both - one - other + zero).abs().max())
     if isfinite(size) and size > 0 and rest <= 1e-5 * size:
         yield finding("no_nonlinearity", 0.9, (), {"layers": layers})

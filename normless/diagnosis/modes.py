@@ -14,15 +14,53 @@ from torch.utils._pytree import tree_map
 from normless.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.diagnosis.tape import tensors
+from normless.diagnosis.flow import LOSS, Call, Flow, tensors
 from normless.probes import mixes_examples, preserve_state
 from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
+from normless.residual.classify import kind_of
 
 # A running average of a momentum below this has hardly moved after an epoch.
 SLOW = 1e-3
 DROPPED = 0.9
 # Outputs of both modes that differ by more than the examples do, after statistics have seen so many times 1/momentum.
 APART, SEEN = 1.0, 3.0
+# A loss in evaluation this many times that in training, and above it by this share of the loss of guessing.
+TIMES, SHARE = 2.0, 0.25
+# How nodes of a graph read each other.
+GATHERS = frozenset(
+    [
+        "index_select",
+        "__getitem__",
+        "gather",
+        "take_along_dim",
+        "index_add",
+        "index_add_",
+        "scatter_add",
+        "scatter_add_",
+        "scatter_reduce",
+        "scatter_reduce_",
+        "scatter",
+        "scatter_",
+        "index_reduce",
+        "index_reduce_",
+    ]
+)
+PRODUCTS = frozenset(
+    [
+        "matmul",
+        "__matmul__",
+        "mm",
+        "bmm",
+        "einsum",
+        "linear",
+        "spmm",
+        "smm",
+        "addmm",
+        "_sparse_mm",
+        "sparse_mm",
+        "__rmatmul__",
+    ]
+)
 # From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
@@ -44,13 +82,22 @@ def check_modes(e: Examination) -> Steps:
         yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
     summary = f"{sum(module.training for module in e.model.modules())} modules in training"
     moved = [norm for norm in tracked.values() if _has_moved(norm)]
-    if moved and not left and not any(event.rate for event in e.passed.events) and isfinite(e.passed.loss):
+    if left or not isfinite(e.passed.loss):
+        return summary
+    if moved and not any(event.rate for event in e.passed.events):
         before = e.passed.logits.detach().double()
         apart, size = float((e.evaluated - before).norm()), float((before - before.mean(0)).norm())
         share = apart / size if size else inf
         summary += f"; outputs differ from those in evaluation by {share:.2f} of their deviation"
         if apart > APART * size:
             yield finding("modes_differ", 0.83, (), {"difference": share, "norms": len(moved)})
+            return summary
+    has_fresh_statistics = any(hasattr(module, "running_mean") for module in e.model.modules()) and not moved
+    if e.evaluated_loss is not None and not has_fresh_statistics:
+        summary += f"; the loss is {e.passed.loss:.3g}, in evaluation {e.evaluated_loss:.3g}"
+        if _is_far_above(e, e.evaluated_loss):
+            evidence = {"training": e.passed.loss, "evaluation": e.evaluated_loss, "norms": len(moved)}
+            yield finding("loss_in_evaluation", 0.83, (), evidence)
     return summary
 
 
@@ -61,6 +108,32 @@ def _is_still(module: nn.Module) -> bool:
     mean, variance = (getattr(module, name) for name in ("running_mean", "running_var"))
     is_fresh = not bool(mean.any()) and bool((variance == 1).all())
     return is_fresh and not takes_batch_statistics(module)
+
+
+def _is_far_above(e: Examination, evaluated: float) -> bool:
+    """Whether a loss in evaluation is far above that of the same batch in training."""
+    trained = e.passed.loss
+    return evaluated > TIMES * abs(trained) and evaluated - trained > SHARE * e.guessing
+
+
+@check("frozen norms")
+def check_frozen_norms(e: Examination) -> Steps:
+    """Look for norms that are frozen and yet move."""
+    names = dict(e.model.named_modules())
+    stored = {name: one for name, one in names.items() if isinstance(getattr(one, "running_var", None), Tensor)}
+    if not stored:
+        raise NotAsked("there are no running statistics")
+    moving = [name for name, norm in stored.items() if is_frozen(norm) and norm.training]
+    moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in e.passed.moved]
+    if moving and e.model.training and any(one.requires_grad for one in e.model.parameters()):
+        yield finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
+    return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen and moving"
+
+
+def is_frozen(norm: nn.Module) -> bool:
+    """Whether a norm has parameters of its own, none of which trains."""
+    own = list(norm.parameters(recurse=False))
+    return bool(own) and not any(one.requires_grad for one in own)
 
 
 def _has_moved(norm: _BatchNorm) -> bool:
@@ -136,22 +209,48 @@ def check_examples(e: Examination) -> Steps:
         return torch.cat([one[1:2], one[1:]]) if has_examples else one
 
     before, after = e.evaluated, e.evaluate(tree_map(replaced, e.inputs))
-    if len(before) != count or before.shape != after.shape:
+    if not before.dim() or len(before) != count or before.shape != after.shape:
         raise NotAsked("the outputs are not by example")
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
         return "none depends on another one in evaluation mode"
-    yield finding("mixes_examples", 0.89, _mixing(e, count), {"change": change, "outputs": size})
+    mixing = _mixing(e, count)
+    if _is_graph(e.passed.flow, mixing, count):
+        return "they are the nodes of a graph, along whose edges they depend on each other"
+    modules = [e.model.get_submodule(path) for path in mixing or ()]
+    by_norms = bool(modules) and all(kind_of(module) == "norm" for module in modules)
+    kind = "mixes_by_norms" if by_norms else "mixes_examples"
+    yield finding(kind, 0.89, mixing or ["forward"], {"change": change, "outputs": size})
     return "they depend on each other"
 
 
-def _mixing(e: Examination, count: int) -> list[str]:
-    """The modules through which examples influence each other."""
+def _mixing(e: Examination, count: int) -> list[str] | None:
+    """The modules through which examples influence each other; None where that is not known."""
 
     def few(one: Any) -> Any:
         return one[:4] if isinstance(one, Tensor) and one.dim() and len(one) == count else one
 
-    positional, named = arguments_of(tree_map(few, e.inputs))
-    with suppress(ValueError, RuntimeError), preserve_state(e.model, training=False):
-        return [module.path or "forward" for module in mixes_examples(e.model, *positional, **named).modules]
-    return ["forward"]
+    # Fewer examples may not fit the other inputs.
+    for chosen in (few, lambda one: one):
+        positional, named = arguments_of(tree_map(chosen, e.inputs))
+        with suppress(ValueError, RuntimeError, IndexError), preserve_state(e.model, training=False):
+            return [module.path for module in mixes_examples(e.model, *positional, **named).modules] or None
+    return None
+
+
+def _is_graph(flow: Flow, mixing: list[str] | None, count: int) -> bool:
+    """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs."""
+    places = [
+        call.path
+        for call in flow.calls
+        if call.path != LOSS
+        if (call.name in GATHERS and call.is_indexed) or (call.name in PRODUCTS and _by_pairs(call, count))
+    ]
+    return bool(places) and (mixing is None or all(path in places for path in mixing))
+
+
+def _by_pairs(call: Call, count: int) -> bool:
+    """Whether a product is with a matrix (examples, examples) in which no parameter has a part."""
+    return any(
+        shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from normless.decay import POLICIES
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
@@ -45,7 +47,17 @@ def check_optimizer(e: Examination) -> Steps:
         evidence = {"weight_decay": float(max(decays.values()))} | {role: len(one) for role, one in against.items()}
         severity = _SEVERITY.get(worst, _MILD)
         yield finding("decayed", severity, where, evidence, worst=worst, groups=groups)
-    if missing:
+    held = [one for group in e.optimizer.param_groups for one in group["params"]]
+    known = {id(one): name for name, one in parameters.items()}
+    times = Counter(map(id, held))
+    twice = [name for key, name in known.items() if times[key] > 1]
+    if twice:
+        yield finding("repeated_parameters", 0.85, twice, {"parameters": len(twice)})
+    # As many tensors of these shapes that are not the network's: it was given others after the optimizer was made.
+    strange = Counter(tuple(one.shape) for one in held if id(one) not in known)
+    if missing and not Counter(tuple(parameters[name].shape) for name in missing) - strange:
+        yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})
+    elif missing:
         scalars = list(missing.values()).count("scalars")
         including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
         counts = {"parameters": len(missing), "scalars": scalars}

@@ -10,9 +10,26 @@ from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
+from normless.diagnosis.flow import LOSS, Call
+from normless.diagnosis.tape import KINDS
 
 # Outputs that differ less than this share of their size between examples are the same.
 SAME = 1e-6
+# Functions that a loss calls on logits.
+TAKES_LOGITS = frozenset(
+    [
+        "cross_entropy",
+        "log_softmax",
+        "softmax",
+        "logsumexp",
+        "logsigmoid",
+        "sigmoid",
+        "binary_cross_entropy_with_logits",
+        "multilabel_soft_margin_loss",
+    ]
+)
+# An activation, and the name of what reads its values as logits.
+Squashed = tuple[Call, str]
 _RANGES = {
     "sigmoid": (0.0, 1.0),
     "tanh": (-1.0, 1.0),
@@ -25,47 +42,70 @@ _RANGES = {
 @check("the last activation")
 def check_last_activation(e: Examination) -> Steps:
     """Look for a softmax or an activation between the classifier and a loss that takes logits."""
-    last = next((event for event in e.passed.events if event.output is e.passed.logits), None)
-    if last is None or last.kind not in ("activation", "softmax") or last.name == "log_softmax":
+    if squashed := _squashed(e):
+        call, reader = squashed
+        kind = "softmax_before_loss" if KINDS[call.name] == "softmax" else "activation_after_classifier"
+        yield finding(kind, 0.93, (call.place,), {"activation": call.name, "read_by": reader})
+        return f"{call.name}, and the loss takes logits"
+    made = e.passed.flow.of(e.passed.logits)
+    last = None if made is None else made.origin()
+    if last is None or KINDS.get(last.name) not in ("activation", "softmax") or last.name == "log_softmax":
         return "none was seen" if last is None else "none: the outputs are those of a layer"
-    evidence: Evidence = {"activation": last.name}
-    if takes_logits(e):
-        kind = "softmax_before_loss" if last.kind == "softmax" else "activation_after_classifier"
-        yield finding(kind, 0.93, (last.place,), evidence)
-        return f"{last.name}, and the loss takes logits"
     low, high = _RANGES.get(last.name.rstrip("_"), (-inf, inf))
-    if isinstance(e.targets, Tensor) and e.targets.is_floating_point():
+    if isinstance(e.targets, Tensor) and e.targets.is_floating_point() and e.targets.shape == e.passed.logits.shape:
         smallest, largest = float(e.targets.min()), float(e.targets.max())
         if smallest < low or largest > high:
-            evidence = {**evidence, "smallest_target": smallest, "largest_target": largest}
+            evidence: Evidence = {"activation": last.name, "smallest_target": smallest, "largest_target": largest}
             yield finding("unreachable_targets", 0.93, (last.place,), evidence)
     return f"{last.name}, and the loss takes its values"
 
 
-def takes_logits(e: Examination) -> bool:
-    """Whether the loss has a softmax or sigmoid of its own.
+def _squashed(e: Examination) -> Squashed | None:
+    """An activation whose values the loss takes for logits: by what the loss calls on them, or by its values."""
+    for call in e.passed.flow.calls:
+        if call.path == LOSS and call.name in TAKES_LOGITS:
+            made = [one.origin() for one in call.sources() if one.is_trained]
+            if made and made[0].path != LOSS and _is_activation(made[0]):
+                return made[0], call.name
+    made_logits = e.passed.flow.of(e.passed.logits)
+    last = None if made_logits is None else made_logits.origin()
+    if last is not None and _is_activation(last) and takes_logits(e):
+        return last, "the loss"
+    return None
 
-    A softmax does not change if a constant is added to all logits; the binary cross-entropy of logits 0 is log 2,
-    whatever the targets.
+
+def _is_activation(call: Call) -> bool:
+    """Whether a call bounds or rectifies what a loss may take for logits; a clamp does so on purpose."""
+    return KINDS.get(call.name) in ("activation", "softmax") and call.name not in ("log_softmax", "clamp", "hardtanh")
+
+
+def takes_logits(e: Examination) -> bool:
+    """Whether the loss has a softmax or sigmoid of its own, by its values.
+
+    Of logits 0 a cross-entropy of K classes is log K, a binary one log 2, whatever the targets, as a mean or a sum; a
+    softmax does not change if a constant is added to all logits.
     """
-    with torch.no_grad():
-        logits = e.passed.logits.detach().double().cpu()
-        targets = e.targets.cpu() if isinstance(e.targets, Tensor) else e.targets
-        try:
-            values = [float(e.loss(one, targets)) for one in (logits, logits + 3.0, torch.zeros_like(logits))]
-        except (RuntimeError, ValueError, TypeError):
-            return e.loss is F.cross_entropy
-    is_shift_invariant = (
-        logits.dim() > 1 and logits.shape[1] > 1 and abs(values[0] - values[1]) < 1e-6 * abs(values[0])
-    )
-    return is_shift_invariant or abs(values[2] - log(2)) < 1e-9
+    logits = e.passed.logits.detach()
+    try:
+        with torch.no_grad():
+            zero, value, shifted = (float(e.loss_at(one)) for one in (torch.zeros_like(logits), logits, logits + 3.0))
+    except (RuntimeError, ValueError, TypeError):
+        return e.loss is F.cross_entropy
+    classes = logits.shape[1] if logits.dim() > 1 else 1
+    is_softmax = classes > 1 and _counts(zero / log(classes), logits.numel() // classes)
+    return (is_softmax and abs(value - shifted) < 1e-4 * abs(value)) or _counts(zero / log(2), logits.numel())
+
+
+def _counts(ratio: float, values: int) -> bool:
+    """Whether a ratio is 1, or that number of values, to the precision of float32."""
+    return any(abs(ratio / count - 1) < 1e-5 for count in (1, max(values, 1)))
 
 
 @check("outputs by example")
 def check_dependence(e: Examination) -> Steps:
     """Look for outputs that are the same for all examples, and the first layer after which they are."""
     logits = e.passed.logits.detach().double()
-    if logits.dim() < 2 or len(logits) < 2:
+    if logits.dim() < 1 or len(logits) < 2:
         raise NotAsked("there is one example")
     size, apart = float(logits.abs().max()), float((logits - logits.mean(0)).abs().max())
     summary = f"they differ by up to {apart:.3g}, and are up to {size:.3g}"

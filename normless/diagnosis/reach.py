@@ -47,13 +47,15 @@ def _head(e: Examination) -> list[Finding]:
 def _cut(e: Examination, own: set[int]) -> list[Finding]:
     """The first place after trained layers at which no gradient is recorded, or a tensor without one goes on."""
     trained: Event | None = None
+    reached = {id(e.model.get_parameter(name)) for name, norm in e.passed.gradients.items() if norm is not None}
     for event in e.passed.events:
         trains = any(one.requires_grad and id(one) in own for one in event.parameters)
         if trains and not event.recording:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
-        if trains and event.gradient is None:
+        # Not the gradient of its output, which writing in place may hide.
+        if trains and not any(id(one) in reached for one in event.parameters):
             trained = event
     return []
 

@@ -12,10 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
 
-from normless.lifting import followed
+from normless.diagnosis.flow import Call, Tracer
+from normless.diagnosis.flow import tensors as tensors
 
 _KINDS = {
     "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
@@ -28,6 +27,7 @@ _KINDS = {
     "dropout": "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout",
 }
 KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
+_OF_SIGNAL = ("norm", "activation", "softmax")
 # A row of an attention's weights counts as certain above this one.
 CERTAIN = 0.99
 # Where the slopes of tanh and σ are below 4 and 8 % of their largest.
@@ -35,11 +35,6 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda y: y.abs() > 0.98,
     "sigmoid": lambda y: (y - 0.5).abs() > 0.48,
 }
-
-
-def tensors(values: Any) -> list[Tensor]:
-    """The tensors of nested values."""
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
 
 
 @dataclass
@@ -93,43 +88,44 @@ class Event:
         return self.path or "forward"
 
 
-class Tape(TorchFunctionMode):
-    """Records the events of a pass and counts its concatenations; `data` are the addresses of the inputs."""
+class Tape(Tracer):
+    """Records the events of a pass and counts its concatenations."""
 
-    def __init__(self, examples: int, data: set[int]) -> None:
+    def __init__(self, examples: int) -> None:
         super().__init__()
-        self.examples, self.data = examples, data
+        self.examples = examples
         self.events: list[Event] = []
-        self.running: list[str] = [""]
         self.joins = 0
 
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        self.joins += name in ("cat", "concat", "concatenate")
-        if name in KINDS:
-            recording = torch.is_grad_enabled()
-            with torch.no_grad():
-                self._record(name, list(args), kwargs or {}, result, recording)
-        return result
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
+        """Record a layer, an activation, an attention."""
+        self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
+        if call.name in KINDS and not self.in_loss:
+            self._record(call, list(args), kwargs, made, before)
 
-    def _record(self, name: str, args: list[Any], kwargs: dict[str, Any], result: Any, recording: bool) -> None:
+    def _record(
+        self, call: Call, args: list[Any], kwargs: dict[str, Any], made: list[Tensor], recording: bool
+    ) -> None:
         read = tensors((args, kwargs))
-        y = next((one for one in tensors(result) if one.is_floating_point()), None)
-        if y is None or not y.numel() or not read:
+        y = next((one for one in made if one.is_floating_point()), None)
+        kind = KINDS[call.name]
+        # What is computed from weights alone, as their standardization, is no part of the signal.
+        if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
             return
         parameters = tuple(
             owner for one in read if isinstance(owner := one._base if one._is_view() else one, nn.Parameter)
         )
-        x = read[0]
-        is_signal = x.is_floating_point() and not isinstance(x, nn.Parameter)
-        is_data = not is_signal or x.untyped_storage().data_ptr() in self.data
-        detached = not is_data and not x.requires_grad
-        event = Event(KINDS[name], name, self.running[-1], parameters, recording, detached, tuple(x.shape), y)
+        x, before = read[0], call.reads[0][0]
+        is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
+        has_lost = before is None or before.is_trained or before.is_copied
+        detached = is_values and has_lost and not x.requires_grad
+        event = Event(kind, call.name, call.path, parameters, recording, detached, tuple(x.shape), y)
         plain = y.detach().double()
         event.second_moment = float(plain.square().mean())
         event.spread, event.deviation = self._between(plain)
-        if is_signal:
+        if is_values:
             event.spread_in, _ = self._between(x.detach().double())
             if event.kind == "weight" and len(x) == self.examples > 1:
                 total = F.normalize(x.detach().flatten(1).double(), dim=1).sum(0).square().sum()
@@ -221,17 +217,8 @@ def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | 
 
 
 @contextmanager
-def recorded(model: nn.Module, inputs: Any) -> Iterator[Tape]:
-    """Record the passes that the body makes through a network on these inputs."""
-    given = tensors(inputs)
-    examples = next((len(one) for one in given if one.dim()), 0)
-    tape = Tape(examples, {one.untyped_storage().data_ptr() for one in given})
-
-    def enter(path: str, *_: Any) -> None:
-        tape.running.append(path)
-
-    def leave(*_: Any) -> None:
-        tape.running.pop()
-
-    with followed(model, enter, leave), tape:
+def recorded(model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[Tape]:
+    """Record the passes that the body makes through a network on these inputs, and the loss's dataflow."""
+    tape = Tape(next((len(one) for one in tensors(inputs) if one.dim()), 0))
+    with tape.follow(model, inputs, targets):
         yield tape

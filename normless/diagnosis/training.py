@@ -167,6 +167,14 @@ class Training:
             evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
             yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
 
+    def stale(self, step: int, steps: int) -> Iterator[Finding]:
+        """That steps of an optimizer go to tensors that are not the network's."""
+        yield from self._new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
+
+    def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
+        """That frozen norms move."""
+        yield from self._new("moved_statistics", 0.6, norms, {"step": step})
+
     def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
         """That outputs of layers are not measured, and why."""
         yield from self._new("no_replay", 0.1, [""], {"step": step}, reason=reason)

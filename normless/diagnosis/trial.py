@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import repeat
-from math import inf, nan
+from math import inf, isfinite, nan
 
 import pandas as pd
 import torch
@@ -17,7 +17,6 @@ from normless.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.replay import rounded_away
-from normless.divergence import has_diverged
 from normless.probes import descend, preserve_state
 
 # A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
@@ -25,8 +24,17 @@ LITTLE, MUCH = 0.01, 0.2
 # Per step, a decay above this share of the weights is no regularization.
 DECAY = 0.02
 MOMENTUM = 0.99
+# Low-precision weights that the first update left as they were, as a share.
+ROUNDED = 0.5
 # Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
-SMALLER, LARGER = (0.1, 0.01, 1e-3, 1e-4), (1e3, 1e4, 1e5, 1e6, 1e7)
+SMALLER, LARGER = tuple(10.0**-power for power in range(1, 13)), (1e3, 1e4, 1e5, 1e6, 1e7)
+# A trial fits the batch if it leaves at most this share of the loss, and this one of the best constant outputs'.
+LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
+# A loss this close to that of the best constant outputs, as a share, is that of guessing.
+NEAR = 0.03
+# Rates and steps after which a batch counts as one that cannot be fitted.
+CAUSE = 0.7
+ALL, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
 # A trial at another rate whose loss is no lower after so many steps is not continued.
 SCREEN = 5
 # Sums after which a norm follows, from which on a post-norm network needs warm-up.
@@ -54,10 +62,16 @@ class Trial:
 
     @property
     def end(self) -> float:
-        """The loss in the end, the mean of the last three; infinite if it diverged."""
-        if any(map(has_diverged, self.losses[1:])):
+        """The loss in the end, the mean of the last three; infinite if one is not finite."""
+        if not all(map(isfinite, self.losses[1:])):
             return inf
         return sum(self.losses[-3:]) / len(self.losses[-3:])
+
+    @property
+    def last(self) -> float:
+        """The last loss; where it is not finite, the largest after the first step that is, or else infinite."""
+        known = [one for one in self.losses[1:] if isfinite(one)]
+        return self.losses[-1] if isfinite(self.losses[-1]) else max(known, default=inf)
 
     @property
     def progress(self) -> float:
@@ -72,7 +86,10 @@ def check_trial(e: Examination, steps: int) -> Steps:
         raise NotAsked("not tried: no optimizer was given")
     if steps < 1 or not any(e.passed.gradients.values()):
         raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
+    if not isfinite(e.passed.loss):
+        raise NotAsked("not tried: the loss is not finite")
     model, trial = tried(e, e.optimizer, steps)
+    e.trials.append(trial)
     yield from _settings(e, trial)
     yield from _rates(e, trial, steps)
     if closed := _closed(e, model, trial):
@@ -85,7 +102,7 @@ def check_trial(e: Examination, steps: int) -> Steps:
 
 def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:
     """The blocks whose branch is zero before a trial and after it; none if it diverged."""
-    if has_diverged(trial.losses[-1]) or e.map is None or not _zeros(e.passed.tables["signal"]):
+    if not isfinite(trial.losses[-1]) or e.map is None or not _zeros(e.passed.tables["signal"]):
         return []
     return _zeros(pass_through(trained, e.inputs, e.targets, e.loss, e.map).tables["signal"])
 
@@ -107,7 +124,7 @@ def _settings(e: Examination, trial: Trial) -> Iterator[Finding]:
     if isinstance(e.optimizer, SGD) and trial.moved < 1e-2 * trial.rate * gradient:
         evidence = {"moved": trial.moved, "expected": trial.rate * gradient}
         yield finding("clipped_to_nothing", 0.93, (), evidence)
-    if trial.rounded > 0.5 and trial.progress < LITTLE:
+    if trial.rounded > ROUNDED and trial.progress < LITTLE:
         yield finding("lost_in_rounding", 0.93, (), {"share": trial.rounded, "rate": trial.rate})
 
 
@@ -119,7 +136,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         "rate": trial.rate,
         "steps": trial.steps,
         "loss_before": trial.losses[0],
-        "loss_after": trial.losses[-1],
+        "loss_after": trial.last,
     }
     effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
     sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.blocks)
@@ -129,10 +146,13 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
         yield finding("effective_rate", 0.81, (), evidence | effective)
         return
+    rises, is_flat = trial.progress < -LITTLE, abs(trial.progress) < LITTLE
+    if (rises or is_flat) and trial.end <= LEFT_OF_LOSS * e.guessing:
+        # A trained network has little left to learn.
+        return
     # Downwards the first rate that makes progress; upwards one that makes much, unless the loss rises before.
-    rises = trial.progress < -LITTLE
     kind, factors, share = ("rate_too_large", SMALLER, LITTLE) if rises else ("rate_too_small", LARGER, MUCH)
-    for factor in factors if rises or abs(trial.progress) < LITTLE else ():
+    for factor in factors if rises or is_flat else ():
         _, other = tried(e, e.optimizer, steps, factor)
         # One low loss among the last is no progress.
         if other.progress > share and max(other.losses[-3:]) < other.losses[0]:
@@ -142,7 +162,42 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
             yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
             return
         if kind == "rate_too_small" and other.progress < -LITTLE:
+            break
+    if any(one.severity >= CAUSE and not one.advice for one in e.found):
+        # What keeps the loss up is known; many steps more would only confirm it.
+        return
+    stalls = trial.end >= e.guessing and abs(trial.losses[trial.steps // 2] - trial.end) < LITTLE * abs(trial.end)
+    stays = rises or is_flat or stalls or abs(trial.end - e.guessing) < NEAR * e.guessing
+    if stays and trial.losses[0] >= e.guessing * (1 - NEAR) and trial.rounded <= ROUNDED:
+        yield from _not_fitted(e, trial, steps)
+
+
+def _not_fitted(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+    """A batch whose loss no rate takes below that of guessing in many steps."""
+    assert e.optimizer is not None
+    goal, trials = e.guessing * (1 - NEAR), [trial]
+    for factor in ALL:
+        _, other = tried(e, e.optimizer, max(MANY, steps), factor)
+        trials.append(other)
+        # Also where the rate is too large to stay there.
+        if min(filter(isfinite, other.losses)) < goal:
             return
+    rates = sorted(one.rate for one in trials)
+    evidence = {"steps": max(one.steps for one in trials), "loss_before": trial.losses[0], "rate": trial.rate}
+    evidence |= {
+        "best": min(min(filter(isfinite, one.losses)) for one in trials),
+        "lowest_rate": rates[0],
+        "highest_rate": rates[-1],
+    }
+    yield finding("not_fitted", 0.5, (), evidence | {"loss_of_guessing": e.guessing})
+
+
+def fits(e: Examination, trial: Trial) -> bool:
+    """Whether a trial fits the batch, by its first loss and by that of constant outputs where it is known."""
+    end = trial.end
+    if not end <= LEFT_OF_LOSS * trial.losses[0]:
+        return False
+    return not isfinite(e.guessing) or end <= LEFT_OF_GUESSING * e.guessing
 
 
 def _momentum(group: dict[str, object]) -> float:
@@ -163,7 +218,8 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
     trial = stepped(e, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
-    return model, trial if trial.progress < 0 else stepped(e, model, optimizer, steps, trial)
+    is_over = trial.progress < 0 or not isfinite(trial.end)
+    return model, trial if is_over else stepped(e, model, optimizer, steps, trial)
 
 
 def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None) -> Trial:
@@ -175,9 +231,9 @@ def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, 
         warnings.simplefilter("ignore")
         # The loss after the last step is that before one more.
         rest = repeat((e.inputs, e.targets), steps + 1 - len(losses))
-        for value in descend(model, rest, optimizer, loss=e.loss):
+        for value in descend(model, rest, optimizer, loss=e.loss, limit=inf):
             losses.append(value)
-            if len(losses) == 1 and not has_diverged(value):
+            if len(losses) == 1 and isfinite(value):
                 moved, rounded = _first_step(model, before)
     return Trial(rate, tuple(losses), moved, rounded)
 

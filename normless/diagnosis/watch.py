@@ -11,7 +11,7 @@ from itertools import count
 from math import isfinite
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import pandas as pd
 import torch
@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from normless.arguments import require_network
 from normless.diagnosis.findings import Finding
+from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
 from normless.diagnosis.training import BATCHES, Measured, Training
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 Loss = TypeVar("Loss", bound=Tensor | float)
 
+# Steps of an optimizer of other tensors after which it counts as stale.
+STRANGE = 3
 # What torch.compile and DistributedDataParallel call the network inside them.
 _WRAPPED = ("_orig_mod", "module")
 
@@ -66,6 +69,9 @@ class Watch:
         self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
         self._is_blind = False
+        self._statistics: dict[str, Tensor] = {}
+        # Steps of an optimizer of other tensors, and the pass before the last of them.
+        self._strange, self._counted = 0, cast(Replay | None, None)
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
         self._start_step()
@@ -178,7 +184,9 @@ class Watch:
     def _look(self, optimizer: Optimizer) -> None:
         own, now = self._own(optimizer), self._now
         if not own:
+            self._look_at_stranger(optimizer)
             return
+        self._strange = 0
         now.norms |= gradient_norms(own)
         if self._measures:
             now.before |= {name: one.detach().clone() for name, one in own.items() if one.dim() > 1}
@@ -195,6 +203,19 @@ class Watch:
         self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed))
         if self._measures:
             self._replayed()
+
+    def _look_at_stranger(self, optimizer: Optimizer) -> None:
+        """Count the steps of an optimizer of tensors like the network's, while no optimizer holds the network's."""
+        model = self._model()
+        if model is None or self._now.seen is None or self._now.seen is self._counted:
+            return
+        own = [one for one in model.parameters() if one.requires_grad]
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        has_gradients = any(one.grad is not None for one in own)
+        if has_gradients and sorted(map(_shape, own)) == sorted(map(_shape, held)):
+            self._strange, self._counted = self._strange + 1, self._now.seen
+            if self._strange >= STRANGE:
+                self._say(self._training.stale(self.step, self._strange))
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -244,8 +265,16 @@ class Watch:
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
         layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
         self._record.add(self.step, whole | layers | {"multiplier": multiplier})
+        self._say(self._training.moved_statistics(self.step, self._moved_statistics(model)))
         measured = Measured(output, shares, multiplier, update, lost, rate)
         self._say(self._training.judge_measurement(self.step, measured))
+
+    def _moved_statistics(self, model: nn.Module) -> list[str]:
+        """The frozen norms whose running means have changed since the last measured step."""
+        means = {name: one.running_mean for name, one in model.named_modules() if is_frozen(one) and _has_mean(one)}
+        before, self._statistics = self._statistics, {name: mean.clone() for name, mean in means.items()}
+        same = {name: mean.shape == before[name].shape for name, mean in means.items() if name in before}
+        return [name for name, is_same in same.items() if is_same and not torch.equal(means[name], before[name])]
 
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The shares of units that are off in this and the measured steps before."""
@@ -293,6 +322,14 @@ def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
     """A method that does nothing once its object is deleted, and does not keep it."""
     known = weakref.WeakMethod(method)
     return lambda *args: None if (call := known()) is None else call(*args)
+
+
+def _has_mean(module: nn.Module) -> bool:
+    return isinstance(getattr(module, "running_mean", None), Tensor)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)
 
 
 def _sentence(one: Finding) -> str:

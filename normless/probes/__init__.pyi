@@ -5,9 +5,13 @@ from .dependence.influence import map_tensors as map_tensors
 from .dependence.mixing import ExampleMixing as ExampleMixing
 from .dependence.mixing import MixingModule as MixingModule
 from .dependence.mixing import mixes_examples as mixes_examples
+from .dependence.mixing import without_zeros as without_zeros
+from .hooks.losses import Loss as Loss
+from .hooks.losses import loss_of as loss_of
+from .hooks.losses import own_loss as own_loss
 from .hooks.observe import Batch as Batch
-from .hooks.observe import Loss as Loss
 from .hooks.observe import compute_logits as compute_logits
+from .hooks.observe import compute_output as compute_output
 from .hooks.observe import descend as descend
 from .hooks.observe import observe as observe
 from .hooks.observe import preserve_random_state as preserve_random_state

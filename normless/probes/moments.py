@@ -183,7 +183,12 @@ class LogitGradients(Watcher):
         self._targets = setting.targets
 
     def matrix(self, x: Tensor) -> Tensor:
-        """Logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too."""
+        """Logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too.
+
+        Outputs of one axis, shape (N,), are those of one class.
+        """
+        if x.dim() < 2:
+            return x.reshape(-1, 1).double()
         return x.movedim(self.class_axis, -1).flatten(0, -2).double()
 
     def labels(self, rows: int) -> Tensor | None:

@@ -110,7 +110,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     kernels = cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=cudnn.allow_tf32)
     # The fused encoder layer hides its modules.
     with unfused(), torch.no_grad(), preserve_random_state(model), kernels:
-        network = _without_zeros(model)
+        network = without_zeros(model)
         changes: Changes = {}
         # 2⌈log₂ B⌉ groups, of which for all i ≠ j one contains i and not j.
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
@@ -256,7 +256,7 @@ def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Argumen
     return result
 
 
-def _without_zeros(model: nn.Module) -> nn.Module:
+def without_zeros(model: nn.Module) -> nn.Module:
     """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
     network = copied(model)
     torch.manual_seed(_SEED)

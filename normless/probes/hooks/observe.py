@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 from normless.arguments import applied, arguments_of
 from normless.divergence import LOSS_LIMIT, has_diverged
 from normless.lifting import in_mode
+from normless.probes.hooks.losses import Loss as Loss
+from normless.probes.hooks.losses import loss_of
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
 from normless.random_states import forked_generators
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
-Loss = Callable[[Tensor, Any], Tensor]
-"""From logits and targets to a scalar, in nats."""
 Batch = tuple[Any, Any]
 """Inputs, as a network's forward takes them, and targets of the loss."""
 
@@ -48,6 +48,7 @@ def observe(
     Args:
         inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of forward.
         targets: of the loss; required where gradients are measured.
+        loss: takes what the network returns, or its logits, and the targets, or the whole batch: `loss_of`.
         residual_map: the network's map; computed if None.
         training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
 
@@ -69,13 +70,19 @@ def observe(
         torch.set_grad_enabled(backward),
         attach_hooks(Setting(model, residual_map, targets), watchers),
     ):
-        logits = compute_logits(model, inputs)
+        output = compute_output(model, inputs)
         if targets is None:
             return float("nan")
-        value: Tensor = applied(loss, logits, targets)
+        value = loss_of(loss, output, inputs, targets)
         if backward:
             value.backward()  # type: ignore[no-untyped-call]
     return float(value.detach())
+
+
+def compute_output(model: Callable[..., Any], inputs: Any) -> Any:
+    """What a network returns for inputs: one tensor, a tuple or a dictionary of arguments."""
+    positional, named = arguments_of(inputs)
+    return applied(model, *positional, **named)
 
 
 def compute_logits(model: Callable[..., Any], inputs: Any, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -83,10 +90,10 @@ def compute_logits(model: Callable[..., Any], inputs: Any, overrides: Mapping[st
 
     With `overrides`, which is deprecated, the network has these parameters and buffers in place of its own.
     """
-    positional, named = arguments_of(inputs)
     if overrides is None:
-        output = applied(model, *positional, **named)
+        output = compute_output(model, inputs)
     else:
+        positional, named = arguments_of(inputs)
         message = "compute_logits(overrides=…) is replaced by a function that calls torch.func.functional_call."
         warnings.warn(message, DeprecationWarning, stacklevel=2)
         output = functional_call(model, dict(overrides), positional, named)  # type: ignore[arg-type]
@@ -114,7 +121,7 @@ def descend(
     for inputs, targets in batches:
         optimizer.zero_grad()
         with torch.enable_grad():
-            value: Tensor = applied(loss, compute_logits(model, inputs), targets)
+            value = loss_of(loss, compute_output(model, inputs), inputs, targets)
         number = float(value.detach())
         if has_diverged(number, limit):
             yield number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -330,8 +330,10 @@ def logits_of(output: Any) -> Tensor | None:
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The first floating-point tensor in a nested value, or None."""
+    """The first floating-point tensor in a nested value, a dataclass among them, or None."""
     if isinstance(value, Mapping):
         value = list(value.values())
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = [getattr(value, each.name) for each in fields(value)]
     leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
     return next((leaf for leaf in leaves if leaf.is_floating_point()), None)

@@ -1,0 +1,178 @@
+"""How the network was built: modules that never run, and initial scales that its own code asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from inspect import signature
+from math import sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.loss import _Loss
+from torch.overrides import TorchFunctionMode
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.probes import preserve_random_state
+from normless.residual.classify import kind_of
+
+# Methods by which networks initialize themselves: of each module in turn, and of all at once.
+BY_MODULE, AT_ONCE = (
+    ("_init_weights",),
+    ("init_weights", "initialize_weights", "_reset_parameters", "reset_parameters"),
+)
+# Standard deviations within this share of each other are the same; one below that share of another is scaled down.
+SAME, SCALED = 0.1, 0.75
+# Weights of a network that has not been trained which are as they were drawn, as a share.
+FRESH = 0.9
+# Residual sums from which on the scale of the branch ends matters.
+SUMS = 4
+_STORAGE = torch.Tensor.untyped_storage
+
+
+@check("modules that run")
+def check_calls(e: Examination) -> Steps:
+    """Look for modules that were built and never called, and whose parameters nothing reads."""
+    read = {one.name for call in e.passed.flow.calls for one in call.sources() if one.kind == "parameter"}
+    leaves = {name: one for name, one in e.model.named_modules() if name and not any(one.children())}
+
+    def is_used(name: str, module: nn.Module) -> bool:
+        own = [f"{name}.{one}" for one, _ in module.named_parameters()]
+        counts = bool(own) or kind_of(module) == "activation"
+        return name in e.passed.entered or not counts or isinstance(module, _Loss) or bool(read.intersection(own))
+
+    unused = {name for name, module in leaves.items() if not is_used(name, module)}
+    where = list(dict.fromkeys(_topmost(name, unused, leaves) for name in leaves if name in unused))
+    if where:
+        count = sum(one.numel() for name in unused for one in leaves[name].parameters())
+        yield finding("never_called", 0.3, where, {"modules": len(unused), "parameters": count})
+    return f"{len(leaves) - len(unused)} of {len(leaves)}"
+
+
+def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
+    """The outermost module around one that is not used in which nothing is."""
+    while (outer := name.rpartition(".")[0]) and all(one in unused for one in leaves if one.startswith(f"{outer}.")):
+        name = outer
+    return name
+
+
+@check("initial scale")
+def check_initial_scale(e: Examination) -> Steps:
+    """Compare the weights with what the network's own initialization asks for, and branch ends with the others."""
+    asked = asked_deviations(e.model)
+    now = {name: _deviation(one) for name, one in e.model.named_parameters() if one.dim() > 1}
+    at_start = [name for name, asks in asked.items() if any(_same(now[name], one) for one in asks)]
+    yield from _unreached(e, asked, now, at_start)
+    summary = f"{len(at_start)} of {len(asked)} weights are as the network's own code draws them" if asked else ""
+    profile = _profile(e, now)
+    if profile is None:
+        if not summary:
+            raise NotAsked("the network states no initialization, and its weights have no common one")
+        return summary
+    common, ends = profile
+    depth = len(e.blocks)
+    goal, last = common / sqrt(depth), ends[-1]
+    if all(_same(one, common) for one in ends) and _is_language_model(e):
+        evidence = {"deviation": common, "asked": goal, "sums": depth}
+        yield finding("unscaled_branch_ends", 0.2, (), evidence)
+    text = f"standard deviation {common:.3g} on branches, {ends[0]:.3g} to {last:.3g} at their ends"
+    return f"{summary}; {text}" if summary else text
+
+
+def _unreached(
+    e: Examination, asked: dict[str, list[float]], now: dict[str, float], at_start: list[str]
+) -> Iterator[Finding]:
+    """Weights of a fresh network for which its own code asks for a smaller scale than they have."""
+    large = [name for name, asks in asked.items() if min(asks) < SCALED * now[name]]
+    others = [name for name in at_start if name not in large]
+    is_fresh = bool(others) and len(others) >= FRESH * (len(asked) - len(large))
+    if large and is_fresh and all(any(_same(now[name], now[other]) for other in others) for name in large):
+        first = large[0]
+        evidence = {"weights": len(large), "deviation": now[first], "asked": min(asked[first])}
+        yield finding("unreached_initialization", 0.6, large, evidence)
+
+
+def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
+    """The standard deviations that a network's own initialization gives each weight, one for each time it does."""
+    copied = deepcopy(model)
+    asked: dict[str, list[float]] = {}
+    names = {_STORAGE(one).data_ptr(): name for name, one in copied.named_parameters() if one.dim() > 1}
+    with preserve_random_state(copied), torch.no_grad(), suppress(Exception):
+        for initialize in _initializers(copied):
+            written = _Written(names)
+            with written:
+                initialize()
+            for name in written.names:
+                asked.setdefault(name, []).append(_deviation(copied.get_parameter(name)))
+    return asked
+
+
+def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
+    """The calls by which a network initializes its modules, the inner ones first as in `apply`."""
+    for name in BY_MODULE:
+        function = getattr(model, name, None)
+        if callable(function) and len(signature(function).parameters) == 1:
+            order: list[nn.Module] = []
+            model.apply(order.append)
+            yield from (partial(function, one) for one in order)
+            return
+    for name in AT_ONCE:
+        function = getattr(model, name, None)
+        if callable(function) and not signature(function).parameters:
+            yield function
+            return
+
+
+class _Written(TorchFunctionMode):
+    """Notes which weights, by the address of their storage, are written in place."""
+
+    def __init__(self, known: dict[int, str]) -> None:
+        super().__init__()
+        self.known = known
+        self.names: dict[str, None] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = getattr(func, "__name__", "")
+        target = args[0] if args else (kwargs or {}).get("tensor")
+        if isinstance(target, Tensor) and (name.endswith("_") or name == "__setitem__") and target.dim():
+            found = self.known.get(_STORAGE(target).data_ptr())
+            self.names |= {found: None} if found else {}
+        return result
+
+
+def _profile(e: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
+    """The one standard deviation of weights inside of branches, whatever their fan-in, and those at their ends."""
+    inner, ends = [], []
+    for block in e.blocks:
+        layers = [
+            [name for name in one.parameters if name in now] for one in block.branch_layers if one.kind == "weight"
+        ]
+        weights = [names[0] for names in layers if names]
+        inner += weights[:-1]
+        ends += weights[-1:]
+    if len(ends) < SUMS or not inner:
+        return None
+    fan_ins = {e.model.get_parameter(name).shape for name in (*inner, *ends)}
+    common = sorted(now[name] for name in inner)[len(inner) // 2]
+    is_common = common > 0 and all(_same(now[name], common) for name in inner)
+    return (common, [now[name] for name in ends]) if is_common and len(fan_ins) > 1 else None
+
+
+def _is_language_model(e: Examination) -> bool:
+    """Whether there is a norm first on branches, and an output for each token of an embedding."""
+    embeddings = [one.num_embeddings for one in e.model.modules() if isinstance(one, nn.Embedding)]
+    logits = e.passed.logits
+    return e.norms_placed == "pre" and logits.dim() == 3 and logits.shape[-1] in embeddings
+
+
+def _deviation(weight: Tensor) -> float:
+    return float(weight.detach().float().std(correction=0))
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= SAME * max(one, other)

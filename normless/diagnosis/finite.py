@@ -1,0 +1,91 @@
+"""Values that are not finite, in the loss and its gradient, in training and in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+from torch import Tensor, nn
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.flow import LOSS, tensors
+from normless.diagnosis.nonfinite import Broken, find_broken
+
+_EVALUATION = " in evaluation mode"
+
+
+@check("finite values")
+def check_finite(e: Examination) -> Steps:
+    """Look for a loss or a gradient that is not finite, and for the first value that makes it so."""
+    passed = e.passed
+    if passed.error is not None:
+        raise NotAsked("the loss could not be computed")
+    gradients = [norm for norm in passed.gradients.values() if norm is not None]
+    if not (isfinite(passed.loss) and all(map(isfinite, gradients))):
+        what = "gradient" if isfinite(passed.loss) else "loss"
+        broken = find_broken(e.model, e.inputs, e.targets, e.loss, training=True)
+        yield _finding(e, broken, what, training=True)
+        return f"the {what} is not"
+    if e.evaluated_loss is not None and not isfinite(e.evaluated_loss):
+        broken = find_broken(e.model, e.inputs, e.targets, e.loss, training=False)
+        yield _finding(e, broken, "loss", training=False)
+        return "the loss in evaluation mode is not"
+    return f"the loss, {passed.loss:.3g}, and all gradients are"
+
+
+def _finding(e: Examination, broken: Broken | None, what: str, *, training: bool) -> Finding:
+    """What the first value that is not finite is due to: the batch, the network's state, or a call."""
+    severity, mode = (0.995, "") if training else (0.96, _EVALUATION)
+    if broken is None:
+        # Made where no call is seen: in a compiled function, or by the sum of two gradients.
+        words = {"operation": "what was not seen", "does": "do so", "value": "unknown", "reads": "finite values"}
+        return finding("first_not_finite", severity, (), {"what": what}, mode=mode, line="the loss", **words)
+    call = broken.call
+    if call.kind in ("parameter", "buffer"):
+        return _of_state(e.model, call.name, severity, mode)
+    if call.kind == "targets":
+        return finding("not_finite_targets", severity, (), _counts(tensors(e.targets)))
+    if (ignored := _ignored(e.targets, broken)) is not None:
+        return ignored
+    does = "pass on such a gradient" if broken.what == "gradient" else "return such a value"
+    source = broken.infinity
+    reads = broken.reads or "nothing"
+    if source is not None and source is not call:
+        reads += f", infinite since {source.name} at {source.line or source.place}"
+    place = f"the {LOSS}" if call.path == LOSS else call.place
+    evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": str(call.line or place)}
+    where = () if call.path == LOSS else (call.place,)
+    words = {"mode": mode, "does": does, "reads": reads, "place": place}
+    return finding("first_not_finite", severity, where, evidence, **words)
+
+
+def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Finding:
+    """Parameters or buffers that are not finite."""
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    bad = [one for one, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    count = int((~state[name].detach().isfinite()).sum())
+    where = [name, *(one for one in bad if one != name)]
+    return finding("not_finite_state", severity, where, {"values": count, "more": len(bad) - 1}, mode=mode)
+
+
+def _counts(values: list[Tensor]) -> Mapping[str, int]:
+    """How many values are not finite, and the first example with one."""
+    for one in values:
+        bad = ~one.detach().isfinite()
+        if bad.any():
+            example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else int(bad.nonzero()[0])
+            return {"values": int(bad.sum()), "example": example}
+    return {"values": 0, "example": 0}
+
+
+def _ignored(targets: Any, broken: Broken) -> Finding | None:
+    """Labels that are all left out of a mean."""
+    if broken.call.name not in ("cross_entropy", "nll_loss") or broken.value != "NaN" or "NaN" in broken.reads:
+        return None
+    labels = [one for one in tensors(targets) if not one.is_floating_point() and one.numel()]
+    for one in labels:
+        if bool((one == one.flatten()[0]).all()):
+            return finding("ignored_labels", 0.995, (), {"labels": one.numel(), "index": int(one.flatten()[0])})
+    return None

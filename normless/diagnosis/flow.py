@@ -1,0 +1,277 @@
+"""The dataflow of a pass and of its loss: which call made each tensor, from what, and in which line."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from normless.lifting import followed
+
+# Calls that keep values: another shape, type or device, or a part of them.
+MOVES = frozenset(
+    [
+        "view",
+        "reshape",
+        "flatten",
+        "unflatten",
+        "squeeze",
+        "unsqueeze",
+        "transpose",
+        "permute",
+        "movedim",
+        "swapaxes",
+        "contiguous",
+        "clone",
+        "to",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "type",
+        "cpu",
+        "cuda",
+        "expand",
+        "expand_as",
+        "view_as",
+        "reshape_as",
+        "narrow",
+        "select",
+        "chunk",
+        "split",
+        "unbind",
+        "tensor_split",
+        "__getitem__",
+        "index_select",
+        "gather",
+        "detach",
+        "identity",
+        "dropout",
+        "ravel",
+        "type_as",
+        "swapdims",
+        "cat",
+        "stack",
+    ]
+)
+# Calls that draw random numbers.
+DRAWN = ("rand", "normal", "bernoulli")
+# Calls that make tensors of values whose history is lost.
+VALUES = frozenset({"tensor", "as_tensor", "from_numpy", "asarray"})
+# The functions of this package that run a network or a loss: a line outside of them is the caller's.
+ENTRIES = frozenset({"compute_output", "loss_of"})
+LOSS = "loss"
+OF_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the user's code."""
+
+    file: str
+    number: int
+
+    @property
+    def code(self) -> str:
+        """Its text."""
+        return linecache.getline(self.file, self.number).strip()
+
+    def __str__(self) -> str:
+        place = f"line {self.number} of {Path(self.file).name}"
+        return f"{place}, `{self.code}`" if self.code else place
+
+
+@dataclass(eq=False)
+class Call:
+    """A call that made tensors, or data that no call made.
+
+    Attributes:
+        name: of the function; for data what they are, as `the targets` or `0.running_var`.
+        path: qualified name of the module whose code made it, empty for the network's own; `loss` for the loss.
+        kind: `call`, or of data `inputs`, `targets`, `parameter`, `buffer`.
+        reads: what made the tensors that it read, None for what was not seen to be made, with their shapes.
+        shape: of the first tensor that it made.
+        is_trained: whether parameters that train have a part in it.
+        is_signal: whether the inputs have a part in it, or random numbers, or what was not seen to be made.
+        is_copied: whether values of which no history is known have a part in it.
+        is_indexed: whether it read integers that are data.
+    """
+
+    name: str
+    path: str = ""
+    kind: str = "call"
+    line: Line | None = None
+    reads: tuple[tuple[Call | None, tuple[int, ...]], ...] = ()
+    shape: tuple[int, ...] = ()
+    is_trained: bool = False
+    is_signal: bool = False
+    is_copied: bool = False
+    is_indexed: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where it is, for a person."""
+        return self.path or "forward"
+
+    def sources(self) -> Iterator[Call]:
+        """What made the tensors that it read, as far as it is known."""
+        return (call for call, _ in self.reads if call is not None)
+
+    def origin(self) -> Call:
+        """The call that made the values, before those that only moved them."""
+        call = self
+        while call.name in MOVES and (before := next(call.sources(), None)) is not None:
+            call = before
+        return call
+
+
+class Flow:
+    """The calls of a pass in their order, and by tensor the one that made it."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self._made = WeakIdKeyDictionary()
+
+    def given(self, values: Iterable[Tensor], kind: str, name: str = "") -> None:
+        """Name data."""
+        for one in values:
+            is_trained = isinstance(one, nn.Parameter) and one.requires_grad
+            name = name or f"the {kind}"
+            self._made[one] = Call(
+                name, kind=kind, shape=tuple(one.shape), is_trained=is_trained, is_signal=kind == "inputs"
+            )
+
+    def of(self, tensor: Tensor) -> Call | None:
+        """What made a tensor."""
+        found: Call | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
+        return found
+
+    def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> Call:
+        """Add a call."""
+        reads = tuple((self.of(one), tuple(one.shape)) for one in read)
+        is_trained = any(call is not None and call.is_trained for call, _ in reads)
+        is_signal = name.startswith(DRAWN) or any(call is None or call.is_signal for call, _ in reads)
+        is_copied = name in VALUES or any(call is None or call.is_copied for call, _ in reads)
+        shape = tuple(made[0].shape) if made else ()
+        call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal, is_copied)
+        integers = (
+            made for one, (made, _) in zip(read, reads, strict=True) if one.dtype == torch.int64 and one.dim()
+        )
+        call.is_indexed = any(
+            (one is not None and one.kind != "call") or (one is not None and one.is_signal) for one in integers
+        )
+        self.calls.append(call)
+        for one in made:
+            self._made[one] = call
+        return call
+
+
+class Tracer(TorchFunctionMode):
+    """Follows the dataflow of the passes that a network makes, and of what else runs in it.
+
+    A subclass receives every call that makes a tensor in `on_call`.
+
+    Attributes:
+        flow: the calls.
+        running: qualified names of the modules that run, and `loss` in the loss.
+        entered: qualified names of the modules that ran.
+        failed: the module that ran when a call raised an error; empty if none did.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flow = Flow()
+        self.running: list[str] = [""]
+        self.failed = ""
+        self.entered: set[str] = set()
+
+    @property
+    def in_loss(self) -> bool:
+        """Whether the loss runs and not the network."""
+        return LOSS in self.running
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name == "__get__":
+            name = getattr(getattr(func, "__self__", None), "__name__", name)
+        before = self.before_call(name, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except Exception:
+            self.failed = self.failed or self.running[-1] or "forward"
+            raise
+        made = tensors(args[:1] if name == "__setitem__" else result)
+        if made:
+            call = self.flow.note(name, self.running[-1], tensors((args, kwargs)), made)
+            with torch.no_grad():
+                self.on_call(call, args, kwargs, made, before)
+        return result
+
+    def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What `on_call` gets of a call that has not been made yet."""
+        return torch.is_grad_enabled()
+
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
+        """Receive a call with what it was given and made; no gradients are recorded."""
+
+    @contextmanager
+    def of_loss(self) -> Iterator[None]:
+        """The body runs the loss."""
+        self.running.append(LOSS)
+        try:
+            yield
+        finally:
+            self.running.pop()
+
+    @contextmanager
+    def follow(self, model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[None]:
+        """Follow a network on a batch while the body runs it."""
+        flow = self.flow
+        for name, parameter in model.named_parameters():
+            flow.given([parameter], "parameter", name)
+        for name, buffer in model.named_buffers():
+            flow.given([buffer], "buffer", name)
+        flow.given(tensors(targets), "targets")
+        flow.given(tensors(inputs), "inputs")
+
+        def enter(path: str, *_: Any) -> None:
+            self.running.append(path)
+            self.entered.add(path)
+
+        def leave(*_: Any) -> None:
+            self.running.pop()
+
+        with followed(model, enter, leave), self:
+            yield
+
+
+def tensors(values: Any) -> list[Tensor]:
+    """The tensors of nested values."""
+    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+
+
+def running_line() -> Line | None:
+    """The line of the user's code that runs now: the innermost outside of torch and of this package."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(OF_LIBRARIES):
+            return Line(file, frame.f_lineno)
+        if frame.f_code.co_name in ENTRIES and file.startswith(OF_LIBRARIES[1]):
+            return None
+        frame = frame.f_back
+    return None

@@ -1,0 +1,167 @@
+"""The first value that is not finite: the call that makes it or passes it back, its line, and what it read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normless.diagnosis.flow import Call, Tracer, tensors
+from normless.probes import Loss, compute_output, loss_of, preserve_state
+
+
+@dataclass(frozen=True)
+class Values:
+    """What a call read: for each tensor its words, and whether it holds NaN or an infinity."""
+
+    words: tuple[str, ...]
+    has_nan: tuple[bool, ...]
+    has_infinity: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Where a value that is not finite arises.
+
+    Attributes:
+        what: `loss`, `output` or `gradient`.
+        call: that makes it, or data that hold it.
+        value: `NaN` or `infinite`.
+        reads: what the call read, in words.
+        infinity: where the infinities that it read were made, if it read any.
+    """
+
+    what: str
+    call: Call
+    value: str
+    reads: str = ""
+    infinity: Call | None = None
+
+
+class Search(Tracer):
+    """Remembers of every call what it read, and which of its results are not finite."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: dict[Call, Values] = {}
+        self.made: dict[Call, Values] = {}
+        self.nodes: dict[Call, list[Any]] = {}
+
+    def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call in place reads, which is overwritten."""
+        in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
+        return _values(tensors((args, kwargs))) if in_place else None
+
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
+        """Look at the values, and keep the nodes of the backward pass."""
+        self.read[call] = before or _values(tensors((args, kwargs)))
+        self.made[call] = _values(made)
+        self.nodes[call] = [one.grad_fn for one in made if one.grad_fn is not None]
+
+    def origin(self, tensor: Tensor, what: str) -> Broken | None:
+        """Where what is not finite in a tensor comes from."""
+        call, values = self.flow.of(tensor), _values([tensor])
+        if call is None or not (values.has_nan[0] or values.has_infinity[0]):
+            return None
+        is_nan = values.has_nan[0]
+        while call in self.read and (before := self._source(call, is_nan=is_nan)) is not None:
+            call = before
+        infinity = None
+        if is_nan and call in self.read:
+            infinity = self._source(call, is_nan=False)
+            while infinity in self.read and (before := self._source(infinity, is_nan=False)) is not None:
+                infinity = before
+        read = self.read[call].words if call in self.read else ()
+        return Broken(what, call, "NaN" if is_nan else "infinite", _joined(read), infinity)
+
+    def _source(self, call: Call, *, is_nan: bool) -> Call | None:
+        """The first that a call read with such values, as far as it is known what made it."""
+        values = self.read[call]
+        flags = values.has_nan if is_nan else values.has_infinity
+        return next((one for (one, _), flag in zip(call.reads, flags, strict=True) if flag and one is not None), None)
+
+    def backward(self, value: Tensor) -> Broken | None:
+        """Make the backward pass, and say which call is the first to pass on a gradient that is not finite."""
+        found: list[Call] = []
+        seen: set[Any] = set()
+
+        def passed(
+            call: Call, gradients_in: tuple[Tensor | None, ...], gradients_out: tuple[Tensor | None, ...]
+        ) -> None:
+            if not found and _is_finite(gradients_out) and not _is_finite(gradients_in):
+                found.append(call)
+
+        handles = [
+            node.register_hook(partial(passed, call))
+            for call, nodes in self.nodes.items()
+            for node in _new_nodes(nodes, seen)
+        ]
+        value.backward()  # type: ignore[no-untyped-call]
+        for handle in handles:
+            handle.remove()
+        if not found:
+            return None
+        return Broken("gradient", found[0], "not finite", _joined(self.read[found[0]].words))
+
+
+def find_broken(model: nn.Module, inputs: Any, targets: Any, loss: Loss, *, training: bool) -> Broken | None:
+    """Make a pass again, in training mode with its backward pass, and find the first value that is not finite."""
+    search = Search()
+    with preserve_state(model, training=training), torch.set_grad_enabled(training):
+        with search.follow(model, inputs, targets):
+            output = compute_output(model, inputs)
+            with search.of_loss():
+                value = loss_of(loss, output, inputs, targets)
+        broken = search.origin(value, "loss")
+        if broken is None and training and value.requires_grad:
+            broken = search.backward(value)
+    return broken
+
+
+def _new_nodes(nodes: list[Any], seen: set[Any]) -> Iterator[Any]:
+    """The nodes of a backward pass behind these that are not known yet; those of parameters are none of them."""
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen or not node.next_functions:
+            continue
+        seen.add(node)
+        yield node
+        stack += [before for before, _ in node.next_functions]
+
+
+def _is_finite(gradients: tuple[Tensor | None, ...]) -> bool:
+    return all(one is None or one.is_sparse or bool(one.isfinite().all()) for one in gradients)
+
+
+def _joined(words: tuple[str, ...]) -> str:
+    return " and ".join(words[:2]) + (f" and {len(words) - 2} more" if len(words) > 2 else "")
+
+
+def _values(read: list[Tensor]) -> Values:
+    known = [_of(one.detach()) for one in read]
+    words, nan, infinity = zip(*known, strict=True) if known else ((), (), ())
+    return Values(words, nan, infinity)
+
+
+def _of(x: Tensor) -> tuple[str, bool, bool]:
+    """A tensor in words: its type, shape and range, and how many values are 0 or not finite."""
+    name = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
+    if x.numel() == 0:
+        return f"{name} without a value", False, False
+    if x.is_complex() or x.layout != torch.strided or x.is_quantized or x.is_meta:
+        return name, False, False
+    if not x.is_floating_point():
+        return f"{name} from {x.min():g} to {x.max():g}" if x.dtype != torch.bool else name, False, False
+    nan, infinite = int(x.isnan().sum()), int(x.isinf().sum())
+    finite = x[x.isfinite()] if nan or infinite else x
+    text = f"{name} from {float(finite.min()):.3g} to {float(finite.max()):.3g}" if finite.numel() else name
+    counts = {"0": int((x == 0).sum()), "NaN": nan, "infinite": infinite}
+    told = [f"{count} of them {kind}" for kind, count in counts.items() if count]
+    return ", ".join([text, *told]), nan > 0, infinite > 0
