@@ -65,7 +65,7 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
             return
     if passed is None:
         return
-    with _openable(surgery) as closed:
+    with _openable(surgery, original) as closed:
         # What has a gradient will not stay zero, and then gives one to what lies before it.
         while opened := [name for name in closed if passed.alive(name)]:
             for name in opened:
@@ -98,8 +98,9 @@ class _Closed:
 
 
 @contextmanager
-def _openable(surgery: Surgery) -> Iterator[dict[str, _Closed]]:
+def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str, _Closed]]:
     """The parameters that edits let start at zero, by name; afterwards each is zero again."""
+    before = {} if original is None else dict(original.named_parameters())
     generator = torch.Generator().manual_seed(0)
     closed: dict[str, _Closed] = {}
     parameter: Tensor
@@ -108,7 +109,8 @@ def _openable(surgery: Surgery) -> Iterator[dict[str, _Closed]]:
         if isinstance(multiplier, Tensor) and not multiplier.any():
             closed[f"{path}.multiplier".lstrip(".")] = _Closed(multiplier, torch.ones_like(multiplier))
     for name, parameter in surgery.model.named_parameters():
-        if name in surgery.zeroed and not parameter.any():
+        is_new = name in surgery.zeroed or (name in before and bool(before[name].any()))
+        if is_new and not parameter.any():
             spread = max(parameter[0].numel(), 1) ** -0.5 if parameter.dim() > 1 else 1.0
             values = torch.randn(parameter.shape, generator=generator) * spread
             closed[name] = _Closed(parameter, values.to(parameter))

@@ -227,3 +227,21 @@ def test_a_multiplier_that_is_zero_and_one_of_skipinit_would_hold_each_other() -
     x = torch.randn(4, 6)
     converted(x).square().sum().backward()
     assert all(bool(block.last.multiplier.grad.any()) for block in converted[1:4])
+
+
+def test_a_gamma_of_zero_counts_as_trained() -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2)]
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks, self.head = nn.ModuleList(blocks), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = x + block(x)
+            return self.head(x)
+
+    converted = nl.convert(Net(), "zero_gamma", torch.randn(6, 8))
+    assert not converted.blocks[1][3].weight.any()
