@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from math import sqrt
 from typing import Literal
 
@@ -14,6 +13,7 @@ from normless.edits.edit import Edit, edit
 from normless.edits.scaling import scaling_parameter
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
+from normless.errors import MissingValuesError
 from normless.nn import SkipOnlySum
 from normless.nn.affine import one_element, outputs_of
 from normless.residual import Layer, ResidualBlock
@@ -39,10 +39,9 @@ class BranchMultiplier(Edit):
         value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
         folded: set[str] = set()
         for block in surgery.blocks():
+            # Of two factors of zero neither gets a gradient.
             for layer in surgery.left(block.branch_layers, "scale") if value == 0 else ():
-                # Of two factors of zero neither gets a gradient.
-                if layer.gamma is not None and not surgery.is_meta and not surgery.parameter(layer.gamma).any():
-                    reset_factor(surgery, layer, math.ulp(0.0))
+                reset_factor(surgery, layer)
             _multiply(surgery, block, "multiplier", one_element(value), folded)
             surgery.record(block.name, f"multiplier at the end of the branch, initially {value:.4g}")
 
@@ -84,13 +83,16 @@ class ResetBranchFactors(Edit):
                 reason = f"its branch is multiplied by {block.factor:.4g}, a constant; take that out of the network"
                 raise surgery.unsupported(block.name, f"{reason}, since the scheme sets the scale of the branch")
             for layer in surgery.left(block.branch_layers, "scale"):
-                if layer.gamma is not None and not layer.gating:
-                    reset_factor(surgery, layer, self.smallest)
+                reset_factor(surgery, layer, self.smallest)
 
 
-def reset_factor(surgery: Surgery, layer: Layer, smallest: float) -> None:
+def reset_factor(surgery: Surgery, layer: Layer, smallest: float = 0.01) -> None:
     """Let a learned factor of a branch that starts below `smallest`, the same for all channels, start at 1."""
-    factor = surgery.parameter(str(layer.gamma)).detach()
+    if layer.gamma is None or layer.gating or (surgery.is_meta and not surgery.values_withheld):
+        return
+    factor = surgery.parameter(layer.gamma).detach()
+    if factor.is_meta:
+        raise MissingValuesError("Whether a factor is small shows in its values.")
     start = factor.flatten()[:1]
     if factor.numel() and bool((factor == start).all()) and abs(float(start)) < smallest:
         factor.fill_(1)

@@ -41,7 +41,7 @@ class Lifted:
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Paths of the `ResidualSum`s that now add a block's branches, one for each, in the order of `sites`."""
         if not block.sites:
-            raise LiftError("its residual sum is no addition of two tensors in forward code")
+            raise LiftError("its residual sum is not an addition of two tensors in forward code")
         for site in block.sites:
             if site not in self.sums:
                 self._lift_sums(site.module)

@@ -116,7 +116,7 @@ class OnlyTopNorm(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         last = surgery.blocks()[-1]
-        kept = next((layer.path for layer in surgery.map.head_layers if layer.kind == "norm"), None)
+        kept = next((layer.path for layer in surgery.left(surgery.map.head_layers, "norm")), None)
         remove_norms(surgery, kept)
         if kept is not None:
             surgery.record(kept, "kept: the one norm at the top")

@@ -121,7 +121,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
         if len(shape) < 2:
             continue
         if len(shape) > 2:
-            reason = f"it is no linear layer but a {layer.description}, and transformers have none on a branch"
+            reason = f"it is not a linear layer but a {layer.description}, and transformers have none on a branch"
             raise surgery.unsupported(layer.path, reason)
         uses, axis = _uses(surgery, layer, parameter)
         if (_name(parameter) in _PACKED_OTHERWISE and len(uses) == 1) or shape[axis] % len(uses):

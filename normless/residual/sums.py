@@ -182,12 +182,23 @@ class SumFinder:
             return []
 
         def skips(path: list[int]) -> bool:
-            several = (at for at in path if len(self.layers.inputs(at)) > 1 and len(passed_on(self.layers, at)) > 1)
+            several = (at for at in path if len(self.layers.inputs(at)) > 1 and not self._weighs(at))
             joins = {self.flow[at].name for at in several}
             return joins <= _SKIP_JOINS and self.sums.keys().isdisjoint(path)
 
+        # What only computes a factor, as of a stream, is on no main path.
         mains = {term: sorted(main_path(self.layers, path, term)) for term, path in paths.items()}
         return [(term, fork) for term, path in mains.items() if skips(path)]
+
+    def _weighs(self, at: int) -> bool:
+        """Whether an operation multiplies a value by factors of streams, or by a gate computed from the value."""
+        operation = self.flow[at]
+        is_product = operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2
+        pairs = (operation.parents, operation.parents[::-1]) if is_product else ()
+        return any(
+            _gates(self.layers, value, factor) or _spans_streams(self.flow, operation, value, factor)
+            for factor, value in pairs
+        )
 
     def _interpolates(self, at: int, skip: int, branches: list[int]) -> bool:
         """Whether a sum is torch.lerp(x, f(x), c), or x + c·(f(x) − x) or (1 − c)·x + c·f(x) written out."""

@@ -16,6 +16,12 @@ from normless.bench.census.examine import CHECKS, examine
 from normless.bench.census.networks import Network
 
 MODULES = (style_images, style_dense, style_sequences, style_series)
+# Weights that are spectrally normalized, whose scale has no effect; branches that end in a ReLU, which is flat at zero.
+REFUSED_BY_FIXUP = {
+    "Discriminator": "divided by its own norm",
+    "TCN": "never get a gradient",
+    "InceptionTime": "never get a gradient",
+}
 assert {one.module for one in STYLES.values()} == {module.__name__ for module in MODULES}
 
 
@@ -51,7 +57,10 @@ def test_the_map_is_as_stated_and_the_conversion_passes_the_checks_of_the_census
         return
     assert (row.skipinit_alpha_1, row.skipinit) == ("yes",) * 2
     shortest = min(len(branch) for block in stated.blocks for branch in read(block)["branches"])
-    assert row.fixup == "yes" if shortest > 1 else "needs m ≥ 2" in row.fixup
+    if name in REFUSED_BY_FIXUP:
+        assert REFUSED_BY_FIXUP[name] in row.fixup
+    else:
+        assert row.fixup == "yes" if shortest > 1 else "needs m ≥ 2" in row.fixup
     may_lack = {"fold_equal"} if not row.folded else set()
     may_lack |= set() if stated.batched else {"per_example"}
     assert {name: getattr(row, name) for name in CHECKS} == {
