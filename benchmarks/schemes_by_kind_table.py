@@ -38,11 +38,12 @@ class Cell(NamedTuple):
     train: tuple[float, ...]
     held_out: tuple[float, ...]
     seeds: int
+    searched: bool
 
     @property
     def complete(self) -> bool:
-        """Whether all seeds were run, or every rate diverged."""
-        return self.rate is None or self.seeds == len(SEEDS)
+        """Whether all rates were run, and at the best one all seeds, unless every rate diverged."""
+        return self.searched and (self.rate is None or self.seeds == len(SEEDS))
 
     @property
     def trained(self) -> bool:
@@ -67,7 +68,8 @@ class Table:
                 runs[row["network"], row["scheme"], row["optimizer"]].append(row)
         self.cells = {key: cell for key, rows in runs.items() if (cell := cell_of(rows)).complete}
         self.runs = sum(map(len, runs.values()))
-        self.schemes = [name for name in SCHEMES if any(scheme == name for _, scheme, _ in self.cells)]
+        tried = {scheme for _, scheme, *_ in (*self.cells, *self.refused)}
+        self.schemes = [name for name in SCHEMES if name in tried]
 
     def best(self, network: str, scheme: str) -> Cell | None:
         """Under the optimizer with the lower training loss; None where neither finished or both diverged."""
@@ -80,10 +82,12 @@ class Table:
 
     def verdict(self, network: str, scheme: str) -> str:
         """Held-out loss against the normalized original: `ahead`, `level`, `behind`, `diverged`, `refused` or ``."""
+        original = self.best(network, NORMALIZED)
+        if original is None:
+            return ""
         if (network, scheme) in self.refused:
             return "refused"
-        original = self.best(network, NORMALIZED)
-        if original is None or not self.tried(network, scheme):
+        if not self.tried(network, scheme):
             return ""
         cell = self.best(network, scheme)
         if cell is None:
@@ -96,13 +100,12 @@ class Table:
 
 def cell_of(rows: Sequence[dict[str, Any]]) -> Cell:
     """The runs of a network, a scheme and an optimizer, at the rate that was best on seed 0."""
-    searched = sum(row["seed"] == 0 for row in rows)
+    searched = sum(row["seed"] == 0 for row in rows) == len(RATES[rows[0]["optimizer"]])
     rate = chosen_rate(list(rows))
     at_best = [row for row in rows if row["rate"] == rate]
     finished = [row for row in at_best if "train" in row]
-    seeds = len(at_best) if searched == len(RATES[rows[0]["optimizer"]]) else 0
     losses = (tuple(row[name] for row in finished) for name in ("train", "held_out"))
-    return Cell(rate, *losses, seeds)
+    return Cell(rate, *losses, len(at_best), searched)
 
 
 def answer(table: Table) -> Iterator[str]:
@@ -122,20 +125,41 @@ def answer(table: Table) -> Iterator[str]:
         yield f"| {kind} | {tested} | {' | '.join(columns)} |"
 
 
+def summary(table: Table) -> Iterator[str]:
+    """On how many networks a scheme is no worse than their norms by more than a small share, by optimizer."""
+    yield "| scheme | optimizer | networks | all seeds trained | training loss kept | held-out loss kept |"
+    yield "| --- | --- | ---: | ---: | ---: | ---: |"
+    for scheme in table.schemes[1:]:
+        for optimizer, title in OPTIMIZERS.items():
+            pairs = [
+                (original, cell)
+                for (network, name, of), original in table.cells.items()
+                if (name, of) == (NORMALIZED, optimizer) and original.trained
+                if (cell := table.cells.get((network, scheme, optimizer))) is not None
+            ]
+            trained = [(original, cell) for original, cell in pairs if cell.trained]
+            kept = [sum(_kept(mean(a.train), mean(b.train)) for a, b in trained)]
+            kept.append(sum(_kept(mean(a.held_out), mean(b.held_out)) for a, b in trained))
+            yield f"| `{scheme}` | {title} | {len(pairs)} | {len(trained)} | {kept[0]} | {kept[1]} |"
+
+
+def _kept(original: float, loss: float) -> bool:
+    return loss <= original + max(CLOSE, LEVEL * original)
+
+
 def numbers(table: Table, optimizer: str) -> Iterator[str]:
     """A row per network, a column per scheme."""
     reasons = reasons_of(table)
     yield f"| {OPTIMIZERS[optimizer]} | {' | '.join(f'`{scheme}`' for scheme in table.schemes)} |"
     yield f"| --- |{' ---: |' * len(table.schemes)}"
     for entries in KINDS.values():
-        for name, *_ in entries:
+        for name in (name for name, *_ in entries if (name, NORMALIZED, optimizer) in table.cells):
             cells = []
             for scheme in table.schemes:
                 reason = table.refused.get((name, scheme))
                 number = f"refused [{reasons.index(reason) + 1}]" if reason else ""
                 cells.append(number or text_of(table.cells.get((name, scheme, optimizer))))
-            if any(cells):
-                yield f"| {name} | {' | '.join(cells)} |"
+            yield f"| {name} | {' | '.join(cells)} |"
 
 
 def text_of(cell: Cell | None) -> str:
@@ -164,7 +188,10 @@ def changes(table: Table) -> Iterator[str]:
 
 def reasons_of(table: Table) -> list[str]:
     """The different reasons, in the order of the schemes."""
-    columns = [reason for scheme in table.schemes for (_, name), reason in table.refused.items() if name == scheme]
+    shown = {
+        (name, scheme): reason for (name, scheme), reason in table.refused.items() if table.best(name, NORMALIZED)
+    }
+    columns = [reason for scheme in table.schemes for (_, name), reason in shown.items() if name == scheme]
     return list(dict.fromkeys(columns))
 
 
@@ -186,7 +213,12 @@ def short(scheme: str, reason: str) -> str:
 
 def parts(table: Table) -> dict[str, str]:
     """The tables by the names of their places in the page."""
-    made = {"answer": answer(table), "refused": footnotes(table), "changes": changes(table)}
+    made = {
+        "answer": answer(table),
+        "refused": footnotes(table),
+        "changes": changes(table),
+        "summary": summary(table),
+    }
     made |= {name: numbers(table, name) for name in OPTIMIZERS}
     return {name: "\n".join(lines) for name, lines in made.items()}
 
@@ -194,8 +226,8 @@ def parts(table: Table) -> dict[str, str]:
 def written(page: str, made: dict[str, str]) -> str:
     """The page with the tables between its marks, `<!-- NAME -->` and `<!-- end -->`."""
     for name, text in made.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- end -->)", re.DOTALL)
-        page = pattern.sub(lambda match, text=text: match[1] + text + match[2], page)
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+        page = pattern.sub(lambda match, text=text: f"{match[1]}{text}\n{match[2]}", page)
     return page
 
 
