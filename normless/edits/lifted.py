@@ -234,7 +234,7 @@ def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
         if len(terms) == 1 and isinstance(node.func, ast.Attribute):
             terms = [node.func.value, *terms]
         if len(terms) != 2 or node.keywords:
-            raise LiftError(f"`{ast.unparse(node)}` is no plain addition of two tensors")
+            raise LiftError(f"`{ast.unparse(node)}` is not a plain addition of two tensors")
     else:
         terms = [node.left, node.right]
     if branch == 0 and isinstance(terms[1], ast.Name):

@@ -16,7 +16,7 @@ from normless.bench.census.examine import CHECKS, examine
 from normless.bench.census.networks import Network
 
 MODULES = (style_images, style_dense, style_sequences, style_series)
-# Weights that are spectrally normalized, whose scale has no effect; branches that end in a ReLU, which is flat at zero.
+# Spectrally normalized weights, whose scale has no effect; branches that end in a ReLU, which is flat at zero.
 REFUSED_BY_FIXUP = {
     "Discriminator": "divided by its own norm",
     "TCN": "never get a gradient",

@@ -110,5 +110,5 @@ def test_the_readme_is_short_and_its_links_lead_somewhere() -> None:
 
 def test_every_page_is_in_the_navigation() -> None:
     docs = ROOT / "docs"
-    named = re.findall(r"[\w/]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    named = re.findall(r"[\w/-]+\.md$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == sorted(str(page.relative_to(docs)) for page in docs.rglob("*.md"))

@@ -232,7 +232,7 @@ REFUSALS = [
     (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms removes it before"),
 ]
 BARE = [
-    (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is no linear layer but a conv 3×3"),
+    (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is not a linear layer but a conv 3×3"),
     (lambda: dense(2, 8, in_features=8), torch.randn(4, 8), "no branch has layers that are named as queries"),
     (lambda: nn.Linear(3, 3), torch.randn(2, 3), "it has no residual block"),
 ]

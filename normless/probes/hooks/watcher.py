@@ -224,7 +224,7 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
             assert isinstance(total, ResidualSum)
             stack.callback(total.register_forward_hook(partial(hook, block)).remove)
         elif block.sum is not None or not block.sites:
-            on_missed(block, "its residual sum is no addition of two tensors, so its summands are not seen")
+            on_missed(block, "its residual sum is not an addition of two tensors, so its summands are not seen")
     if any(block.sites for block in setting.map.walk()):
         mode = _Additions(setting, on_sum, on_missed)
         stack.enter_context(followed(setting.model, mode.enter, mode.leave))
