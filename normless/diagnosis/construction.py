@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from copy import deepcopy
 from functools import partial
 from inspect import signature
 from math import sqrt
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
 
+from normless.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.probes import preserve_random_state
@@ -98,16 +98,16 @@ def _unreached(
 
 def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
     """The standard deviations that a network's own initialization gives each weight, one for each time it does."""
-    copied = deepcopy(model)
+    network = copied(model)
     asked: dict[str, list[float]] = {}
-    names = {_STORAGE(one).data_ptr(): name for name, one in copied.named_parameters() if one.dim() > 1}
-    with preserve_random_state(copied), torch.no_grad(), suppress(Exception):
-        for initialize in _initializers(copied):
+    names = {_STORAGE(weight)._cdata: name for name, weight in network.named_parameters() if weight.dim() > 1}
+    with preserve_random_state(network), torch.no_grad(), suppress(Exception):
+        for initialize in _initializers(network):
             written = _Written(names)
             with written:
                 initialize()
             for name in written.names:
-                asked.setdefault(name, []).append(_deviation(copied.get_parameter(name)))
+                asked.setdefault(name, []).append(_deviation(network.get_parameter(name)))
     return asked
 
 
@@ -140,7 +140,7 @@ class _Written(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         target = args[0] if args else (kwargs or {}).get("tensor")
         if isinstance(target, Tensor) and (name.endswith("_") or name == "__setitem__") and target.dim():
-            found = self.known.get(_STORAGE(target).data_ptr())
+            found = self.known.get(_STORAGE(target)._cdata)
             self.names |= {found: None} if found else {}
         return result
 

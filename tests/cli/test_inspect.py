@@ -48,7 +48,7 @@ class Fused(nn.Module):
         self.layer = nn.Linear(4, 4)
 
     def forward(self, x):
-        return torch.lerp(x, self.layer(x).relu(), 0.5)
+        return torch.addcmul(x, x.sigmoid(), self.layer(x).relu())
 
 def fused():
     return nn.Sequential(nn.Linear(4, 4), Fused()), torch.ones(2, 4)

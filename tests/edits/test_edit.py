@@ -83,7 +83,7 @@ class Unpacking(Operator):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (Stacked, "is no addition of two tensors"),
+        (Stacked, "is not an addition of two tensors"),
         (InATable, "`{'sum': wrapped}['sum']` does not name the function that does it"),
     ],
 )
