@@ -89,7 +89,7 @@ def check_values(e: Examination) -> Steps:
     targets = e.targets
     if not isinstance(targets, Tensor):
         if pairs is None:
-            raise NotAsked("they are no tensor")
+            raise NotAsked("they are not tensors")
         return "the loss compares all pairs"
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())

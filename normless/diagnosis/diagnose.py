@@ -155,8 +155,8 @@ def diagnose(
         trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and schemes that fit are proposed.
 
     Raises:
-        ValueError: the batch is no pair, or has no targets and the network returns no loss.
-        InputsError: the network does not run on the inputs, or the loss fails on targets that are no tensor.
+        ValueError: the batch is not a pair, or has no targets and the network returns no loss.
+        InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
     """
     inputs, targets = split_batch(batch)
     require_network(model)

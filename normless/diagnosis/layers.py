@@ -136,7 +136,7 @@ def check_nonlinearity(e: Examination) -> Steps:
         raise NotAsked("fewer than two layers, or inputs that cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
-    # Branches that start at zero are no part of the network yet, and will be.
+    # Branches that start at zero are not part of the network yet, but will be.
     with preserve_random_state(e.model), torch.no_grad():
         opened = without_zeros(e.model)
     both, one, other, zero = (e.evaluate(one, opened) for one in (first + second, first, second, first * 0))

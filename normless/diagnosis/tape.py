@@ -111,7 +111,7 @@ class Tape(Tracer):
         read = tensors((args, kwargs))
         y = next((one for one in made if one.is_floating_point()), None)
         kind = KINDS[call.name]
-        # What is computed from weights alone, as their standardization, is no part of the signal.
+        # What is computed from weights alone, as their standardization, is not part of the signal.
         if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
             return
         parameters = tuple(

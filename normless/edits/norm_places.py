@@ -68,7 +68,7 @@ def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
 
 
 def readers_outside(surgery: Surgery, layer: Layer) -> list[Layer]:
-    """The layers that read a norm's output and are no part of its module, whose functions never work in place."""
+    """The layers that read a norm's output and are not part of its module, whose functions never work in place."""
     readers = surgery.map.readers.get(layer.path, [])
     return [reader for reader in readers if not reader.path.startswith(f"{layer.path}:")]
 

@@ -32,7 +32,7 @@ def freeze(model: Model) -> Model:
         y = γ / √(σ² + ε) · (x − μ) + β
 
     with the running μ and σ², in train mode as in eval mode. What a norm's module does after normalizing, with child
-    modules or functions, stays; a module that keeps statistics and is no subclass of torch's batch norm is one too.
+    modules or functions, stays; a module that keeps statistics without being a subclass of torch's counts as one too.
     Outputs in eval mode are those of the original up to rounding.
 
     Args:

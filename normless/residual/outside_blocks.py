@@ -142,7 +142,7 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
         return False
     bases = flow[written.index].parents[:1]
     if flow[written.index].name == "getitem" and not any(flow[base].name in _SPLITS for base in bases):
-        # One of several results, as the values of topk, is no part of another tensor.
+        # One of several results, as the values of topk, is not part of another tensor.
         return False
     return any(reader > written.index for base in bases for reader in flow.consumers[base])
 
