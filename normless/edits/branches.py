@@ -93,10 +93,10 @@ def reset_factor(surgery: Surgery, layer: Layer, smallest: float = 0.01) -> None
     factor = surgery.parameter(layer.gamma).detach()
     if factor.is_meta:
         raise MissingValuesError("Whether a factor is small shows in its values.")
-    start = factor.flatten()[:1]
-    if factor.numel() and bool((factor == start).all()) and abs(float(start)) < smallest:
+    start = float(factor.flatten()[0]) if factor.numel() else 1.0
+    if bool((factor == start).all()) and abs(start) < smallest:
         factor.fill_(1)
-        surgery.record(layer.path, f"factor of the branch {float(start):.4g} → 1")
+        surgery.record(layer.path, f"factor of the branch {start:.4g} → 1")
 
 
 @edit

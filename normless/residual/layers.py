@@ -364,13 +364,14 @@ class Layers:
             or describe(self._modules[path]),
             in_place=any(operation.in_place for operation in operations),
             offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),
-            scale_free=tuple(self.names.parameter(name) for name in _scale_free(operations[0]))
+            scale_free=tuple(self.names.parameter(name) for name in _scale_free(operations))
             if kind == "weight"
             else (),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),
         )
 
 
-def _scale_free(operation: Operation) -> list[str]:
-    """The parameters that an operation reads divided by their own norm."""
-    return [name for fixed in operation.fixed for name, degree in fixed.degrees if degree == 0]
+def _scale_free(operations: Iterable[Operation]) -> list[str]:
+    """The parameters that operations read divided by their own norm."""
+    degrees = (pair for operation in operations for fixed in operation.fixed for pair in fixed.degrees)
+    return [name for name, degree in degrees if degree == 0]

@@ -209,7 +209,7 @@ def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
 
 def _obstacle(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], reach: _Reach) -> str:
     """Why a head is not a classifier that may start at zero."""
-    if any(degree == 0 for fixed in flow[operations[0]].fixed for _, degree in fixed.degrees):
+    if any(degree == 0 for at in operations for fixed in flow[at].fixed for _, degree in fixed.degrees):
         return "its weight is divided by its own norm, which zeros leave undefined"
     inside = {*operations, *reach.seen}
     objections = (_objection(flow, kind_at, at, inside) for at in reach.seen)

@@ -142,7 +142,7 @@ class _Tracer:
             sites=self._sites(block.sum),
             ends=tuple(self._linear_end(block.sum, number, path) for number, path in enumerate(block.branches)),
             last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
-            factor=min(map(self._constant, block.sum.branches, block.branches), key=abs),
+            factor=self._added(block.sum) * min(map(self._constant, block.sum.branches, block.branches), key=abs),
             levels=(self._levels[block.sum.at],),
             interpolates=block.sum.interpolates,
             is_global=any(
@@ -162,6 +162,13 @@ class _Tracer:
         end = self.flow.source(total.branches[number], passes)
         run = self.layers.owner.get(end) if end in path and not total.interpolates else None
         return run.layer if run is not None and run.layer.kind not in ("scale", "dropout") else None
+
+    def _added(self, total: Sum) -> float:
+        """The number by which a sum itself multiplies a branch, as torch.add(x, branch, alpha=0.1) does."""
+        operation = self.flow[total.at]
+        numbers = [one for one in operation.arguments[2:] if isinstance(one, (int, float))]
+        is_last = operation.name in ("add", "sub") and operation.operands[-1:] == list(total.branches[-1:])
+        return float(numbers[0]) if is_last and numbers else 1.0
 
     def _constant(self, end: int, path: list[int]) -> float:
         """The product of the constants between the last layer of a branch and the sum."""

@@ -202,8 +202,22 @@ def test_tiny_learned_factors_start_at_one(kind: str, scheme: str) -> None:
     converted = nl.convert(model, scheme, x)
     assert all(bool((block.factor == 1).all()) for block in converted[1:4])
     changes = [change for change in nl.plan(model, scheme, x) if "→ 1" in change.what]
-    assert len(changes) == 3
+    start = model[1].factor.detach().flatten()[0].item()
+    assert [change.what for change in changes] == [f"factor of the branch {start:.4g} → 1"] * 3
     assert "1" in changes[0].path
+
+
+class Alpha(Factored):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.add(x, self.last(F.relu(self.first(self.norm(x)))), alpha=self.factor)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "dyt"])
+def test_a_tiny_alpha_of_the_sum_is_such_a_constant(scheme: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), Alpha(1e-5), Alpha(1e-5), nn.Linear(8, 4))
+    with pytest.raises(UnsupportedEditError, match=r"1.*multiplied by 1e-05"):
+        nl.convert(model, scheme, torch.randn(4, 6))
 
 
 @pytest.mark.parametrize("make", [lambda: 1e-5, lambda: torch.tensor(1e-3)])

@@ -231,3 +231,18 @@ def test_an_image_is_not_logits() -> None:
     model, x = Generator(), torch.randn(2, 3, 6, 6)
     assert "image" in nl.residual_map(model, x).heads[0].obstacle
     assert nl.convert(model, "fixup", x)(x).any()
+
+
+class CosineLinear(nn.Linear):
+    """A linear layer that is a cosine classifier inside."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 5 * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+def test_a_weight_that_its_own_module_normalizes_never_starts_at_zero() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(Trunk(), CosineLinear(8, 4, bias=False)), torch.randn(4, 6)
+    (head,) = nl.residual_map(model, x).heads
+    assert (head.path, "divided by its own norm" in head.obstacle) == ("1", True)
+    assert torch.equal(nl.convert(model, "fixup", x)[1].weight, model[1].weight)
