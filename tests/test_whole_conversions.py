@@ -148,15 +148,8 @@ class InTrainingOnly(Block):
         return x + self.conv2(F.relu(y))
 
 
-class Lerped(Block):
-    """Adds and multiplies in one operation."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.lerp(x, self.branch(x), 0.5)
-
-
 class AddedAndMultiplied(Block):
-    """The same with a learned factor."""
+    """Adds and multiplies by a learned factor in one operation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -168,7 +161,6 @@ class AddedAndMultiplied(Block):
 
 REFUSED: list[tuple[type[Block], str]] = [
     (InTrainingOnly, "still runs in training mode in blocks.0, a norm that the residual map does not have"),
-    (Lerped, "blocks.0: lerp adds and multiplies at once"),
     (AddedAndMultiplied, "blocks.0: addcmul adds and multiplies at once"),
 ]
 

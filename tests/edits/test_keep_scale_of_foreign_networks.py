@@ -67,7 +67,8 @@ def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
     net, before = (
         nl.convert(model, text, x[:2], residual_map=mapped) for text in ("skipinit", "skipinit(keep_scale=False)")
     )
-    assert not altered(model, before)
+    # A layer scale near zero beside a multiplier of zero starts at 1.
+    assert not {changed for changed in altered(model, before) if not changed.endswith(".gamma")}
     share = spread(net, x) / spread(model, x)
     assert 0.25 <= share <= 4, share
     assert spread(before, x) / spread(model, x) < 0.3
