@@ -181,7 +181,7 @@ def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[NormFate]:
                     f"The forward code of {operation.module or 'the network'} normalizes by the statistics of the "
                     "batch in a function call, not in a module that could be frozen. Make it a torch.nn.BatchNorm."
                 )
-        for path in (run.layer.path for run in mode.layers.runs if run.layer.kind == "norm"):
+        for path in (run.layer.path for run in mode.layers.runs if run.layer.kind in ("norm", "direction")):
             alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
             why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
             kept.setdefault(path, NormFate(path, "kept", reason=why))
