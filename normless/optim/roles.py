@@ -90,6 +90,8 @@ def _of_gamma(layer: Layer, gamma: Tensor, residual_map: ResidualMap) -> str:
         return f"gamma_{residual_map.norms[layer.path]}"
     if gamma.numel() == 1:
         return "scalars"
+    if layer.kind == "direction":
+        return "gamma_other"
     # A factor for every element, such as a filter in the frequency domain, is a weight.
     if gamma.numel() > max(gamma.shape):
         return "weights"
