@@ -7,7 +7,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 
-from normless.arguments import carry_inputs, forward_arguments
+from normless.arguments import carry_inputs, forward_arguments, require_network
 from normless.copying import copied, without_values
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
@@ -126,6 +126,7 @@ def _prepared(
 ) -> tuple[Scheme, ResidualMap]:
     """The scheme, for a network that carries none, and the map, which must be whole if the scheme edits anything."""
     chosen = parse_scheme(scheme)
+    require_network(model)
     if only:
         chosen = chosen.within(*([only] if isinstance(only, str) else only))
     earlier = scheme_of(model)
