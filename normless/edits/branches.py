@@ -230,8 +230,7 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, 
                 surgery.add_scalar(last.path, part, value.clone())
             folded.add(last.path)
             continue
-        owner = surgery.get(surgery.last_weight(block).partition(":")[0])
-        if part == "layer_scale" and not isinstance(owner, _ConvNd):
+        if part == "layer_scale" and not _ends_in_convolution(surgery, block):
             raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
         if len(surgery.sums(block)) < len(block.ends):
             raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")
@@ -239,3 +238,8 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, 
         if total.multiplier is not None:
             raise surgery.unsupported(block.name, "its sum already has a multiplier")
         total.multiplier = nn.Parameter(value.to(next(surgery.model.parameters())))
+
+
+def _ends_in_convolution(surgery: Surgery, block: ResidualBlock) -> bool:
+    """Whether the last weight layer of a block's branch is a convolution, or belongs to one."""
+    return isinstance(surgery.get(surgery.last_weight(block).partition(":")[0]), _ConvNd)

@@ -215,3 +215,23 @@ def test_without_branches_no_parameter_is_left_that_gets_no_gradient() -> None:
     net(x).sum().backward()
     assert all(one.grad is not None for one in net.parameters())
     assert {name for name, _ in net.named_parameters()} == {"0.weight", "0.bias", "3.weight", "3.bias"}
+
+
+class Pooled(nn.Module):
+    """A branch of a norm and a pooling, without a weight layer, as in a PoolFormer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.pool = nn.GroupNorm(1, 4), nn.AvgPool2d(3, 1, 1)
+        self.scale = nn.Parameter(torch.full((4, 1, 1), 0.5))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.scale * self.pool(self.norm(x))
+
+
+def test_a_branch_without_weights_gets_its_multiplier_in_the_sum() -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 4, 3), Pooled(), nn.Flatten(), nn.Linear(144, 2)), torch.randn(2, 3, 8, 8)
+    net = nl.convert(model, "skipinit", x)
+    torch.testing.assert_close(net[1](torch.ones(1, 4, 2, 2)), torch.ones(1, 4, 2, 2))
+    with pytest.raises(nl.UnsupportedEditError, match="1: its branch has no weight layer"):
+        nl.convert(model, "layer_scale", x)
