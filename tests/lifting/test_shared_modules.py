@@ -255,8 +255,8 @@ class OneAsWeights(CosineAttention):
 @pytest.mark.parametrize("kind", [CosineAttention, InLoop, ByMethod])
 def test_norms_of_one_place_are_removed_together(kind: type[CosineAttention]) -> None:
     model = nn.Sequential(nn.Linear(4, 4), kind())
-    assert list(nl.residual_map(model, X).norms) == ["1:q_scale", "1:k_scale"]
-    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False)", X)
+    assert list(nl.residual_map(model, X).directions) == ["1:q_scale", "1:k_scale"]
+    net = nl.convert(model, "skipinit(alpha=0.5, keep_scale=False, norms='all')", X)
     h = model[0](X)
     # The factor 1/√4 of a direction in four dimensions stays for each.
     q, k, v = model[1].packed(h).chunk(3, -1)
@@ -268,7 +268,7 @@ def test_norms_of_one_place_are_removed_together(kind: type[CosineAttention]) ->
 def test_a_place_of_norms_and_of_others_is_not_changed() -> None:
     model = nn.Sequential(nn.Linear(4, 4), OneAsWeights())
     with pytest.raises(UnsupportedEditError, match="no formula that does nothing else"):
-        nl.convert(model, "skipinit", X)
+        nl.convert(model, "skipinit(norms='all')", X)
 
 
 class NormAtTop(nn.Module):
