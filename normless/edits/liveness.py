@@ -5,19 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from normless.arguments import applied
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.lifting import followed, running
 from normless.nn import ResidualSum, ScalarAffine
+from normless.residual.exporting import tensors_in
 
 # Signals of this size come from growth over depth, which is a finding of a diagnosis and no fault of an edit.
 _GROWN, _SHRUNK = 1e12, 1e-25
@@ -131,7 +131,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
             parameters.append(parameter)
     try:
         with running(model, training), torch.enable_grad():
-            returned = _tensors(applied(model, *surgery.inputs, **surgery.kwargs))
+            returned = tensors_in(applied(model, *surgery.inputs, **surgery.kwargs))
             outputs = [output for output in returned if output.requires_grad]
             if not outputs or not parameters:
                 return None
@@ -140,7 +140,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
             terms = [real * torch.randn(real.shape, generator=generator).to(real) for real in reals]
             loss = torch.stack([term.double().sum() for term in terms]).sum()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    except (RuntimeError, ValueError, NotImplementedError):
+    except (RuntimeError, ValueError):
         # It does not run in this mode, which `verify` has said, or its backward pass is not implemented.
         return None
     sizes = {
@@ -148,15 +148,6 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
         for name, gradient in zip(names, gradients, strict=True)
     }
     return _Pass(all(bool(torch.isfinite(output).all()) for output in outputs), sizes)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """The floating-point tensors of an output of any structure."""
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex()):
-            yield leaf
-        elif is_dataclass(leaf):
-            yield from _tensors(list(vars(leaf).values()))
 
 
 def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> bool:
@@ -190,8 +181,9 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
     def leave(_: nn.Module, __: Any, output: Any) -> None:
         nonlocal largest
         path = stack.pop()
-        for tensor in _tensors(output):
-            if found or not tensor.numel():
+        for tensor in tensors_in(output):
+            is_number = tensor.is_floating_point() or tensor.is_complex()
+            if found or not tensor.numel() or not is_number:
                 continue
             if torch.isfinite(tensor).all():
                 largest = max(largest, float(tensor.detach().abs().max()))

@@ -131,7 +131,7 @@ def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
     @wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
         with _Traced():
-            tensors = list(_tensors(original.forward(self, *args, **kwargs)))
+            tensors = list(tensors_in(original.forward(self, *args, **kwargs)))
         if not tensors:
             raise TypeError("forward returned no tensor, nor anything that holds one.")
         return tensors
@@ -156,12 +156,13 @@ class _Traced(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of a value of any structure, data classes included."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
         elif is_dataclass(leaf):
-            yield from _tensors(list(vars(leaf).values()))
+            yield from tensors_in(list(vars(leaf).values()))
 
 
 def _explanation(model: nn.Module, error: Exception) -> str:

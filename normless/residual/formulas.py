@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from math import isclose, isnan, nan, prod
 
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, NORM, REDUCTION, ROOT, is_factor
+from normless.residual.operations import ELEMENTWISE, LAYOUT, LENGTHS, NORM, REDUCTION, ROOT, is_factor
 
 NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
-_LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
 _SIZES: dict[str, Callable[[float, float], float]] = {
     "sqrt": lambda size, _: size**0.5,
     "rsqrt": lambda size, _: size**-0.5,
@@ -57,7 +56,7 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
             formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
             has_scale = isclose(_continue(flow, formula), 1, rel_tol=1e-3)
             is_closed = flow.is_closed(formula.operations, formula.operations[-1])
-            has_weights = any(flow[at].parameters and flow.depends(x, at) for at in range(x + 1))
+            has_weights = flow.reads_parameters(x)
             is_layer = has_scale and is_closed and has_weights
             formula.is_norm = not isnan(size) and (formula.gain is not None or is_layer)
             return formula
@@ -107,7 +106,7 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
         elements = prod(flow[operation.parents[0]].shape or ()) / max(prod(operation.shape or ()), 1)
         if operation.name in _SIZES:
             size = _SIZES[operation.name](size, *(numbers or [1.0]))
-        elif operation.name == "sum" or operation.name in _LENGTHS:
+        elif operation.name == "sum" or operation.name in LENGTHS:
             size *= elements if operation.name == "sum" else elements**0.5
             # Shares of a sum of absolute values are weights, as those of a softmax.
             size *= nan if operation.name != "sum" and operation.arguments[1:2] not in ((), (2,)) else 1.0

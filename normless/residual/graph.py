@@ -139,6 +139,10 @@ class Dataflow:
         """Whether the operation at `index` is, or descends from, the one at `on`."""
         return bool(self.ancestors[index] >> on & 1)
 
+    def reads_parameters(self, index: int) -> bool:
+        """Whether the operation at `index`, or one that it descends from, reads a parameter."""
+        return any(self[at].parameters and self.depends(index, at) for at in range(index + 1))
+
     @cached_property
     def dominators(self) -> list[int | None]:
         """For every operation the last one that all paths from the inputs to it pass, None where there is none."""

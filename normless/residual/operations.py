@@ -39,7 +39,8 @@ ELEMENTWISE = ACTIVATION | LAYOUT | {
     "getitem", "sign",
 }  # fmt: skip
 REDUCTION = {"mean", "var", "std", "var_mean", "sum", "amax", "adaptive_avg_pool2d", "avg_pool2d"}
-ROOT = {"sqrt", "rsqrt", "pow", "std", "norm", "linalg_vector_norm", "linalg_norm"}
+LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
+ROOT = LENGTHS | {"sqrt", "rsqrt", "pow", "std"}
 POOLING = {
     "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_avg_pool1d",
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "max_pool2d_with_indices", "fft_fft2",

@@ -11,6 +11,7 @@ from normless.residual.operations import (
     ATTENTION,
     BATCH_NORM,
     LAYOUT,
+    LENGTHS,
     NORM,
     REDUCTION,
     ROOT,
@@ -24,7 +25,6 @@ Use = Literal["attention", "output", "weights"]
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "mv", "dot"}
 _OF_CHANNELS = BATCH_NORM | {"group_norm", "native_group_norm", "instance_norm"}
-_LENGTHS = {"norm", "linalg_vector_norm", "linalg_norm"}
 # Steps between attention weights and their product with values.
 _OF_WEIGHTS = LAYOUT | {
     "dropout",
@@ -153,7 +153,7 @@ class _Reach:
 
     def _averages(self, at: int) -> bool:
         """Whether an operand holds the weights of an average: of an attention, or of a graph that is given."""
-        if not _has_weights(self.flow, at):
+        if not self.flow.reads_parameters(at):
             return True
         while self.flow[at].name in _OF_WEIGHTS and self.flow[at].parents:
             at = self.flow[at].parents[0]
@@ -180,11 +180,6 @@ class _Reach:
                     pending.append(reader)
 
 
-def _has_weights(flow: Dataflow, at: int) -> bool:
-    """Whether parameters are read on the way to an operation."""
-    return any(flow[before].parameters for before in range(at + 1) if flow.depends(at, before))
-
-
 def is_scale_free(operation: Operation) -> bool:
     """Whether the weight of a layer's operation is divided by its own norm, and has no gain to absorb a scale."""
     weights = [fixed for fixed in operation.fixed if not {*operation.added}.issuperset(fixed.parameters)]
@@ -197,9 +192,9 @@ def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
     for operation in map(flow.__getitem__, operations):
         if operation.name in _OF_CHANNELS or any(fixed.buffers and fixed.rooted for fixed in operation.fixed):
             return False
-        if operation.name in REDUCTION | _LENGTHS and operation.parents:
+        if operation.name in REDUCTION | LENGTHS and operation.parents:
             axes = len(flow[operation.parents[0]].shape or ())
-            place = 2 if operation.name in _LENGTHS else 1
+            place = 2 if operation.name in LENGTHS else 1
             given = operation.arguments[place] if len(operation.arguments) > place else None
             reduced = (given,) if isinstance(given, int) else given if isinstance(given, tuple) else range(axes)
             if axes > 1 and any(isinstance(axis, int) and axis % axes == 0 for axis in reduced):
@@ -227,7 +222,7 @@ def _objection(flow: Dataflow, kind_at: KindAt, at: int, inside: set[int]) -> st
         return f"a product with another output reads it ({name}), which zeros would keep at zero"
     if name == "mul" and own.count(True) > 1:
         return "its outputs are multiplied with each other, and the gradient of that is zero at zero"
-    if name == "div" and len(own) == 2 and (own[1] or _has_weights(flow, operation.operands[1])):
+    if name == "div" and len(own) == 2 and (own[1] or flow.reads_parameters(operation.operands[1])):
         return "a ratio of outputs reads it"
     if kind_at(at) == "weight" or name in _READS_LOGITS or name in ("mul", "div"):
         return ""
