@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from normless.arguments import applied
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.lifting import Arguments, Place, running
+from normless.lifting import Arguments, Call, running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.classify import embedding_weights
+from normless.residual.graph import Dataflow
 from normless.residual.network import is_within
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -340,7 +341,7 @@ class Surgery:
 
     def moved(self, layer: Layer, path: str) -> None:
         """Note that a layer that was a function in forward code is the module at `path` now."""
-        self._lifted.moved[layer.path, layer.call] = path
+        self._lifted.moved[layer.made_by or (layer.path, layer.call)] = path
 
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
         """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
@@ -364,9 +365,14 @@ class Surgery:
         """The shape of the first of them, None where it is unknown."""
         return next(iter(self.input_shapes(path)), None)
 
-    def lifted_calls(self, path: str, place: Place, children: list[nn.Module], arguments: Arguments) -> list[str]:
+    @property
+    def flow(self) -> Dataflow:
+        """The dataflow of the network before the first edit; LiftError where it cannot be read."""
+        return self._lifted.flow
+
+    def lifted_calls(self, call: Call, children: list[nn.Module], arguments: Arguments) -> list[str]:
         """The paths of the modules that stand for an expression in forward code; see `Lifted.calls`."""
-        return self._lifted.calls(path, place, children, arguments)
+        return self._lifted.calls(call, children, arguments)
 
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""
@@ -386,7 +392,8 @@ class Surgery:
     def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
         """Every block with the paths of its sums that were operators in forward code and are modules now."""
         for block in self.map.walk():
-            paths = tuple(self._lifted.sums[site] for site in block.sites if site in self._lifted.sums)
+            calls = (site.made_by for site in block.sites)
+            paths = tuple(self._lifted.sums[call] for call in calls if call in self._lifted.sums)
             if paths:
                 yield block, paths
 
@@ -396,5 +403,5 @@ class Surgery:
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
-        is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
+        is_operator = block.sum is None and not any(site.made_by in self._lifted.sums for site in block.sites)
         return is_operator or all(total.is_plain for total in self.sums(block))

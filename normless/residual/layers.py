@@ -10,7 +10,7 @@ from math import prod
 
 from torch import nn
 
-from normless.lifting import Place
+from normless.lifting import Call
 from normless.nn import ShiftedActivation
 from normless.residual.blocks import Kind, Layer, Term
 from normless.residual.classify import computed_kind, describe, gamma_of, kind_of
@@ -220,29 +220,23 @@ class Layers:
         terms = {index: self._terms(formula) for index, formula in self._formulas.items()}
         norm_of = {part: index for index, formula in self._formulas.items() for part in formula.operations}
         for index, own in terms.items():
-            # No search by hash, since that of a place costs more than to compare the modules.
-            others = (
-                (key, norm_of.get(at))
-                for at, one in enumerate(self.flow.operations)
-                for key in own
-                if norm_of.get(at) != index and (one.module, one.call, one.place) == key
-            )
-            if all(other is not None and terms[other].get(key) == own[key] for key, other in others):
+            parts = ((call, at) for call in own for turn in call.turns for at in self.flow.parts.get(turn, ()))
+            others = ((call, norm_of.get(at)) for call, at in parts if norm_of.get(at) != index)
+            if all(other is not None and terms[other].get(call) == own[call] for call, other in others):
                 run = self.owner[index]
                 run.layer = replace(run.layer, terms=tuple(own.values()))
 
-    def _terms(self, formula: Formula) -> dict[tuple[str, int, Place], Term]:
-        """What removing a norm takes out, by the run of a module and the place there; nothing if one is unknown."""
-        terms: dict[tuple[str, int, Place], Term] = {}
+    def _terms(self, formula: Formula) -> dict[Call, Term]:
+        """What removing a norm takes out, by the first call at its place in one run; nothing if one is unknown."""
+        terms: dict[Call, Term] = {}
         for at, read in formula.passed.items():
-            one = self.flow[at]
+            one, call = self.flow[at], self.flow[at].made_by
             if one.name not in LAYOUT:
-                if one.place is None:
+                if call is None or call.place is None or call.obstacle:
                     return {}
                 factor = formula.factor if at == formula.quotient else 1.0
-                key = (one.module, one.call, one.place)
-                known = terms.get(key, Term(one.place, one.arguments.index(Operand(read))))
-                terms[key] = replace(known, factor=known.factor * factor)
+                known = terms.get(call.turns[0], Term(call.place, one.arguments.index(Operand(read))))
+                terms[call.turns[0]] = replace(known, factor=known.factor * factor)
         return terms
 
     def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
@@ -368,7 +362,15 @@ class Layers:
             if kind == "weight"
             else (),
             called=any(self.names.canonical(name) == path for name in operations[0].modules),
+            made_by=self._made_by(run),
         )
+
+    def _made_by(self, run: LayerRun) -> Call | None:
+        """The call in forward code that makes a layer which is a function, None where it makes more, or less."""
+        calls = {self.flow[at].made_by for at in run.operations if ":" in run.layer.path}
+        call = calls.pop() if len(calls) == 1 else None
+        others = {*self.flow.parts[call]}.difference(run.operations) if call is not None else ()
+        return call if all(self.flow[at].name in LAYOUT for at in others) else None
 
 
 def _scale_free(operations: Iterable[Operation]) -> list[str]:

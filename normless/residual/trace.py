@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from normless.lifting import ADDITIONS
 from normless.nn import ResidualSum
 from normless.residual.blocks import Head, Layer, ResidualBlock, Site
 from normless.residual.exporting import exported
@@ -52,12 +53,6 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
-        # By module, the additions of each of its runs, which export numbers for every name of the module.
-        self.additions: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-        for index, operation in enumerate(self.flow.operations):
-            if operation.name in {"add", "lerp"} and len({*operation.operands}) == 2:
-                runs = self.additions[layers.names.canonical(operation.module)]
-                runs[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
         between = self.flow.between
@@ -211,12 +206,11 @@ class _Tracer:
             others = [term for term in terms if term not in total.branches]
             ahead = [total.skip] if total.skip in others else others
             one_ahead = len(terms) == 2 and len(ahead) == 1
-            if operation.name not in {"add", "lerp"} or not one_ahead or self._sum_module(at) is not None:
+            call = operation.made_by
+            if call is None or call.name not in ADDITIONS or not one_ahead or self._sum_module(at) is not None:
                 return ()
             onward = terms.index(ahead[0])
-            path, run = self.layers.names.canonical(operation.module), (operation.module, operation.call)
-            additions, call = self.additions[path][run], list(self.additions[path]).index(run)
-            sites.append(Site(path, additions.index(at), 1 - onward, len(additions), call))
+            sites.append(Site(call, 1 - onward))
             at = terms[onward]
         return tuple(reversed(sites))
 
