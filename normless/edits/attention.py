@@ -80,7 +80,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
     Refused where there is none, where `part` is there already, and where queries and keys are not to be told.
     """
     with surgery.refusing_at(""):
-        flow = surgery.flow
+        flow = surgery.lifted.flow
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
     found = [one for one in attentions(flow) if not set(flow[one.index].modules) & set(whole)]
@@ -114,7 +114,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         is_product = operation.name in _PRODUCTS
         made: list[nn.Module] = [LogitProduct(one.scale) if is_product else AttentionFunction() for _ in call.turns]
         with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
-            paths = surgery.lifted_calls(call, made, _operands)
+            paths = surgery.lifted.calls(call, made, _operands)
         for at in paths:
             child = surgery.get(at)
             assert isinstance(child, ChangedLogits)

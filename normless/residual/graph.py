@@ -11,6 +11,7 @@ from operator import and_
 from typing import Any
 
 from normless.lifting import Call
+from normless.residual.operations import DROPOUT, LAYOUT, RECURRENT
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,35 @@ class Operation:
     def module(self) -> str:
         """The innermost module whose forward runs it."""
         return self.modules[-1]
+
+    @property
+    def is_dropout(self) -> bool:
+        """Whether it drops activations at random: an active dropout, or a product with a random mask (drop path)."""
+        if self.name in DROPOUT:
+            rate, active = self.arguments[1], self.arguments[2]
+            return bool(active) and rate != 0
+        return self.name in {"mul", "div"} and any(source.random for source in self.fixed)
+
+    @property
+    def leaves_unchanged(self) -> bool:
+        """Whether the result holds the first argument's values: copies, changes of layout, idle dropout, `+ 0`."""
+        if self.name in LAYOUT:
+            return len(self.parents) == 1
+        if self.name in DROPOUT:
+            return not self.is_dropout
+        neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(self.name)
+        return neutral is not None and len(self.parents) == 1 and self.numbers == [neutral]
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether it multiplies its only input by a number, or divides by one."""
+        return self.name in {"mul", "div"} and len(self.parents) == 1 and bool(self.numbers)
+
+    @property
+    def stacked(self) -> int:
+        """The number of layers in series that it runs: several in a recurrent operation of several."""
+        layers = self.arguments[4] if self.name in RECURRENT else 1
+        return layers if isinstance(layers, int) else 1
 
 
 @dataclass

@@ -17,7 +17,6 @@ from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.network import ResidualMap
-from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import read_dataflow
@@ -128,7 +127,7 @@ class _Tracer:
             name=names[block.sum.at],
             branch_layers=layers,
             skip_layers=self._layers_on(block.skip),
-            identity_skip=all(leaves_unchanged(self.flow[index]) for index in block.skip),
+            identity_skip=all(self.flow[index].leaves_unchanged for index in block.skip),
             ends_in_layer=len(branches) == 1 and self._ends_in_layer(block.sum, layers),
             sum=self._sum_module(block.sum.at),
             parallel=tuple(branches) if len(branches) > 1 else (),
@@ -151,7 +150,7 @@ class _Tracer:
         def passes(at: int) -> bool:
             step, kind = self.flow[at], self.layers.kind(at)
             if kind is None:
-                kind = "scale" if leaves_unchanged(step) or is_factor(step) or self._sum_module(at) else None
+                kind = "scale" if step.leaves_unchanged or step.is_factor or self._sum_module(at) else None
             return at in path and kind in ("scale", "dropout") and len(step.parents) == 1
 
         end = self.flow.source(total.branches[number], passes)

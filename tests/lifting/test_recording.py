@@ -1,4 +1,4 @@
-"""The calls of forward code in one pass: of which functions and modules, where, in which turn, with what obstacles."""
+"""The calls of forward code in one pass: of functions and of modules, where, in which turn, and their obstacles."""
 
 from __future__ import annotations
 
