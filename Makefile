@@ -4,10 +4,11 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 LOWEST ?= .venv-lowest
 # A test file or more for each dependency of the extras.
-LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package.py tests/residual tests/folding tests/probes/test_measure.py \
-  tests/diagnosis/test_diagnosis.py tests/cli tests/data tests/plots tests/train/test_train_command.py tests/train/test_resume.py \
-  tests/train/decoding tests/train/test_text_run.py tests/sweeps tests/integrations tests/models/test_text_classifier.py \
-  tests/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
+LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
+  tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
+  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
+  tests/lab/train/decoding tests/lab/train/test_text_run.py tests/lab/sweeps tests/library/integrations \
+  tests/library/models/test_text_classifier.py tests/library/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
@@ -56,8 +57,8 @@ fuzz: $(INSTALLED)
 
 # The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
-	PYTHONPATH=tests/sweeps $(BIN)/python tests/train/faults.py
-	$(BIN)/python -m pytest -m slow tests/sweeps/test_disturbed_sweep.py
+	PYTHONPATH=tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
+	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # Older libraries warn of what they use of one another.
 lowest:
@@ -69,7 +70,7 @@ lowest:
 	$(LOWEST)/bin/python -m pytest -m "not slow and not zoo" -W ignore $(LOWEST_TESTS)
 
 zoo: $(INSTALLED)
-	$(BIN)/python -m pytest tests/zoo
+	$(BIN)/python -m pytest tests/library/zoo
 
 # Once its tools are installed it needs no network.
 docs: $(INSTALLED)

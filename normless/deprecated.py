@@ -18,22 +18,22 @@ _MOVED = {
     "normless.models.TokenNumbers": "normless.zoo.TokenNumbers",
     "normless.models.checkpoint_folder": "normless.zoo.checkpoint_folder",
     "normless.models.text_classifier": "normless.zoo.text_classifier",
-    "normless.optim.rate_multiplier": "normless.train.rate_multiplier",
-    "normless.optim.set_rate": "normless.train.set_rate",
-    "normless.optim.step": "normless.train.step",
+    "normless.optim.rate_multiplier": "normless_lab.train.rate_multiplier",
+    "normless.optim.set_rate": "normless_lab.train.set_rate",
+    "normless.optim.step": "normless_lab.train.step",
 }
 # Packages that were split, with those that all public names of the second ones came from.
 _SPLIT = {"normless.probes": ("normless_papers.probes", "normless_papers.theory")}
 _PACKAGES = {
-    "normless.decoding": "normless.train",
-    "normless.lab": "normless.sweeps",
-    "normless.lab.laboratory": "normless.sweeps",
-    "normless.lab.sweep": "normless.sweeps",
-    "normless.machine": "normless.process",
-    "normless.output": "normless.process",
+    "normless.decoding": "normless_lab.train",
+    "normless.lab": "normless_lab.sweeps",
+    "normless.lab.laboratory": "normless_lab.sweeps",
+    "normless.lab.sweep": "normless_lab.sweeps",
+    "normless.machine": "normless_lab.process",
+    "normless.output": "normless_lab.process",
     "normless.papers": "normless_papers",
-    "normless.report": "normless.plots",
-    "normless.training": "normless.train",
+    "normless.report": "normless_lab.plots",
+    "normless.training": "normless_lab.train",
 }
 # Former functions that measured one probe's table: its class or name, and the arguments by position after the model.
 _TABLES = {

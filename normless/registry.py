@@ -45,11 +45,14 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
 
     `kind` is what an entry is, in the singular, for messages: ``"scheme"``; `sources` may stand before a name too, as
-    ``timm`` in ``timm:NAME``, and are read elsewhere.
+    ``timm`` in ``timm:NAME``, and are read elsewhere. `package` is the one that imports the modules of
+    its own entries.
     """
 
-    def __init__(self, kind: str, plural: str | None = None, *, sources: Collection[str] = ()) -> None:
-        self.kind, self.sources = kind, sources
+    def __init__(
+        self, kind: str, plural: str | None = None, *, sources: Collection[str] = (), package: str = "normless"
+    ) -> None:
+        self.kind, self.sources, self.package = kind, sources, package
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
@@ -140,7 +143,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         name = next((name for name, one in self._own.items() if one is entry), None)
         home, own = entry.__module__, entry.__qualname__
-        if name is not None and (name in self._points or home.partition(".")[0] == "normless"):
+        if name is not None and (name in self._points or home.partition(".")[0] == self.package):
             return name
         file = _FILES.get(home) or (getattr(sys.modules[home], "__file__", None) if home == "__main__" else home)
         return own if "." in own or file is None else f"{file}:{own}"

@@ -16,13 +16,13 @@ from torch import nn
 import normless as nl
 from normless.cli import main
 from normless.conversion import scheme_of
-from normless.data import DATA
 from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
 from normless.models import MODELS, build_model
 from normless.probes import PROBES
 from normless.registry import Registry, did_you_mean
 from normless.schemes import SCHEMES
 from normless.spec import format_call, parse_call, split_terms
+from normless_lab.data import DATA
 from normless_papers.artefact import ARTEFACTS
 
 CIFAR = "normless:resnet_cifar(depth=8)"
@@ -252,9 +252,9 @@ def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys
 
 
 def test_training_and_sweeps_take_them_as_text(folder: Path) -> None:
-    from normless.sweeps import as_printed
-    from normless.train import TrainConfig
-    from normless.train.image_task import scheme_of_config
+    from normless_lab.sweeps import as_printed
+    from normless_lab.train import TrainConfig
+    from normless_lab.train.image_task import scheme_of_config
 
     config = TrainConfig(model=CIFAR, scheme="mine.py:scaled(factor=0.25) + mine.py:Shift()", dropout=0.2)
     assert config.scheme == "mine.py:scaled(factor=0.25) + mine.py:Shift()"

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return report(error, debug=debug)
     try:
         # Of commands of other packages, arguments may mean anything.
-        if run.__module__.startswith("normless."):
+        if run.__module__.startswith(("normless.", "normless_lab.")):
             check_names(vars(namespace))
         return run(namespace)
     except KeyboardInterrupt:

@@ -82,7 +82,7 @@ def subject_of(namespace: Namespace) -> Subject:
             inputs = torch.randn(namespace.batch_size, *inputs.shape[1:], generator=generator)
         targets, data = None, "random inputs and classes"
     else:
-        from normless.data import Augmentation, load_data
+        from normless_lab.data import Augmentation, load_data
 
         source = load_data(namespace.data, root=namespace.data_root)
         size = min(namespace.batch_size, source.train_size)

@@ -17,7 +17,7 @@ from normless.cli.network import (
     shapes,
     table,
 )
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 # How many different changes of one edit are printed.
 MOST_PRINTED = 3

@@ -8,7 +8,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import as_text, table
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

@@ -17,7 +17,7 @@ from normless.cli.network import (
     table,
     terminal_width,
 )
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -77,7 +77,7 @@ def run(namespace: Namespace) -> int:
 
 def _draw(inspection: Inspection, title: str, path: Path) -> None:
     """Draw the map to a file of the kind that its name ends in."""
-    from normless.plots import blocks_on_trunk, save_png, save_svg
+    from normless_lab.plots import blocks_on_trunk, save_png, save_svg
 
     axes = blocks_on_trunk(inspection.map, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)

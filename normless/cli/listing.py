@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import as_text, table
+from normless.cli.output import add_json_flag, answer
 from normless.errors import NormlessError
-from normless.process import add_json_flag, answer
 from normless.registry import did_you_mean
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ REGISTRIES: Mapping[str, str] = {
     "schemes": "normless.schemes:SCHEMES",
     "edits": "normless.edits:EDITS",
     "models": "normless.models:MODELS",
-    "data": "normless.data:DATA",
+    "data": "normless_lab.data:DATA",
     "probes": "normless.probes:PROBES",
     "artefacts": "normless_papers.artefact:ARTEFACTS",
 }

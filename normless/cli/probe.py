@@ -10,7 +10,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.network import in_parts
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -87,7 +87,7 @@ def _as_text(measured: pd.DataFrame) -> str:
 
 def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:
     """Write every table as CSV, and its figure, if it has one, as SVG."""
-    from normless.plots import figures_of, save_svg
+    from normless_lab.plots import figures_of, save_svg
 
     figures = list(figures_of(measured.tables, subject.scheme or "batch_norm", probes))
     folder.mkdir(parents=True, exist_ok=True)

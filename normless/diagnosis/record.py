@@ -69,7 +69,7 @@ class Record:
         quantity = quantity or ("loss" if "loss" in known or not known else "gradient_norm")
         if quantity not in known:
             raise ValueError(f"Expected a measured quantity, {', '.join(known) or 'none yet'}, got {quantity!r}.")
-        rows, plots = table[table["quantity"] == quantity], import_module("normless.plots")
+        rows, plots = table[table["quantity"] == quantity], import_module("normless_lab.plots")
         axes: Axes
         if quantity in _LINES:
             frame: dict[str, Any] = {"title": "Training", "y_label": _LINES[quantity], "log": "y?", "x_marks": marks}

@@ -7,7 +7,7 @@ import torch
 
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, parse_scheme
-from normless.sweeps import as_printed, convert
+from normless_lab.sweeps import as_printed, convert
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 from swept_runs import End, swept
 
 from normless.schemes import parse_scheme
-from normless.sweeps import Laboratory, RateGrid, Sweep
+from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
