@@ -23,7 +23,6 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
-    {"deprecated"},
     {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage", "random_states"},
     {"copying"},
     {"extras", "arguments"},

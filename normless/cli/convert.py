@@ -48,14 +48,14 @@ def run(namespace: Namespace) -> int:
     with working(namespace, f"converting {namespace.model}"):
         import torch
 
+        from normless import schemes
         from normless.arguments import arguments_of
         from normless.conversion import convert, plan
         from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving import save
-        from normless.schemes import parse_scheme
 
-        scheme = parse_scheme(namespace.scheme)
+        scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)

@@ -10,9 +10,6 @@ Arguments of the networks for images:
         than the published 64 make a small network.
 """
 
-from functools import partial
-
-from normless.deprecated import moved
 from normless.models.dense import Dense as Dense
 from normless.models.layers import MODELS as MODELS
 from normless.models.layers import conv as conv
@@ -33,5 +30,3 @@ from normless.models.transformer import Transformer as Transformer
 
 dense, transformer = Dense, Transformer
 resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet
-
-__getattr__ = partial(moved, __name__)

@@ -52,7 +52,7 @@ class DemoSettings:
 
     def __post_init__(self) -> None:
         from normless.models import blocks_per_stage
-        from normless.schemes import parse_scheme
+        from normless.schemes import scheme
 
         check_fields(self, ValueError)
         for name in ("depths", "schemes", "rates"):
@@ -63,8 +63,8 @@ class DemoSettings:
             raise ValueError(f"Expected a folder to write to, but {self.out} is a file; name another with --out.")
         for depth in self.depths:
             blocks_per_stage(depth, 4, "A Wide-ResNet")
-        for scheme in self.schemes:
-            parse_scheme(scheme)
+        for text in self.schemes:
+            scheme(text)
 
     def model(self, depth: int) -> str:
         """The network of a depth, as `normless.models.build_model` takes it."""

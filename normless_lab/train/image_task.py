@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
+from normless import schemes
 from normless.conversion import convert
 from normless.edits import HeadDropout
 from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
 from normless.residual import ResidualMap, residual_map
-from normless.schemes import Scheme, parse_scheme
+from normless.schemes import Scheme
 from normless_lab.data import Augmentation, Batch, ImageData, default_root, load_data
 from normless_lab.train.capturable import CapturableSGD
 from normless_lab.train.classification import ClassificationTask
@@ -105,7 +106,7 @@ def augmentation_of(config: TrainConfig, data: ImageData) -> Augmentation:
 
 def scheme_of_config(config: TrainConfig) -> Scheme:
     """The scheme that the configuration names, with its dropout."""
-    scheme = parse_scheme(config.scheme_text)
+    scheme = schemes.scheme(config.scheme_text)
     if config.dropout is None:
         return scheme
     if any(isinstance(edit, HeadDropout) for edit in scheme.edits):

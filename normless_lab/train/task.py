@@ -13,11 +13,11 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Adam, AdamW, Optimizer
 
+from normless import schemes
 from normless.lifting import running
 from normless.optim import param_groups
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
-from normless.schemes import parse_scheme
 from normless.spec import is_saved
 from normless_lab.data import BytePairs, stored_byte_pairs
 from normless_lab.train.config import AdamConfig, RunConfig
@@ -219,7 +219,7 @@ def load_saved(config: RunConfig, folder: Path) -> nn.Module:
     """The saved network with its weights, in torch's default dtype; a run that would edit it is a ValueError."""
     saved, requested = applied_scheme(config), config.scheme_text
     default = next(field.default for field in fields(config) if field.name == "scheme")
-    if requested != default and parse_scheme(requested).edits != parse_scheme(saved).edits:
+    if requested != default and schemes.scheme(requested).edits != schemes.scheme(saved).edits:
         raise ValueError(
             f"The network saved in {config.model} was converted by {saved!r} and the run asks for {requested!r}: a "
             "second scheme would edit edits. Leave the scheme out to train it as it is, or name the network it was "

@@ -9,10 +9,10 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from normless import schemes
 from normless.conversion import convert
 from normless.models import TRANSFORMERS, build_model
 from normless.saving import read_recipe
-from normless.schemes import parse_scheme
 from normless.spec import format_call, parse_call
 from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 from normless_lab.data import (
@@ -58,7 +58,7 @@ class TextTask(ClassificationTask[TextConfig]):
         config, data = self.config, self.data
         torch.manual_seed(config.seed)
         folder, longest = saved_folder(config.model), data.longest_sentence
-        scheme = parse_scheme(config.scheme)
+        scheme = schemes.scheme(config.scheme)
         network = _original(config, data) if folder is None else load_saved(config, folder)
         if folder is not None:
             # The vocabulary may be larger than the saved network's.

@@ -10,9 +10,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from normless import schemes
 from normless.conversion import convert
 from normless.models import build_model
-from normless.schemes import parse_scheme
 from normless.spec import format_call, parse_call
 from normless_lab.data import (
     SPECIAL_TOKENS,
@@ -73,7 +73,7 @@ class TranslationTask(Task[TranslationConfig]):
         config, size = self.config, self.data.vocabulary.size
         torch.manual_seed(config.seed)
         folder = saved_folder(config.model)
-        scheme = parse_scheme(config.scheme)
+        scheme = schemes.scheme(config.scheme)
         network = build_model(_fitted_to(config.model, size)) if folder is None else load_saved(config, folder)
         if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
             raise ValueError(

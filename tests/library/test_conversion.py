@@ -12,7 +12,7 @@ import normless as nl
 from normless.conversion import scheme_of
 from normless.edits import BranchMultiplier, Edit, HeadDropout, KeepScale, RemoveNorms, Surgery
 from normless.models import dense, resnet_cifar, wide_resnet
-from normless.schemes import SCHEMES, Scheme, parse_scheme
+from normless.schemes import SCHEMES, Scheme
 
 
 def test_the_original_is_untouched() -> None:
@@ -102,7 +102,7 @@ def test_plan_leaves_weights_mode_and_random_state_and_says_what_convert_says(sc
         assert torch.equal(torch.get_rng_state(), state)
     torch.set_rng_state(state)
     surgery = Surgery(deepcopy(model), nl.residual_map(model), (images,))
-    for edit in parse_scheme(scheme).edits:
+    for edit in nl.scheme(scheme).edits:
         surgery.run(edit)
     assert list(planned) == surgery.changes
 
@@ -130,12 +130,12 @@ def test_plan_keeps_tied_weights_tied() -> None:
 
 
 def test_schemes_are_data() -> None:
-    assert parse_scheme("skipinit") == Scheme("skipinit", (KeepScale(), RemoveNorms(), BranchMultiplier(0.0)))
-    assert parse_scheme("skipinit(keep_scale=False)").edits == (RemoveNorms(), BranchMultiplier(0.0))
-    assert parse_scheme("none(keep_scale=all)").edits == (KeepScale("all"), RemoveNorms())
-    assert parse_scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[2] == BranchMultiplier("1/sqrt(L)")
-    assert parse_scheme("zeroinit").edits == parse_scheme("regularized_skipinit").edits
-    extended = parse_scheme("none").extended(HeadDropout(0.2))
+    assert nl.scheme("skipinit") == Scheme("skipinit", (KeepScale(), RemoveNorms(), BranchMultiplier(0.0)))
+    assert nl.scheme("skipinit(keep_scale=False)").edits == (RemoveNorms(), BranchMultiplier(0.0))
+    assert nl.scheme("none(keep_scale=all)").edits == (KeepScale("all"), RemoveNorms())
+    assert nl.scheme(" skipinit( alpha = 1/sqrt(L) ) ").edits[2] == BranchMultiplier("1/sqrt(L)")
+    assert nl.scheme("zeroinit").edits == nl.scheme("regularized_skipinit").edits
+    extended = nl.scheme("none").extended(HeadDropout(0.2))
     assert extended.edits == (KeepScale(), RemoveNorms(), HeadDropout(0.2))
     assert extended.text == "none + HeadDropout(probability=0.2)"
     assert scheme_of(nl.convert(wide_resnet(10, 1), extended)) == extended.text
@@ -143,9 +143,9 @@ def test_schemes_are_data() -> None:
 
 @pytest.mark.parametrize("name", nl.SCHEMES)
 def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
-    edits = parse_scheme(name).edits
+    edits = nl.scheme(name).edits
     text = Scheme("batch_norm", ()).extended(*edits).text
-    assert parse_scheme(text) == Scheme(text, edits)
+    assert nl.scheme(text) == Scheme(text, edits)
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
 )
 def test_edits_that_cannot_follow_a_scheme_are_told(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        parse_scheme(text)
+        nl.scheme(text)
 
 
 def test_ablations_leave_edits_out() -> None:
-    full = {type(edit).__name__ for edit in parse_scheme("fixup").edits}
+    full = {type(edit).__name__ for edit in nl.scheme("fixup").edits}
     assert full == {
         "RemoveNorms",
         "ResetBranchFactors",
@@ -178,10 +178,10 @@ def test_ablations_leave_edits_out() -> None:
         "BranchMultiplier",
         "ScalarBiases",
     }
-    names = [type(edit).__name__ for edit in parse_scheme("fixup(zero=False, multiplier=False, biases=False)").edits]
+    names = [type(edit).__name__ for edit in nl.scheme("fixup(zero=False, multiplier=False, biases=False)").edits]
     assert names == ["RemoveNorms", "ResetBranchFactors", "RescaleBranches"]
     text = "zeroinit(multiplier=False, dropout=0, keep_scale=False)"
-    assert [type(edit).__name__ for edit in parse_scheme(text).edits] == ["RemoveNorms", "ChannelBiases"]
+    assert [type(edit).__name__ for edit in nl.scheme(text).edits] == ["RemoveNorms", "ChannelBiases"]
 
 
 def test_unknown_schemes_list_the_known() -> None:
@@ -193,27 +193,27 @@ def test_unknown_schemes_list_the_known() -> None:
     with pytest.raises(TypeError, match="such as 'fixup', got an object of type WideResNet"):
         nl.convert("fixup", wide_resnet(10, 1))
     with pytest.raises(ValueError, match="The scheme skipinit takes alpha, keep_scale; it does not take beta"):
-        parse_scheme("skipinit(beta=1)")
+        nl.scheme("skipinit(beta=1)")
     with pytest.raises(ValueError, match="The scheme as_written takes no arguments"):
-        parse_scheme("as_written(x=1)")
+        nl.scheme("as_written(x=1)")
     with pytest.raises(ValueError, match="keep_scale is True or False or all, not 'trained'"):
-        parse_scheme("none(keep_scale=trained)")
+        nl.scheme("none(keep_scale=trained)")
     with pytest.raises(ValueError, match="Expected NAME or NAME"):
-        parse_scheme("fixup(")
+        nl.scheme("fixup(")
     with pytest.raises(ValueError, match="every argument needs its name"):
-        parse_scheme("skipinit(1)")
+        nl.scheme("skipinit(1)")
     with pytest.raises(nl.UnsupportedEditError, match=r"starts at a number or at 1/sqrt\(L\)"):
         nl.convert(wide_resnet(10, 1), "skipinit(alpha=sqrt(L))")
 
 
 def test_text_is_never_evaluated() -> None:
-    edits = parse_scheme("skipinit(alpha=__import__('os').getcwd())").edits
+    edits = nl.scheme("skipinit(alpha=__import__('os').getcwd())").edits
     assert edits[2] == BranchMultiplier("__import__('os').getcwd()")
 
 
 def test_every_scheme_parses_without_arguments() -> None:
     for name in SCHEMES:
-        assert parse_scheme(name).text == name
+        assert nl.scheme(name).text == name
 
 
 class Failing(Edit):
@@ -237,14 +237,6 @@ def test_plan_reads_weights_where_an_edit_does_and_hides_no_other_error() -> Non
     with pytest.raises(RuntimeError, match="no reason") as caught:
         nl.plan(model, Scheme("failing", (Failing(),)))
     assert caught.value.__context__ is None
-
-
-def test_former_names_warn() -> None:
-    with pytest.warns(DeprecationWarning, match=r"normless.UnsupportedEdit moved to normless.errors.Unsupported"):
-        assert nl.UnsupportedEdit is nl.UnsupportedEditError
-    with pytest.warns(DeprecationWarning, match="moved"):
-        from normless.errors import UnsupportedEdit
-    assert UnsupportedEdit is nl.UnsupportedEditError
 
 
 class Filtered(nn.Module):

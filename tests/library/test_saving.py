@@ -266,7 +266,7 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
 
 
 def test_an_extended_scheme_is_saved_by_its_text(tmp_path: Path) -> None:
-    net = nl.convert(build_model(CIFAR), nl.parse_scheme("skipinit").extended(HeadDropout(0.2), ZeroClassifier()))
+    net = nl.convert(build_model(CIFAR), nl.scheme("skipinit").extended(HeadDropout(0.2), ZeroClassifier()))
     nl.save(net, tmp_path, CIFAR)
     loaded = nl.load(tmp_path)
     assert scheme_of(loaded) == "skipinit + HeadDropout(probability=0.2) + ZeroClassifier()"

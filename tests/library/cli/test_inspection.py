@@ -126,7 +126,7 @@ def test_one_scheme_that_breaks_does_not_take_the_others_along(monkeypatch: pyte
             raise AttributeError("no such thing")
 
     monkeypatch.setattr(
-        "normless.cli.inspection.parse_scheme", lambda text: Scheme(text, (Broken(),) if text == "broken" else ())
+        "normless.cli.inspection.scheme", lambda text: Scheme(text, (Broken(),) if text == "broken" else ())
     )
     broken, whole = inspect_network(wide_resnet(10, 1), schemes=["broken", "whole"]).schemes
     assert whole.reason is None

@@ -206,7 +206,7 @@ def test_every_change_is_recorded_with_edit_and_path() -> None:
 
 @pytest.mark.parametrize("name", nl.SCHEMES)
 def test_every_edit_of_every_scheme_compares_and_prints_as_data(name: str) -> None:
-    one, other = nl.parse_scheme(name), nl.parse_scheme(name)
+    one, other = nl.scheme(name), nl.scheme(name)
     assert one == other
     assert hash(one) == hash(other)
     assert all(repr(edit).startswith(f"{type(edit).__name__}(") for edit in one.edits)

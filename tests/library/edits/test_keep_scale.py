@@ -15,7 +15,6 @@ import normless as nl
 from normless.conversion import scheme_of
 from normless.edits import KeepScale, RemoveNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
-from normless.schemes import parse_scheme
 
 SCHEMES = ["none", "skipinit", "zeroinit", "regularized_skipinit", "rezero", "sqrt2", "remove_branches"]
 OWN_WEIGHTS = ["xavier", "lsuv", "fixup", "nf_resnet", "t_fixup"]
@@ -163,7 +162,7 @@ def test_weights_are_scaled_by_one_number_and_left_where_that_is_asked(scheme: s
 
 @pytest.mark.parametrize("scheme", OWN_WEIGHTS)
 def test_schemes_that_say_what_their_weights_are_have_no_such_edit(scheme: str) -> None:
-    assert not any(isinstance(edit, KeepScale) for edit in parse_scheme(scheme).edits)
+    assert not any(isinstance(edit, KeepScale) for edit in nl.scheme(scheme).edits)
 
 
 def trained(model: nn.Module) -> nn.Module:
