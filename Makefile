@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
+.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -27,6 +27,7 @@ help:
 	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
+	@echo "make names      normless/names.json and normless_lab/names.json, after adding a scheme, model, probe or data set"
 	@echo "make lint       ruff and mypy"
 	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
@@ -86,9 +87,13 @@ docs-zoo: $(INSTALLED)
 
 # Resumes where it ended; `make census CENSUS="--packages timm --count 10"` takes a part.
 census: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[census]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census.txt
 	$(BIN)/normless bench census --out census $(CENSUS)
 	cp census/census.md docs/census.md
+
+# The names that commands know before torch is imported; a test compares.
+names: $(INSTALLED)
+	$(BIN)/python tests/names_of_tables.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

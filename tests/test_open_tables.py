@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from normless.conversion import scheme_of
 from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
 from normless.models import MODELS, build_model
 from normless.probes import PROBES
-from normless.registry import Registry, did_you_mean
+from normless.registry import TABLES, Registry, did_you_mean
 from normless.schemes import SCHEMES
 from normless.spec import format_call, parse_call, split_terms
 from normless_lab.data import DATA
@@ -213,7 +214,9 @@ def test_list_prints_every_table(
     names = (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
     assert [name for name in names if not any(line.startswith(f"{name} ") for line in lines)] == []
     assert main(["list", "schemas"]) == 2
-    assert "There is no kind 'schemas'; the kinds are schemes, edits" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "There is no kind 'schemas'" in said
+    assert "Did you mean schemes?" in said
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,9 @@ def test_a_name_like_no_other_has_none() -> None:
 
 
 def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": "normless.no_such_module:TABLE"})
+    table = EntryPoint("models", "normless.no_such_module:TABLE", "normless.tables")
+    monkeypatch.setattr(TABLES, "_points", {"models": table})
+    monkeypatch.setattr(TABLES, "_own", {})
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"
 

@@ -2,6 +2,9 @@ from collections.abc import Sequence
 
 from .commands import COMMANDS as COMMANDS
 from .commands import Command as Command
+from .names import ARGUMENTS as ARGUMENTS
+from .names import check_names as check_names
+from .names import names_of as names_of
 from .network import GAP as GAP
 from .network import as_text as as_text
 from .network import table as table

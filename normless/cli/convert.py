@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli.names import check_names
 from normless.cli.network import (
     add_network_arguments,
     as_text,
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result."""
+    check_names(vars(namespace))
     shape = image_shape(namespace)
     if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:
         raise ValueError(

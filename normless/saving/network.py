@@ -25,7 +25,8 @@ from normless.copying import copied
 from normless.digests import digest_of
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
-from normless.models.spec import TRANSFORMERS, Inputs, build_model, build_with_inputs, is_path
+from normless.models.spec import Inputs, build_model, build_with_inputs
+from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
 from normless.spec import RECIPE_FILE, absolute

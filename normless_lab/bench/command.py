@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from normless.cli import add_json_flag, print_json
+from normless.cli import add_json_flag, check_names, print_json
 from normless_lab.process import available_cores
 
 
@@ -71,6 +71,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
+    check_names(vars(arguments))
     flags = {name: value for name, value in vars(arguments).items() if value is not None}
     for name in ("batch_size", "rounds", "runs", "workers", "count", "limit", "epochs"):
         if flags.get(name, 1) < 1:

@@ -8,9 +8,8 @@ from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, answer
+from normless.cli import ARGUMENTS, add_json_flag, answer, names_of
 from normless.cli.commands import COMMANDS, help_of
-from normless.cli.names import ARGUMENTS, names_of
 from normless.errors import MissingExtraError
 from normless.extras import import_extra
 
@@ -34,12 +33,12 @@ def run(namespace: Namespace) -> int:
 
 def completion_script(shell: str) -> str:
     """The script for a shell; a command whose extra is not installed is completed without its flags."""
-    shtab = import_extra("completion", "Shell completion", "shtab")
+    shtab = import_extra("lab", "Shell completion", "shtab")
     root = argparse.ArgumentParser(prog="normless")
     root.add_argument("--version", action="store_true", help="show the version")
     groups: dict[str, Any] = {"": root.add_subparsers()}
     for name in COMMANDS:
-        group, _, own = name.rpartition(" ")
+        group, _, own = name.rpartition(".")
         if group not in groups:
             groups[group] = groups[""].add_parser(group, help=f"{group} …").add_subparsers()
         summary = _summary(help_of(name))
@@ -74,8 +73,8 @@ def _choices(action: argparse.Action) -> list[str] | None:
         return [str(one) for one in action.choices]
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):
         return [one for one in action.metavar.strip("{}").split(",") if one != "null"]
-    table = ARGUMENTS.get(action.dest, "model")
-    return None if table == "model" else list(names_of(table))
+    table = ARGUMENTS.get(action.dest, "models")
+    return None if table == "models" else list(names_of(table))
 
 
 def _summary(text: str) -> str:

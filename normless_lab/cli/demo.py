@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, print_json
+from normless.cli import add_json_flag, check_names, print_json
 from normless_lab.demo import DemoSettings
 from normless_lab.train.command import add_flags
 
@@ -28,6 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Run the demo; print its table and where its files are."""
+    check_names(vars(namespace))
     values: dict[str, Any] = {name: namespace[name] for name in _FLAGS}
     values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
     settings = DemoSettings(**values)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, answer, print_json
-from normless.cli.names import check_names
+from normless.cli import add_json_flag, answer, check_names, print_json
 from normless.spec import jsonable
 from normless_lab.cli.laboratory import add_executor_arguments, add_state_arguments, laboratory_of
 from normless_lab.process import read_yaml

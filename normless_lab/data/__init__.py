@@ -3,6 +3,6 @@
 from normless.extras import require_extra
 from normless.lazy import attach_stub
 
-require_extra("train", "Reading data sets", "PIL", "pyarrow", "scipy")
+require_extra("lab", "Reading data sets", "PIL", "pyarrow", "scipy")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -3,6 +3,6 @@
 from normless.extras import require_extra
 from normless.lazy import attach_stub
 
-require_extra("sweeps", "The demo", "sqlalchemy", "matplotlib")
+require_extra("lab", "The demo", "sqlalchemy", "matplotlib")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

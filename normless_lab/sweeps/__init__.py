@@ -3,6 +3,6 @@
 from normless.extras import require_extra
 from normless.lazy import attach_stub
 
-require_extra("sweeps", "A sweep", "sqlalchemy", "pebble", "orjson")
+require_extra("lab", "A sweep", "sqlalchemy", "pebble", "orjson")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

@@ -223,7 +223,7 @@ def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
             return engine, Path(str(place.database))
     except ModuleNotFoundError as error:
         raise StateError(
-            f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[postgres]'."
+            f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[cluster]'."
         ) from error
     except (SQLAlchemyError, ValueError):
         problem = "it is no URL of that form"

@@ -6,6 +6,6 @@ The names below are imported on first use, so that the command line can show its
 from normless.extras import require_extra
 from normless.lazy import attach_stub
 
-require_extra("train", "Training", "lightning_fabric", "pydantic", "yaml", "docstring_parser", "filelock")
+require_extra("lab", "Training", "lightning_fabric", "pydantic", "yaml", "docstring_parser", "filelock")
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

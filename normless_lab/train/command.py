@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, print_json, status_line
+from normless.cli import add_json_flag, check_names, print_json, status_line
 from normless_lab.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class TrainCommand:
         Only the first of several processes prints: a progress bar on standard error, the result on standard output.
         A run that is stopped before its end is a `StoppedError`.
         """
+        check_names(vars(namespace))
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
         directory = namespace.out or default_directory(config)
         with status_line("preparing the run"):

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from normless import schemes
 from normless.conversion import convert
-from normless.models import TRANSFORMERS, build_model
+from normless.models import TRANSFORMERS, TokenNumbers, build_model, checkpoint_folder, text_classifier
 from normless.saving import read_recipe
 from normless.spec import format_call, parse_call
-from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 from normless_lab.data import (
     SPECIAL_TOKENS,
     BytePairs,

@@ -37,7 +37,7 @@ IMPORTED = (
         "normless_lab.sweeps",
         "normless_lab.bench",
         "normless_lab.plots",
-        "normless.zoo",
+        "normless.models",
         "normless.residual.modes",
         "sacrebleu",
     ),

@@ -44,7 +44,7 @@ class CensusBench:
 
 def measure_census(bench: CensusBench) -> pd.DataFrame:
     """Examine the networks that have no row yet; a row per package, as in `summary`."""
-    require_extra("census", "The census", "pebble", "yaml")
+    require_extra("lab", "The census", "pebble")
     listed = networks(bench.packages, bench.count)
     path = Path(bench.out) / "census.csv"
     done = _read(path)

@@ -99,7 +99,8 @@ def networks(packages: Sequence[str] | None = None, count: int | None = None) ->
         missing = [module for module in listed[0].modules if find_spec(module.partition(".")[0]) is None]
         if missing:
             raise MissingExtraError(
-                f"The census of {package} needs {missing[0]}, not installed here: pip install 'normless[census]'.",
+                f"The census of {package} needs {missing[0]}, not installed here: pip install -r "
+                "benchmarks/census.txt.",
                 name=missing[0],
             )
         some = len(listed) if count is None else min(count, len(listed))

@@ -50,7 +50,7 @@ def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (("",), {name.split()[0] for name in COMMANDS}),
+        (("",), {name.partition(".")[0] for name in COMMANDS}),
         (("ins",), {"inspect"}),
         (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
         (("train", "--warm-start-r"), {"--warm-start-rate"}),
@@ -82,7 +82,7 @@ def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], scrip
     printed = json.loads(capsys.readouterr().out)
     check_output("completion", printed)
     assert printed["script"].startswith("#compdef normless")
-    words = {word for name in COMMANDS for word in name.split()}
+    words = {word for name in COMMANDS for word in name.split(".")}
     # Versions of shtab quote the text, or all.
     assert all(re.search(rf"    \"?{word}:", printed["script"]) for word in words)
     assert main(["completion", "fsh"]) == 2

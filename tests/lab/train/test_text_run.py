@@ -19,11 +19,11 @@ import yaml
 from run_helpers import Interrupt, assert_same_run, without_seconds
 from text_helpers import BERT, quick, written
 
+from normless.models import TokenNumbers, text_classifier
 from normless.optim import param_groups
 from normless.probes import RideAlong
 from normless.probes.measure import every
 from normless.residual import residual_map
-from normless.zoo import TokenNumbers, text_classifier
 from normless_lab.data.byte_pairs import BytePairs
 from normless_lab.train import (
     RunDirectory,

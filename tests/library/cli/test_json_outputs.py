@@ -28,7 +28,7 @@ def _objects(part: Any) -> Iterator[dict[str, Any]]:
 
 def test_every_command_has_a_schema() -> None:
     Draft202012Validator.check_schema(SCHEMA)
-    assert {name.replace(" ", "-") for name in COMMANDS} <= set(SCHEMA["$defs"])
+    assert {name.replace(".", "-") for name in COMMANDS} <= set(SCHEMA["$defs"])
 
 
 def test_a_member_can_neither_be_added_nor_be_missing() -> None:

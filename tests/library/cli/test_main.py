@@ -34,7 +34,7 @@ def test_main_help_names_every_command_and_nothing_else(capsys: pytest.CaptureFi
     assert main(["--help"]) == 0
     printed = capsys.readouterr().out
     listed = printed.split("commands:\n")[1].split("\n\n")[0].splitlines()
-    assert [line.strip().split("  ")[0] for line in listed] == list(COMMANDS)
+    assert [line.strip().split("  ")[0] for line in listed] == [name.replace(".", " ") for name in COMMANDS]
     for command in COMMANDS.values():
         assert command.help in printed
 
@@ -53,11 +53,11 @@ def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str])
 def test_every_command_offers_json_and_ends_its_help_with_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*name.split(), "--help"]) == 0
+    assert main([*name.split("."), "--help"]) == 0
     printed = capsys.readouterr().out
     assert "--json" in printed
     assert printed.rstrip().endswith(f"example:\n  {COMMANDS[name].example}")
-    assert COMMANDS[name].example.startswith(f"normless {name} ")
+    assert COMMANDS[name].example.startswith(f"normless {name.replace('.', ' ')} ")
     implementation = COMMANDS[name].implementation()
     assert callable(implementation.add_arguments)
     assert callable(implementation.run)
@@ -66,11 +66,10 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
 def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sweep", "--help"]) == 0
     printed = capsys.readouterr().out
-    names = [name for name in COMMANDS if name.startswith("sweep ")]
-    assert [
-        line.strip().split("  ")[0] for line in printed.split("commands:\n")[1].splitlines()[: len(names)]
-    ] == names
-    assert printed.rstrip().endswith(f"example:\n  {COMMANDS['sweep run'].example}")
+    names = [name for name in COMMANDS if name.startswith("sweep.")]
+    listed = printed.split("commands:\n")[1].splitlines()[: len(names)]
+    assert [line.strip().split("  ")[0].replace(" ", ".") for line in listed] == names
+    assert printed.rstrip().endswith(f"example:\n  {COMMANDS[names[0]].example}")
     assert main(["sweep"]) == 2
     assert capsys.readouterr().out == printed
 
@@ -78,14 +77,14 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["sweep", "statu"], "'sweep statu' is no command. Did you mean sweep status?"),
+        (["sweep", "statu"], "'sweep statu' is not a command. Did you mean sweep status?"),
         (["sweep", "run"], "see normless sweep run --help."),
         (["sweep", "run", "nowhere.yaml"], "nowhere.yaml"),
         (["sweep", "run", "nowhere.yaml", "--metrics", "luck"], "There is no metric luck; there are test_accuracy,"),
         (["sweep", "run", "nowhere.yaml", "--shard", "3/2"], "nowhere.yaml"),
         (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
-        (["inspec"], "'inspec' is no command. Did you mean inspect?"),
-        (["zzz"], "'zzz' is no command. It is one of demo, train, train-translation, train-text, "),
+        (["inspec"], "'inspec' is not a command. Did you mean inspect?"),
+        (["zzz"], "'zzz' is not a command. It is one of inspect, convert, probe, diagnose, list, "),
         (["demo", "--epcohs", "2"], "unrecognized arguments: --epcohs 2 (did you mean --epochs?); see"),
         (["convert", "normless:dense", "--scheme", "none"], "The command needs --out; see normless convert --help."),
         (["convert", "--out", "x"], "The command needs model, --scheme; see"),

@@ -11,9 +11,9 @@ import transformers as hf
 from torch import Tensor
 
 import normless as nl
+from normless.models import TokenNumbers, checkpoint_folder, text_classifier
 from normless.models.spec import build_model, build_with_inputs, fitted_spec
 from normless.saving import load
-from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 
 SIZES = "num_hidden_layers=2, hidden_size=32, num_attention_heads=2"
 KINDS = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
@@ -13,10 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from normless.extras import import_extra
-from normless.models.spec import TRANSFORMERS, is_path
 from normless.registry import did_you_mean
 from normless.spec import parse_call
 
+TRANSFORMERS = "transformers"
 WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
@@ -90,6 +91,12 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
             config.decoder_start_token_id = config.pad_token_id
         network = _network(library, text, folder, config)
     return TextClassifier(network.to(torch.get_default_dtype()), int(config.pad_token_id))
+
+
+def is_path(call: str) -> bool:
+    """Whether the text after ``transformers:`` is a file or folder, and not a kind of model."""
+    call = call.strip()
+    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
 
 
 def checkpoint_folder(model: str) -> Path | None:
