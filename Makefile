@@ -4,14 +4,15 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 LOWEST ?= .venv-lowest
 # A test file or more for each dependency of the extras.
-LOWEST_TESTS ?= tests/test_conversion.py tests/test_saving.py tests/test_package.py tests/residual tests/folding tests/probes/test_measure.py \
-  tests/diagnosis/test_diagnosis.py tests/cli tests/data tests/plots tests/train/test_train_command.py tests/train/test_resume.py \
-  tests/train/decoding tests/train/test_text_run.py tests/sweeps tests/integrations tests/models/test_text_classifier.py \
-  tests/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
+LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
+  tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
+  tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
+  tests/lab/train/decoding tests/lab/train/test_text_run.py tests/lab/sweeps tests/library/integrations \
+  tests/library/models/test_text_classifier.py tests/library/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census lint format bench evidence clean
+.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -26,6 +27,7 @@ help:
 	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
+	@echo "make names      normless/names.json and normless_lab/names.json, after adding a scheme, model, probe or data set"
 	@echo "make lint       ruff and mypy"
 	@echo "make evidence   the runs of the headline claims and their page; resumes; EVIDENCE=gpu on a GPU; takes hours"
 	@echo "make bench      speed, each figure a ratio to a baseline measured in the same run"
@@ -56,8 +58,8 @@ fuzz: $(INSTALLED)
 
 # The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
-	PYTHONPATH=tests/sweeps $(BIN)/python tests/train/faults.py
-	$(BIN)/python -m pytest -m slow tests/sweeps/test_disturbed_sweep.py
+	PYTHONPATH=tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
+	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # Older libraries warn of what they use of one another.
 lowest:
@@ -69,7 +71,7 @@ lowest:
 	$(LOWEST)/bin/python -m pytest -m "not slow and not zoo" -W ignore $(LOWEST_TESTS)
 
 zoo: $(INSTALLED)
-	$(BIN)/python -m pytest tests/zoo
+	$(BIN)/python -m pytest tests/library/zoo
 
 # Once its tools are installed it needs no network.
 docs: $(INSTALLED)
@@ -85,9 +87,13 @@ docs-zoo: $(INSTALLED)
 
 # Resumes where it ended; `make census CENSUS="--packages timm --count 10"` takes a part.
 census: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[census]"
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census.txt
 	$(BIN)/normless bench census --out census $(CENSUS)
 	cp census/census.md docs/census.md
+
+# The names that commands know before torch is imported; a test compares.
+names: $(INSTALLED)
+	$(BIN)/python tests/names_of_tables.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

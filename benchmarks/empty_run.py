@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from normless.sweeps import Kind
-from normless.train import EpochRow, Report, Settings
+from normless_lab.sweeps import Kind
+from normless_lab.train import EpochRow, Report, Settings
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from typing import Any
 
 from empty_run import EmptyConfig
 
-from normless.process import available_cores
-from normless.sweeps import (
+from normless_lab.process import available_cores
+from normless_lab.sweeps import (
     ExecutorFactory,
     Laboratory,
     LaboratoryListener,

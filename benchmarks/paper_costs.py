@@ -20,7 +20,7 @@ from recording import Recorded, recorded
 from step_cost import step_cost
 from step_seconds import bert_step, image_step, translation_step
 
-from normless.train import Settings
+from normless_lab.train import Settings
 from normless_papers.artefact import artefacts
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,7 +15,7 @@ from statistics import mean, stdev
 
 from small_transformers import SmallTransformerResult, task_of
 
-from normless.sweeps import Laboratory, RunRow, Sweep
+from normless_lab.sweeps import Laboratory, RunRow, Sweep
 
 SWEEP = Path(__file__).with_suffix(".yaml")
 METRIC = "validation_loss"

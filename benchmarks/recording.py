@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from normless.sweeps import (
+from normless_lab.sweeps import (
     Laboratory,
     RunRow,
     Sweep,
@@ -22,7 +22,7 @@ from normless.sweeps import (
     sweep_result,
     versions,
 )
-from normless.train import Settings
+from normless_lab.train import Settings
 from normless_papers.artefact import Artefact, Context
 
 # An artefact at paper budget may measure something itself besides its runs; that is not waited for.

@@ -30,8 +30,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2ForSequenceClassification
 
 import normless as nl
-from normless.data import load_data
 from normless.models import wide_resnet
+from normless_lab.data import load_data
 
 ROOT = Path(__file__).resolve().parent.parent
 SGD = (0.003, 0.01, 0.03, 0.1, 0.3)

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless import convert, param_groups, residual_map
-from normless.data import Augmentation, load_data, load_parallel_text
 from normless.divergence import has_diverged
 from normless.models.transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
 from normless.residual import ResidualMap
-from normless.sweeps import Kind
-from normless.train import EpochRow, Report, Settings, rate_multiplier, set_rate
+from normless_lab.data import Augmentation, load_data, load_parallel_text
+from normless_lab.sweeps import Kind
+from normless_lab.train import EpochRow, Report, Settings, rate_multiplier, set_rate
 
 # Side of a patch of the 8×8 digits, and characters that the language model reads at once.
 PATCH, CONTEXT = 2, 32

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normless.bench import seconds_in_turns
 from normless.models import build_model
+from normless_lab.bench import seconds_in_turns
 
 # Examples of the measured steps, and how often each is taken; the fastest counts.
 FEW, MANY, TIMES = 2, 8, 2

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from normless.data import Augmentation, load_data
+from normless_lab.data import Augmentation, load_data
 
 CONTEXT = 16
 HELD_OUT = 352

@@ -16,8 +16,8 @@ import timm
 import torch
 
 from normless import residual_map
-from normless.process import available_cores
 from normless.residual import ResidualMap
+from normless_lab.process import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 # The networks are those of the sweep that `make zoo` tests.

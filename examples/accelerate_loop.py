@@ -1,6 +1,6 @@
 """accelerate: batches of 32 in parts of 4, which batch norm would not train with, on whatever devices there are.
 
-pip install "normless[train,zoo]" accelerate
+pip install "normless[zoo]" accelerate
 accelerate launch examples/accelerate_loop.py --epochs 5      # or python examples/…
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.data import TensorDataset
 
-from normless.data import Augmentation, load_data
+from normless_lab.data import Augmentation, load_data
 
 
 def digits(examples: int | None = None) -> tuple[TensorDataset, TensorDataset]:

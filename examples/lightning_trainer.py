@@ -1,6 +1,6 @@
 """Lightning: a module whose `configure_optimizers` is five lines, and the callback that watches it.
 
-pip install "normless[train,zoo]" pytorch-lightning
+pip install "normless[zoo]" pytorch-lightning
 python examples/lightning_trainer.py --epochs 5
 """
 

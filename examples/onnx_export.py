@@ -1,6 +1,6 @@
 """ONNX: a trained ResNet-18 with its batch norms folded, and one trained without, run by onnxruntime.
 
-pip install "normless[train,zoo]" onnx onnxscript onnxruntime
+pip install "normless[zoo]" onnx onnxscript onnxruntime
 python examples/onnx_export.py
 """
 

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models import resnet18
 
 import normless as nl
-from normless.data import Batch, load_data
 from normless.integrations import prepare
+from normless_lab.data import Batch, load_data
 
 METHODS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
     "SkipInit (normless)": lambda model, images: nl.convert(model, "skipinit", images),

@@ -1,6 +1,6 @@
 """A loop of plain PyTorch: torchvision's ResNet-18 by SkipInit, watched while it trains.
 
-pip install "normless[train,zoo]"
+pip install "normless[zoo]"
 python examples/pytorch_loop.py --epochs 5
 """
 

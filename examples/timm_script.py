@@ -2,7 +2,7 @@
 
 In `train.py` itself two lines are ours: `convert` after `create_model`, and `param_groups` in `create_optimizer_v2`.
 
-    pip install "normless[train,zoo]"
+    pip install "normless[zoo]"
     python examples/timm_script.py --model resnet18 --scheme fixup --epochs 10
 """
 

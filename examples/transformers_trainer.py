@@ -1,6 +1,6 @@
 """transformers' Trainer: a vision transformer without layer norms (T-Fixup), watched, saved and loaded.
 
-pip install "normless[train,zoo]" accelerate
+pip install "normless[zoo]" accelerate
 python examples/transformers_trainer.py --epochs 10 --out vit-without-norms
 """
 

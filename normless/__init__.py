@@ -4,15 +4,9 @@ The public names are listed in ``__init__.pyi``; each is imported from its file 
 ``import normless`` costs next to nothing over importing torch.
 """
 
-import sys
-
-from normless.deprecated import FormerPackages
 from normless.lazy import attach_stub
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
 __all__ += ["__version__"]
-
-# Asked after all others.
-sys.meta_path.append(FormerPackages())

@@ -34,7 +34,6 @@ from .saving import load as load
 from .saving import save as save
 from .schemes import SCHEMES as SCHEMES
 from .schemes import Scheme as Scheme
-from .schemes import parse_scheme as parse_scheme
 from .schemes import scheme as scheme
 
 __version__: str

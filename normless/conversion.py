@@ -7,6 +7,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 
+from normless import schemes
 from normless.arguments import carry_inputs, forward_arguments, require_network
 from normless.copying import copied, without_values
 from normless.edits import Change, Surgery
@@ -20,7 +21,7 @@ from normless.registry import did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.batch_statistics import require_finite
-from normless.schemes import Scheme, parse_scheme
+from normless.schemes import Scheme
 
 MARK = "normless_scheme"
 
@@ -125,7 +126,7 @@ def _prepared(
     only: str | Sequence[str],
 ) -> tuple[Scheme, ResidualMap]:
     """The scheme, for a network that carries none, and the map, which must be whole if the scheme edits anything."""
-    chosen = parse_scheme(scheme)
+    chosen = schemes.scheme(scheme)
     require_network(model)
     if only:
         chosen = chosen.within(*([only] if isinstance(only, str) else only))

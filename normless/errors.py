@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from normless.deprecated import moved
-
 
 class NormlessError(Exception):
     """Base of the errors below; the command line prints them as one sentence, without a traceback."""
@@ -61,6 +57,3 @@ class UnstableConversionWarning(UserWarning):
 
 class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
-
-
-__getattr__ = partial(moved, __name__)

@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from normless.deprecated import moved
-
 
 def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """A package's ``__getattr__``, ``__dir__`` and ``__all__``, from the ``__init__.pyi`` for type checkers."""
@@ -24,7 +22,7 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
 
     def find(name: str) -> Any:
         if name not in homes:
-            return moved(package, name, stacklevel=3)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
         value = getattr(import_module(module), original)
         setattr(sys.modules[package], name, value)

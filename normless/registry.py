@@ -45,11 +45,14 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
 
     `kind` is what an entry is, in the singular, for messages: ``"scheme"``; `sources` may stand before a name too, as
-    ``timm`` in ``timm:NAME``, and are read elsewhere.
+    ``timm`` in ``timm:NAME``, and are read elsewhere. `package` is the one that imports the modules of
+    its own entries.
     """
 
-    def __init__(self, kind: str, plural: str | None = None, *, sources: Collection[str] = ()) -> None:
-        self.kind, self.sources = kind, sources
+    def __init__(
+        self, kind: str, plural: str | None = None, *, sources: Collection[str] = (), package: str = "normless"
+    ) -> None:
+        self.kind, self.sources, self.package = kind, sources, package
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
@@ -72,13 +75,17 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     def _points(self) -> dict[str, EntryPoint]:
         return {point.name: point for point in entry_points(group=f"normless.{self.plural}")}
 
+    def package_of(self, name: str) -> str:
+        """Return the package that has the entry of an entry point, without importing it."""
+        return self._points[name].module.partition(".")[0]
+
     def __getitem__(self, name: str) -> Entry:
         point = self._points.get(name)
         if point is not None:
             try:
                 entry: Entry = point.load()
             except ModuleNotFoundError as error:
-                if not point.extras:
+                if not point.extras or isinstance(error, MissingExtraError):
                     raise
                 what = f"The {self.kind} {point.name!r}"
                 raise missing_extra(",".join(point.extras), what, str(error.name)) from error
@@ -93,7 +100,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return name in self._own or name in self._points
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self._own, *self._points]))
+        # Entry points are among the own entries once they are loaded.
+        return iter([*(name for name in self._own if name not in self._points), *self._points])
 
     def __len__(self) -> int:
         return len(list(iter(self)))
@@ -140,7 +148,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         """
         name = next((name for name, one in self._own.items() if one is entry), None)
         home, own = entry.__module__, entry.__qualname__
-        if name is not None and (name in self._points or home.partition(".")[0] == "normless"):
+        if name is not None and (name in self._points or home.partition(".")[0] == self.package):
             return name
         file = _FILES.get(home) or (getattr(sys.modules[home], "__file__", None) if home == "__main__" else home)
         return own if "." in own or file is None else f"{file}:{own}"
@@ -157,6 +165,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             origin = self[name].__module__.partition(".")[0] if point is None else _distribution(point)
             described.append(Description(name, summary, origin))
         return tuple(described)
+
+
+TABLES: Registry[Registry[Any]] = Registry("table")
+"""The tables that `normless list` shows, by entry points; packages above this one add their own."""
+EXTENSIONS: Registry[Callable[..., Any]] = Registry("extension")
+"""What the library can do only with a package above it, by entry points: draw figures, load data sets."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -111,10 +111,6 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     return Scheme(written_text, tuple(edits), level, norms, tuple(only))
 
 
-parse_scheme = scheme
-"""The former name of `scheme`; it serves where that is the name of a variable."""
-
-
 @SCHEMES.register()
 def as_written() -> Edits:
     """The network as it is written, with the norms that it has."""

@@ -2,4 +2,4 @@
 
 from normless.extras import require_extra
 
-require_extra("papers", "Reproducing the papers", "scipy", "sqlalchemy", "matplotlib")
+require_extra("lab", "Reproducing the papers", "scipy", "sqlalchemy", "matplotlib")

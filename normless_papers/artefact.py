@@ -12,8 +12,8 @@ from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from normless.process import read_yaml
 from normless.registry import Registry
+from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
 from normless_papers.budgets import budget_table, typed
@@ -23,7 +23,7 @@ from normless_papers.published import Published, UnknownArtefactError, published
 from normless_papers.stated_claims import Tests, checks_by
 
 if TYPE_CHECKING:
-    from normless.sweeps import Laboratory
+    from normless_lab.sweeps import Laboratory
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.agreement import Agreement, agreement
 from normless_papers.claims import Check, Estimate, check, over_draws
 from normless_papers.de_smith import built_wide_resnet

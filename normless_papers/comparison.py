@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import inks_of, new_panels, optimum_against, rate_against
+from normless_lab.plots import inks_of, new_panels, optimum_against, rate_against
 from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger, squared_errors
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.runs import Runs

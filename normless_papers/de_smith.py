@@ -12,7 +12,7 @@ from math import log2
 from typing import Any
 
 from normless.models import WideResNet, wide_resnet
-from normless.sweeps import RateGrid, Sweep, axis_of
+from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.comparison import Comparison

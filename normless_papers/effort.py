@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from normless.data import TEXT_SOURCES, TRANSLATION_SOURCES
 from normless.spec import parse_call
-from normless.sweeps import RateGrid, Sweep, axes_as_printed
+from normless_lab.data import TEXT_SOURCES, TRANSLATION_SOURCES
+from normless_lab.sweeps import RateGrid, Sweep, axes_as_printed
 from normless_papers.artefact import Context
 
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]

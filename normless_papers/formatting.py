@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from normless.plots import Column, Table
+from normless_lab.plots import Column, Table
 from normless_papers.reproduction import Reproduction, plain
 from normless_papers.storage import TABLE
 

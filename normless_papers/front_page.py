@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from normless.plots import HeadlineRow
-from normless.sweeps import RunState
+from normless_lab.plots import HeadlineRow
+from normless_lab.sweeps import RunState
 from normless_papers.compared import effect_of
 from normless_papers.formatting import NOTHING
 from normless_papers.headline import SHOWN_AS, Decided, Headline, decide, headlines

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from normless.process import read_yaml
+from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.claims import Check
 from normless_papers.reproduction import Reproduction

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from normless import __version__
-from normless.plots import (
+from normless_lab.plots import (
     VERDICT_INKS,
     ArtefactsPage,
     Card,

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import BAR_INKS, Law, Plot, new_panels, series_ink
+from normless_lab.plots import BAR_INKS, Law, Plot, new_panels, series_ink
 
 # Exact agreement is drawn here, below any rounding.
 _EXACT = 1e-18

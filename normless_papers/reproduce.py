@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normless.errors import NormlessError
-from normless.process import available_cores
-from normless.train import StoppedError
+from normless_lab.process import available_cores
+from normless_lab.train import StoppedError
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published
@@ -23,7 +23,7 @@ from normless_papers.storage import folder_of, load, save
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from normless.sweeps import Laboratory, LaboratoryListener
+    from normless_lab.sweeps import Laboratory, LaboratoryListener
 
 
 def reproduce(
@@ -86,14 +86,14 @@ def laboratory_in(
     together: int | None = None,
 ) -> Laboratory:
     """The laboratory whose runs the artefacts of a folder share; a context manager."""
-    from normless.sweeps import Laboratory
+    from normless_lab.sweeps import Laboratory
 
     return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
 
 
 def provenance() -> Mapping[str, str]:
     """Versions of what decides numbers, the machine, and the date in UTC."""
-    from normless.sweeps import versions
+    from normless_lab.sweeps import versions
 
     machine = f"{platform.machine()}, {available_cores()} cores"
     return {**versions(), "machine": machine, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
@@ -113,7 +113,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
     """The result and its figure; if the figure cannot be drawn, an error besides the numbers."""
     import torch
 
-    from normless.plots import description
+    from normless_lab.plots import description
 
     # What an artefact draws without a generator of its own does not depend on what ran before it.
     torch.manual_seed(context.seed)

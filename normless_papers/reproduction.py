@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pandas as pd
 
 from normless.errors import NormlessError
-from normless.process import jsonable
+from normless.spec import jsonable
 from normless_papers.budgets import Budget
 from normless_papers.claims import Basis, Check, Verdict, verdict_of
 from normless_papers.evidence import beside

@@ -14,7 +14,7 @@ import pandas as pd
 
 from normless.digests import digest_of_values
 from normless.errors import NormlessError
-from normless.sweeps import Laboratory, RunRow
+from normless_lab.sweeps import Laboratory, RunRow
 from normless_papers.headline import DECIDING, headline_artefacts
 from normless_papers.reproduce import laboratory_in, reproduce
 from normless_papers.reproduction import Reproduction, ResultError

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
+from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
 from normless_papers.evidence import QUANTITY
@@ -74,7 +74,7 @@ class Runs:
         return {str(label): self.final(column, **{axis: label}) for label in self.labels(axis)}
 
     def optima(self, metric: str) -> pd.DataFrame:
-        """The optimum of each combination over the learning rates, as `normless.sweeps.optima`.
+        """The optimum of each combination over the learning rates, as `normless_lab.sweeps.optima`.
 
         With a control `trainable` is whether it trained, compared with that; True where that is undecided.
         """

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from normless.data import Augmentation, load_data
 from normless.models import build_model
+from normless_lab.data import Augmentation, load_data
 
 if TYPE_CHECKING:
     from normless_papers.artefact import Context

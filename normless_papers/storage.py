@@ -10,7 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from normless.digests import digest_of, digest_of_values
-from normless.train import replaced
+from normless_lab.train import replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.reproduction import Reproduction, ResultError
@@ -29,7 +29,7 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
 
     Deleting the older one first and writing `result.json` last, at once, leaves only complete results to be loaded.
     """
-    from normless.plots import save_png, save_svg
+    from normless_lab.plots import save_png, save_svg
 
     folder = folder_of(out, reproduction.id, reproduction.budget)
     folder.mkdir(parents=True, exist_ok=True)

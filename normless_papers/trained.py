@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from normless.sweeps import SHARE, trained_threshold
+from normless_lab.sweeps import SHARE, trained_threshold
 from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
 
 # Share of the possible gain that is enough to compare with where it is the photographs, or so short a training as the

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.data.images.built_in import correlated_noise
 from normless.models import resnet_cifar
+from normless_lab.data.images.built_in import correlated_noise
 
 # The paper's two networks: Xavier's weights without normalization and with it.
 BARE = "xavier"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from torch import nn
 import normless as nl
 from normless.cli import main
 from normless.conversion import scheme_of
-from normless.data import DATA
 from normless.edits import EDITS, HeadDropout, RemoveNorms, ScaleSums
 from normless.models import MODELS, build_model
 from normless.probes import PROBES
-from normless.registry import Registry, did_you_mean
+from normless.registry import TABLES, Registry, did_you_mean
 from normless.schemes import SCHEMES
 from normless.spec import format_call, parse_call, split_terms
+from normless_lab.data import DATA
 from normless_papers.artefact import ARTEFACTS
 
 CIFAR = "normless:resnet_cifar(depth=8)"
@@ -213,7 +214,9 @@ def test_list_prints_every_table(
     names = (*nl.SCHEMES, *nl.EDITS, *MODELS, *PROBES, *DATA, *ARTEFACTS)
     assert [name for name in names if not any(line.startswith(f"{name} ") for line in lines)] == []
     assert main(["list", "schemas"]) == 2
-    assert "There is no kind 'schemas'; the kinds are schemes, edits" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "There is no kind 'schemas'" in said
+    assert "Did you mean schemes?" in said
 
 
 @pytest.mark.parametrize(
@@ -246,15 +249,17 @@ def test_a_name_like_no_other_has_none() -> None:
 
 
 def test_a_missing_library_is_a_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("normless.cli.listing.REGISTRIES", {"models": "normless.no_such_module:TABLE"})
+    table = EntryPoint("models", "normless.no_such_module:TABLE", "normless.tables")
+    monkeypatch.setattr(TABLES, "_points", {"models": table})
+    monkeypatch.setattr(TABLES, "_own", {})
     assert main(["list"]) == 0
     assert capsys.readouterr().out == "models cannot be listed: No module named 'normless.no_such_module'.\n"
 
 
 def test_training_and_sweeps_take_them_as_text(folder: Path) -> None:
-    from normless.sweeps import as_printed
-    from normless.train import TrainConfig
-    from normless.train.image_task import scheme_of_config
+    from normless_lab.sweeps import as_printed
+    from normless_lab.train import TrainConfig
+    from normless_lab.train.image_task import scheme_of_config
 
     config = TrainConfig(model=CIFAR, scheme="mine.py:scaled(factor=0.25) + mine.py:Shift()", dropout=0.2)
     assert config.scheme == "mine.py:scaled(factor=0.25) + mine.py:Shift()"

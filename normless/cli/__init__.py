@@ -23,7 +23,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     exit code 130, a run that was saved and stopped at its time limit 75, and by SIGTERM 143.
     """
     from normless.cli.mistakes import report
-    from normless.cli.names import check_names
     from normless.cli.parser import interruption, main_help, parse
 
     words = list(sys.argv[1:] if argv is None else argv)
@@ -45,9 +44,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return report(error, debug=debug)
     try:
-        # Of commands of other packages, arguments may mean anything.
-        if run.__module__.startswith("normless."):
-            check_names(vars(namespace))
         return run(namespace)
     except KeyboardInterrupt:
         sys.stderr.write(f"normless: {interruption(words)}\n")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import MOST_NUMBERS, add_network_arguments, heading, image_shape, model_with_inputs, shapes
+from normless.registry import EXTENSIONS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -82,15 +83,13 @@ def subject_of(namespace: Namespace) -> Subject:
             inputs = torch.randn(namespace.batch_size, *inputs.shape[1:], generator=generator)
         targets, data = None, "random inputs and classes"
     else:
-        from normless.data import Augmentation, load_data
-
-        source = load_data(namespace.data, root=namespace.data_root)
-        size = min(namespace.batch_size, source.train_size)
-        batch = next(iter(source.train_batches(size, seed=namespace.seed, epoch=0, augmentation=Augmentation())))
-        inputs, targets = batch.inputs.to(torch.get_default_dtype()), batch.targets
-        data = f"{size} training examples of {namespace.data}"
+        images, targets, classes = EXTENSIONS["training_batch"](
+            namespace.data, namespace.data_root, namespace.batch_size, namespace.seed
+        )
+        inputs = images.to(torch.get_default_dtype())
+        data = f"{len(inputs)} training examples of {namespace.data}"
         shape = cast("Shape", tuple(inputs.shape[1:]))
-        original, _ = model_with_inputs(namespace.model, classes=source.classes, image_shape=shape)
+        original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=shape)
     positional, named = arguments_of(inputs)
     network = original
     if namespace.scheme is not None:

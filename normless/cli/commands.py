@@ -1,6 +1,7 @@
 """The table of commands, those of this package from ``commands.yaml``.
 
-Another distribution adds a command by an entry point of the group ``normless.commands`` that names a `Command`.
+Other packages and distributions add theirs by entry points of the group ``normless.commands`` that name a `Command`.
+A command of two words, as ``sweep run``, is one of a group; its name has a dot between them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ class Command:
     One that resumes only in some cases has a list of these, each the words that the command line then has.
 
     The implementation is a module with ``add_arguments`` and ``run``, or ``MODULE:NAME`` of an object with them.
-    A command of two words is one of a group, whose name is the first.
     """
 
     help: str

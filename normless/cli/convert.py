@@ -8,6 +8,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli.names import check_names
 from normless.cli.network import (
     add_network_arguments,
     as_text,
@@ -17,7 +18,7 @@ from normless.cli.network import (
     shapes,
     table,
 )
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 # How many different changes of one edit are printed.
 MOST_PRINTED = 3
@@ -38,6 +39,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Build, convert and save the network; print the changes and the result."""
+    check_names(vars(namespace))
     shape = image_shape(namespace)
     if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:
         raise ValueError(
@@ -48,14 +50,14 @@ def run(namespace: Namespace) -> int:
     with working(namespace, f"converting {namespace.model}"):
         import torch
 
+        from normless import schemes
         from normless.arguments import arguments_of
         from normless.conversion import convert, plan
         from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving import save
-        from normless.schemes import parse_scheme
 
-        scheme = parse_scheme(namespace.scheme)
+        scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
         torch.manual_seed(namespace.seed)
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)

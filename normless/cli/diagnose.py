@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
+from normless.cli.names import check_names
 from normless.cli.network import as_text, table
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -43,6 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Diagnose the network; with `--strict`, findings are a failure of the command."""
+    check_names(vars(namespace))
     with working(namespace, f"diagnosing {namespace.model}"):
         from normless.diagnosis import diagnose, treat
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli.names import check_names
 from normless.cli.network import (
     add_network_arguments,
     as_text,
@@ -17,7 +18,8 @@ from normless.cli.network import (
     table,
     terminal_width,
 )
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
+from normless.registry import EXTENSIONS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -49,6 +51,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Build and inspect the network, and print the result."""
+    check_names(vars(namespace))
     shape = image_shape(namespace)
     figure = namespace.figure
     if figure is not None and figure.suffix.lower() not in SUFFIXES:
@@ -67,28 +70,12 @@ def run(namespace: Namespace) -> int:
         schemes = everything if namespace.schemes is None else tuple(namespace.schemes)
         inspection = inspect_network(model, inputs, schemes=schemes)
     if figure is not None:
-        _draw(inspection, namespace.model, figure)
+        EXTENSIONS["map_figure"](inspection.map, namespace.model, figure)
     mode = "train" if model.training else "eval"
     header = {"model": namespace.model, "converted_by": scheme, "input": shapes(inputs), "mode": mode}
     parts = [heading(namespace.model, scheme, inputs, f"{mode} mode"), *_parts(inspection)]
     parts += [f"wrote {figure}"] if figure is not None else []
     return answer(namespace, header | inspection.to_dict(), "\n\n".join(parts))
-
-
-def _draw(inspection: Inspection, title: str, path: Path) -> None:
-    """Draw the map to a file of the kind that its name ends in."""
-    from normless.plots import blocks_on_trunk, save_png, save_svg
-
-    axes = blocks_on_trunk(inspection.map, title=title)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix.lower() == ".svg":
-        save_svg(axes, path)
-    elif path.suffix.lower() == ".png":
-        save_png(axes, path)
-    else:
-        drawn = axes.get_figure(root=True)
-        assert drawn is not None
-        drawn.savefig(path, format="pdf", metadata={"CreationDate": None})
 
 
 def _parts(inspection: Inspection) -> list[str]:

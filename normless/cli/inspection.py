@@ -15,7 +15,7 @@ from normless.edits import Change
 from normless.errors import NormlessError
 from normless.optim import param_groups
 from normless.residual import ResidualMap, residual_map
-from normless.schemes import SCHEMES, Scheme, parse_scheme
+from normless.schemes import SCHEMES, Scheme, scheme
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def inspect_network(
         UnresolvedStructureError: the network must be traced and cannot be.
         ValueError: a scheme is unknown.
     """
-    chosen = [parse_scheme(text) for text in (SCHEMES if schemes is None else schemes)]
+    chosen = [scheme(text) for text in (SCHEMES if schemes is None else schemes)]
     if len(inputs) == 1 and not kwargs and example_inputs is None:
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
@@ -111,19 +111,19 @@ def inspect_network(
     return Inspection(
         map=mapped,
         groups=tuple(GroupSize(name, len(of), sum(map(Tensor.numel, of)), decayed) for name, of, decayed in members),
-        schemes=tuple(_planned(model, scheme, mapped, inputs, kwargs) for scheme in chosen),
+        schemes=tuple(_planned(model, made, mapped, inputs, kwargs) for made in chosen),
     )
 
 
 def _planned(
-    model: nn.Module, scheme: Scheme, mapped: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
+    model: nn.Module, chosen: Scheme, mapped: ResidualMap, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> SchemePlan:
     try:
-        return SchemePlan(scheme.text, plan(model, scheme, *inputs, residual_map=mapped, **kwargs))
+        return SchemePlan(chosen.text, plan(model, chosen, *inputs, residual_map=mapped, **kwargs))
     except NormlessError as error:
         reason = str(error)
     except Exception as error:
         # The other schemes and the map are still valid.
-        reason = f"An edit of {scheme.text} fails on this {type(model).__name__} without a reason of its own: "
+        reason = f"An edit of {chosen.text} fails on this {type(model).__name__} without a reason of its own: "
         reason += f"{type(error).__name__}: {error}"
-    return SchemePlan(scheme.text, reason=reason)
+    return SchemePlan(chosen.text, reason=reason)

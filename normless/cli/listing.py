@@ -2,48 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import as_text, table
+from normless.cli.output import add_json_flag, answer
 from normless.errors import NormlessError
-from normless.process import add_json_flag, answer
-from normless.registry import did_you_mean
+from normless.registry import TABLES, did_you_mean
 
 if TYPE_CHECKING:
     from normless.registry import Description
 
-REGISTRIES: Mapping[str, str] = {
-    "schemes": "normless.schemes:SCHEMES",
-    "edits": "normless.edits:EDITS",
-    "models": "normless.models:MODELS",
-    "data": "normless.data:DATA",
-    "probes": "normless.probes:PROBES",
-    "artefacts": "normless_papers.artefact:ARTEFACTS",
-}
-
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the kind."""
-    parser.add_argument("kind", type=str, nargs="?", default=None, help=f"{', '.join(REGISTRIES)}; all if left out")
+    parser.add_argument("kind", type=str, nargs="?", default=None, help=f"{', '.join(TABLES)}; all if left out")
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
     """Print a table of every kind; one whose libraries are not installed is a sentence instead."""
-    if namespace.kind is not None and namespace.kind not in REGISTRIES:
-        meant = did_you_mean(namespace.kind, REGISTRIES)
-        raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(REGISTRIES)}.{meant}")
-    kinds = REGISTRIES if namespace.kind is None else [namespace.kind]
+    if namespace.kind is not None and namespace.kind not in TABLES:
+        meant = did_you_mean(namespace.kind, TABLES)
+        raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(TABLES)}.{meant}")
+    kinds = list(TABLES) if namespace.kind is None else [namespace.kind]
     tables: dict[str, Sequence[Description]] = {}
     missing: dict[str, str] = {}
     for kind in kinds:
         try:
-            tables[kind] = resolve_name(REGISTRIES[kind]).describe()
+            tables[kind] = TABLES[kind].describe()
         except ImportError as error:
             missing[kind] = f"{kind} cannot be listed: {str(error).rstrip('.')}."
     facts: dict[str, Any] = {kind: [asdict(entry) for entry in entries] for kind, entries in tables.items()}

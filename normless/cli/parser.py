@@ -30,19 +30,23 @@ _TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool":
 
 def main_help(group: str = "") -> str:
     """What ``normless --help`` prints, or ``normless GROUP --help`` of a group such as sweep: its commands."""
-    prefix = f"{group} " if group else ""
-    names = [name for name in COMMANDS if name.startswith(prefix)]
+    names = [name for name in COMMANDS if not group or name.startswith(f"{group}.")]
     width = max(map(len, names)) + 2
-    lines = [f"usage: normless {prefix}COMMAND [options]", ""]
+    lines = [f"usage: normless {f'{group} ' if group else ''}COMMAND [options]", ""]
     if not group:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
-    lines += ["commands:", *(f"  {name:<{width}}{help_of(name)}" for name in names), "", "options:"]
-    command = names[0] if group else "COMMAND"
+    lines += ["commands:", *(f"  {_words(name):<{width}}{help_of(name)}" for name in names), "", "options:"]
+    command = _words(names[0]) if group else "COMMAND"
     lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
     if not group:
         lines.append("  --version   show the version")
         lines.append("  --debug     show the whole traceback of an error")
-    return "\n".join([*lines, "", "example:", f"  {COMMANDS[names[0]].example if group else 'normless demo'}", ""])
+    return "\n".join([*lines, "", "example:", f"  {COMMANDS[names[0]].example}", ""])
+
+
+def _words(name: str) -> str:
+    """The name of a command as it is written on the command line."""
+    return name.replace(".", " ")
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
@@ -54,7 +58,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     command = COMMANDS[name]
     implementation = command.implementation()
     parser = ArgumentParser(
-        prog=f"normless {name}",
+        prog=f"normless {_words(name)}",
         description=f"{command.help[0].upper()}{command.help[1:]}.",
         epilog=f"example:\n  {command.example}",
         formatter_class=HelpFormatter,
@@ -65,7 +69,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
-        raise NormlessError(f"{_sentence(str(error), parser)}; see normless {name} --help.") from error
+        raise NormlessError(f"{_sentence(str(error), parser)}; see normless {_words(name)} --help.") from error
 
 
 def interruption(words: Sequence[str]) -> str:
@@ -124,13 +128,14 @@ def _without_aliases(text: str) -> Any:
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     """The name of the command that words begin with, and the words after it."""
-    groups = {name.split()[0] for name in COMMANDS if " " in name}
+    groups = {name.partition(".")[0] for name in COMMANDS if "." in name}
     length = 2 if words[0] in groups else 1
     if length == 2 and (len(words) == 1 or words[1] in ("-h", "--help")):
         sys.stdout.write(main_help(words[0]))
         raise SystemExit(0 if len(words) > 1 else 2)
-    name = " ".join(words[:length])
+    name = ".".join(words[:length])
     if name not in COMMANDS:
-        meant = did_you_mean(name, COMMANDS) or f" It is one of {', '.join(COMMANDS)}."
-        raise NormlessError(f"{name!r} is no command.{meant}")
+        known = [_words(known) for known in COMMANDS]
+        meant = did_you_mean(_words(name), known) or f" It is one of {', '.join(known)}."
+        raise NormlessError(f"{_words(name)!r} is not a command.{meant}")
     return name, words[length:]

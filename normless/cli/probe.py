@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
+from normless.cli.names import check_names
 from normless.cli.network import in_parts
-from normless.process import add_json_flag, answer, working
+from normless.cli.output import add_json_flag, answer, working
+from normless.registry import EXTENSIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,6 +44,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Measure, print, and write files."""
+    check_names(vars(namespace))
     with working(namespace, f"measuring {namespace.model}"):
         from normless.probes import DEFAULT_PROBES, make_watchers, probe
 
@@ -87,15 +90,10 @@ def _as_text(measured: pd.DataFrame) -> str:
 
 def _write(measured: Measurements, subject: Subject, probes: Mapping[str, Watcher], folder: Path) -> list[Path]:
     """Write every table as CSV, and its figure, if it has one, as SVG."""
-    from normless.plots import figures_of, save_svg
-
-    figures = list(figures_of(measured.tables, subject.scheme or "batch_norm", probes))
+    draw = EXTENSIONS["probe_figures"]
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for name, rows in measured.tables.items():
         written.append(folder / f"{name}.csv")
         rows.to_csv(written[-1], index=False)
-    for name, _, axes in figures:
-        written.append(folder / f"{name}.svg")
-        save_svg(axes, written[-1])
-    return written
+    return [*written, *draw(measured.tables, subject.scheme or "batch_norm", probes, folder)]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 
@@ -23,8 +23,12 @@ from normless.residual.network import is_within
 
 Module = TypeVar("Module", bound=nn.Module)
 
-if TYPE_CHECKING:
-    from normless.edits.edit import Edit
+
+class Applicable(Protocol):
+    """What `Surgery.run` applies: an edit."""
+
+    def apply(self, surgery: Surgery) -> None:
+        """Change `surgery.model` in place and record every change."""
 
 
 @dataclass(frozen=True)
@@ -265,7 +269,7 @@ class Surgery:
         for layer in self.left(self.norms(), "norm"):
             raise self.unsupported(layer.path, "this normalization is still there; RemoveNorms removes it before")
 
-    def run(self, edit: Edit) -> None:
+    def run(self, edit: Applicable) -> None:
         """Apply one edit; its records and errors carry its name."""
         self.edit, self._edit_text = edit, repr(edit)
         edit.apply(self)

@@ -10,9 +10,6 @@ Arguments of the networks for images:
         than the published 64 make a small network.
 """
 
-from functools import partial
-
-from normless.deprecated import moved
 from normless.models.dense import Dense as Dense
 from normless.models.layers import MODELS as MODELS
 from normless.models.layers import conv as conv
@@ -23,15 +20,17 @@ from normless.models.resnets import ResNetCifar as ResNetCifar
 from normless.models.resnets import ResNetV2 as ResNetV2
 from normless.models.resnets import WideResNet as WideResNet
 from normless.models.resnets import blocks_per_stage as blocks_per_stage
-from normless.models.spec import TRANSFORMERS as TRANSFORMERS
 from normless.models.spec import Inputs as Inputs
 from normless.models.spec import Shape as Shape
 from normless.models.spec import build_model as build_model
 from normless.models.spec import build_with_inputs as build_with_inputs
 from normless.models.spec import fitted_spec as fitted_spec
+from normless.models.text_classifier import TRANSFORMERS as TRANSFORMERS
+from normless.models.text_classifier import TextClassifier as TextClassifier
+from normless.models.text_classifier import TokenNumbers as TokenNumbers
+from normless.models.text_classifier import checkpoint_folder as checkpoint_folder
+from normless.models.text_classifier import text_classifier as text_classifier
 from normless.models.transformer import Transformer as Transformer
 
 dense, transformer = Dense, Transformer
 resnet, resnet_v2, resnet_cifar, wide_resnet = ResNet, ResNetV2, ResNetCifar, WideResNet
-
-__getattr__ = partial(moved, __name__)

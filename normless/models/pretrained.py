@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normless.arguments import carried_as_keywords
 from normless.errors import RecipeError
 from normless.extras import import_extra
-from normless.models.spec import TRANSFORMERS
+from normless.models.text_classifier import TRANSFORMERS
 from normless.spec import format_call
 
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.

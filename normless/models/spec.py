@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Container
-from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -13,7 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.errors import NormlessError
+from normless.models import zoos
 from normless.models.layers import MODELS
+from normless.models.text_classifier import TRANSFORMERS, is_path, text_classifier
 from normless.registry import check_arguments, did_you_mean
 from normless.spec import format_call, parse_call, split_source
 
@@ -21,10 +21,8 @@ from normless.spec import format_call, parse_call, split_source
 Inputs = Tensor | tuple[Any, ...] | dict[str, Any]
 Shape = tuple[int, int, int]
 SMALL_IMAGE: Shape = (3, 32, 32)
-TRANSFORMERS = "transformers"
 MOST = 1_000_000  # blocks, channels, classes
-# The libraries whose networks `normless.zoo`, a package of the laboratory, builds when a text names one, each with
-# the arguments that fit a network to a data set.
+# The libraries whose networks a text can name, each with the arguments that fit a network to a data set.
 ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TRANSFORMERS: ("num_labels",)}
 
 
@@ -34,9 +32,9 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
-            sentences, see `normless.zoo.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code is
-            run and which may return inputs beside the network; they are left out here. Arguments in the text win over
-            the data set's.
+            sentences, see `normless.models.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code
+            is run and which may return inputs beside the network; they are left out here. Arguments in the text win
+            over the data set's.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
@@ -87,12 +85,6 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
     return f"{source}:{format_call(name, given | fitted | given)}"
 
 
-def is_path(call: str) -> bool:
-    """Whether the text after ``transformers:`` is a file or folder, and no kind of model."""
-    call = call.strip()
-    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
-
-
 def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
     """The image shape that a network is built for, as far as one is known before it is built."""
     return SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
@@ -101,17 +93,11 @@ def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
     """The shape of one example of a network, from its text or its library."""
     if source in ZOOS:
-        shape: tuple[int, ...] = _zoo().image_shape(source, model, name, arguments)
-        return shape
+        return zoos.image_shape(source, model, name, arguments)
     if source == "normless" and "in_features" in arguments:
         return (arguments["in_features"],)
     size = 224 if source == "normless" and name in ("resnet", "resnet_v2") else 32
     return (arguments.get("in_channels", 3), size, size)
-
-
-def _zoo() -> Any:
-    # By name, since the laboratory lies above this package.
-    return import_module("normless.zoo")
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -139,9 +125,9 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
     try:
         if source == TRANSFORMERS:
-            return _zoo().text_classifier(call, classes=classes), None
+            return text_classifier(call, classes=classes), None
         if source in ZOOS:
-            return _zoo().image_network(source, name, fitted), None
+            return zoos.image_network(source, name, fitted), None
         check_arguments(f"model normless:{name}", fitted, MODELS[name])
         return MODELS[name](**fitted), None
     except (NormlessError, ValueError, ImportError):

@@ -1,12 +1,7 @@
 """What optimizers need: parameter groups by role, adaptive gradient clipping, steps during the backward pass."""
 
-from functools import partial
-
-from normless.deprecated import moved
 from normless.optim.clipping import adaptive_gradient_clipping as adaptive_gradient_clipping
 from normless.optim.clipping import clip_in_step as clip_in_step
 from normless.optim.groups import ParameterGroups as ParameterGroups
 from normless.optim.groups import param_groups as param_groups
 from normless.optim.in_backward import step_in_backward as step_in_backward
-
-__getattr__ = partial(moved, __name__)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from normless.residual.blocks import Layer, ResidualBlock, Role
-    from normless.residual.network import ResidualMap
+from normless.residual.blocks import Layer, ResidualBlock, Role
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200
@@ -20,7 +18,43 @@ GLUE = "\ue000"
 ARROW = f"{GLUE}→ "
 
 
-def format_map(residual_map: ResidualMap) -> str:
+class Shown(Protocol):
+    """What a table shows of a residual map."""
+
+    @property
+    def blocks(self) -> tuple[ResidualBlock, ...]:
+        """The outermost blocks."""
+
+    @property
+    def depth(self) -> int:
+        """The number of these blocks."""
+
+    @property
+    def stem_layers(self) -> tuple[Layer, ...]:
+        """Layers before the first block."""
+
+    @property
+    def trunk_layers(self) -> tuple[Layer, ...]:
+        """Layers between blocks."""
+
+    @property
+    def head_layers(self) -> tuple[Layer, ...]:
+        """Layers after the last block."""
+
+    @property
+    def norms(self) -> dict[str, Role]:
+        """Roles of the norms by their paths."""
+
+    @property
+    def directions(self) -> dict[str, str]:
+        """Reasons by the paths of the norms that are not of the trunk."""
+
+    @property
+    def unresolved(self) -> tuple[object, ...]:
+        """What could not be placed."""
+
+
+def format_map(residual_map: Shown) -> str:
     """How many blocks, the table of them, and what could not be placed."""
     parts = [f"{residual_map.depth} residual blocks", format_blocks(residual_map)]
     if residual_map.directions:
@@ -30,7 +64,7 @@ def format_map(residual_map: ResidualMap) -> str:
     return "\n".join(parts)
 
 
-def format_blocks(residual_map: ResidualMap, width: int = WIDTH) -> str:
+def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
     """A table with one row per block between the stem's and the head's; the middle of a very deep one is left out.
 
     Blocks inside a branch follow the block around them, indented. Each branch of a sum of several has a line of

@@ -18,16 +18,17 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from normless import schemes
 from normless.arguments import CARRIED, arguments_of, device_of, on_device_of
 from normless.conversion import MARK, convert, scheme_of
 from normless.copying import copied
 from normless.digests import digest_of
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
-from normless.models.spec import TRANSFORMERS, Inputs, build_model, build_with_inputs, is_path
+from normless.models.spec import Inputs, build_model, build_with_inputs
+from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
-from normless.schemes import parse_scheme
 from normless.spec import RECIPE_FILE, absolute
 
 WEIGHTS_FILE = "model.safetensors"
@@ -154,7 +155,7 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
             except (TypeError, RuntimeError, AttributeError) as error:
                 raise RecipeError(f"The recipe describes no example inputs: {error}.") from error
         positional, keywords = on_device_of(original, *arguments_of(inputs))
-        if not (positional or keywords or parse_scheme(recipe.scheme).edits):
+        if not (positional or keywords or schemes.scheme(recipe.scheme).edits):
             net = copied(original)
             setattr(net, MARK, recipe.scheme)
             return net, inputs
@@ -219,7 +220,7 @@ def _scheme_text(net: nn.Module) -> str:
             "those of nl.fold and nl.freeze. Of a wrapper (DistributedDataParallel) pass the network inside it."
         )
     try:
-        return parse_scheme(text or _PLAIN).text
+        return schemes.scheme(text or _PLAIN).text
     except ValueError as error:
         what = f"the scheme {text!r} of this {type(net).__name__}"
         raise RecipeError(f"The recipe could not name {what}: {error}") from error

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from normless.errors import RecipeError
-from normless.models.spec import TRANSFORMERS, ZOOS, is_path
+from normless.models.spec import ZOOS
+from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.spec import RECIPE_FILE, split_source, split_terms
 
 _FORMAT = 2

@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.status import Status
 
-from normless.plots import VERDICT_INKS
-from normless.sweeps import LaboratoryListener, RunRow
+from normless_lab.plots import VERDICT_INKS
+from normless_lab.sweeps import LaboratoryListener, RunRow
 from normless_papers.cli.text import shortened
 from normless_papers.reproduction import Reproduction
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli import add_json_flag, answer
 from normless.errors import NormlessError
-from normless.process import add_json_flag, answer
 
 
 def add_arguments(parser: ArgumentParser) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli import add_json_flag, answer
 from normless.errors import NormlessError
-from normless.process import add_json_flag, answer
 from normless.registry import did_you_mean
 from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published, published_as

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from normless.cli import GAP, as_text, table, terminal_width
-from normless.plots import VERDICT_INKS, Table
+from normless_lab.plots import VERDICT_INKS, Table
 from normless_papers.claims import BASES
 from normless_papers.formatting import NOTHING, is_published, spoken, table_of, text_of
 from normless_papers.published import Published

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws

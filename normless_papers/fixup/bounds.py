@@ -12,9 +12,9 @@ from torch import nn
 
 from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
-from normless.plots import Plot
 from normless.probes import Watcher, observe
-from normless.sweeps import convert
+from normless_lab.plots import Plot
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, decades_over_draws, over_draws
 from normless_papers.evidence import with_quantities

@@ -13,8 +13,8 @@ import torch
 
 from normless import residual_map
 from normless.models import dense, resnet
-from normless.plots import Plot
-from normless.sweeps import convert
+from normless_lab.plots import Plot
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, difference, over_draws
 from normless_papers.evidence import with_quantities

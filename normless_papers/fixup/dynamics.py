@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 
 from normless import param_groups, residual_map
 from normless.models import dense
-from normless.plots import lines, new_panels
 from normless.probes import RideAlong, every
-from normless.sweeps import convert
+from normless_lab.plots import lines, new_panels
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, over_draws, replicates
 from normless_papers.probes import WeightDynamics

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from normless.models import resnet, resnet_cifar
-from normless.plots import QUIET, Plot, series_ink
-from normless.sweeps import convert
+from normless_lab.plots import QUIET, Plot, series_ink
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.seeded_inputs import seeded
 from normless_papers.stated_claims import Test, Tests, decided

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import resnet, resnet_cifar
 from normless.residual import ResidualMap
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close

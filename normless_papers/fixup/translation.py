@@ -12,9 +12,9 @@ from torch import nn
 
 from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
-from normless.plots import lines, scheme_ink
 from normless.spec import parse_call
-from normless.sweeps import convert
+from normless_lab.plots import lines, scheme_ink
+from normless_lab.sweeps import convert
 from normless_papers.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every, larger

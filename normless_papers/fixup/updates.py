@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.models import resnet_cifar
-from normless.plots import Plot, series_ink
-from normless.sweeps import convert
+from normless_lab.plots import Plot, series_ink
+from normless_lab.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, over_draws

@@ -10,7 +10,7 @@ import torch
 
 from normless.models import dense
 from normless.probes import probe
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.evidence import with_quantities

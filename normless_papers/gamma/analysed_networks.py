@@ -11,13 +11,13 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.data import load_data
 from normless.models import build_model
-from normless.plots import PLOTS
 from normless.probes import probe
 from normless.residual import ResidualMap, residual_map
-from normless.sweeps import trained_threshold
-from normless.train import TrainConfig, trained_network
+from normless_lab.data import load_data
+from normless_lab.plots import PLOTS
+from normless_lab.sweeps import trained_threshold
+from normless_lab.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, in_every, over_draws
 from normless_papers.seeded_inputs import MeasuredBatch, seeded

@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.data import load_data
-from normless.plots import ROLE_INKS, Ink
 from normless.probes import probe
-from normless.sweeps import is_minimized
-from normless.train import trained_network
+from normless_lab.data import load_data
+from normless_lab.plots import ROLE_INKS, Ink
+from normless_lab.sweeps import is_minimized
+from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.effort import Effort

@@ -15,8 +15,8 @@ from torch.nn import functional as F
 from normless.decay import SHORT
 from normless.models import build_model
 from normless.optim import param_groups
-from normless.plots import blocks_on_trunk
 from normless.residual import ResidualMap, residual_map
+from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, below, check
 from normless_papers.published import published_as

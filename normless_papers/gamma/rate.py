@@ -9,8 +9,8 @@ import pandas as pd
 import torch
 from torch import nn
 
-from normless.plots import ROLE_INKS, Law, Plot
 from normless.residual import residual_map
+from normless_lab.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, below, near, over_draws
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates

@@ -10,8 +10,8 @@ from types import MappingProxyType
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.data import default_root
-from normless.plots import ROLE_INKS, new_panels
+from normless_lab.data import default_root
+from normless_lab.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
 from normless_papers.effort import Effort

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless.nn import ScalarAffine
-from normless.plots import Law, Plot
 from normless.probes import by_channel
 from normless.residual import Layer, Unresolved
+from normless_lab.plots import Law, Plot
 from normless_papers.probes.layer_tables import LAYER_COLUMNS, LayerTables, by_layer
 from normless_papers.probes.summands import UnknownSummandsError, padded, require_positions, weight_input
 

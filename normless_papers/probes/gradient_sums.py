@@ -13,8 +13,8 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from normless.plots import Law, Plot
 from normless.residual import Layer
+from normless_lab.plots import Law, Plot
 from normless_papers.probes.layer_tables import LAYER_COLUMNS, SUM_COLUMNS, SummandTables
 from normless_papers.probes.summands import Summands
 

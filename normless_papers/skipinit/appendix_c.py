@@ -15,9 +15,9 @@ from torch import Tensor
 
 from normless import residual_map
 from normless.models import dense
-from normless.plots import PLOTS, new_panels
 from normless.probes import Watcher, observe, probe
 from normless.residual import ResidualBlock
+from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, near, over_draws
 from normless_papers.seeded_inputs import seeded

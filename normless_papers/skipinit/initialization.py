@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from normless.initialization import initialize
 from normless.models import conv, dense
 from normless.nn import ResidualSum
-from normless.plots import PLOTS, new_panels
 from normless.probes import probe
 from normless.residual import BlockStructure, Structure
-from normless.sweeps import convert
+from normless_lab.plots import PLOTS, new_panels
+from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
 from normless_papers.plots import GROWTH

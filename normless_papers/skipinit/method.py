@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import build_model
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.agreement import (
     ROUNDING,
     Agreement,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless.sweeps import convert
+from normless_lab.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import inks_of, optimum_against
+from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger
 from normless_papers.comparison import SMALL_BATCH, Comparison

@@ -14,8 +14,8 @@ from matplotlib.axes import Axes
 from scipy.stats import gmean
 
 from normless.nn import AlternatingBatchNorm2d
-from normless.plots import Ink, Plot, series_ink
 from normless.spec import parse_call
+from normless_lab.plots import Ink, Plot, series_ink
 from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, quantity_table

@@ -10,8 +10,8 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless.probes import agreement
+from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import replicates
 from normless_papers.plots import GRADIENT_BY_CLASS

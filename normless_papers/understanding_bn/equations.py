@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless.nn import PartialBatchNorm2d
-from normless.plots import Plot
+from normless_lab.plots import Plot
 from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.plots import AGREEMENT

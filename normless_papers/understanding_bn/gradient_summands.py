@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from matplotlib.axes import Axes
 
-from normless.plots import Plot, lines, scheme_ink
 from normless.probes import observe
+from normless_lab.plots import Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS, histogram, new_panels
+from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, over_draws
 from normless_papers.probes import peak_counts

@@ -14,11 +14,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.data import ImageData, load_data
 from normless.models import resnet_cifar
-from normless.plots import new_panels
 from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
-from normless.sweeps import convert
+from normless_lab.data import ImageData, load_data
+from normless_lab.plots import new_panels
+from normless_lab.sweeps import convert
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates

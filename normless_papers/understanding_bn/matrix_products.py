@@ -12,7 +12,7 @@ import torch
 from matplotlib.axes import Axes
 from torch import nn
 
-from normless.plots import Plot, histogram
+from normless_lab.plots import Plot, histogram
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import Ink, accuracy_against_epoch, accuracy_against_rate, new_panels, series_ink
-from normless.train import step
+from normless_lab.plots import Ink, accuracy_against_epoch, accuracy_against_rate, new_panels, series_ink
+from normless_lab.train import step
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,

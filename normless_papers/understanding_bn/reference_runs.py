@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 import torch.nn.functional as F
 
-from normless.plots import Ink, accuracy_against_epoch, series_ink
-from normless.sweeps import convert
-from normless.train import WINDOW
+from normless_lab.plots import Ink, accuracy_against_epoch, series_ink
+from normless_lab.sweeps import convert
+from normless_lab.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,

@@ -13,8 +13,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.divergence import LOSS_LIMIT
-from normless.plots import Plot, lines, new_panels, shades
 from normless.probes import descend
+from normless_lab.plots import Plot, lines, new_panels, shades
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,

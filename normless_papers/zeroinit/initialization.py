@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from normless import param_groups
-from normless.plots import Plot
-from normless.sweeps import convert
+from normless_lab.plots import Plot
+from normless_lab.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.bias_and_dropout import RegularizedFacts, regularized_facts

@@ -12,11 +12,11 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
-from normless.bench import seconds_in_turns, timer_of, training_step
-from normless.data import load_data
-from normless.plots import inks_of, lines
-from normless.sweeps import convert, optima
-from normless.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
+from normless_lab.bench import seconds_in_turns, timer_of, training_step
+from normless_lab.data import load_data
+from normless_lab.plots import inks_of, lines
+from normless_lab.sweeps import convert, optima
+from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
 from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps, built_wide_resnet, wide_resnet_text

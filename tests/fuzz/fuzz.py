@@ -33,8 +33,20 @@ DRAWN = 1000
 # Imported once, and not in every process.
 IMPORTED = (
     *("torch.export", "torch._dynamo", "transformers", "torchvision", "timm", "lightning_fabric", "tensorboard"),
-    *("normless.sweeps", "normless.bench", "normless.plots", "normless.zoo", "normless.residual.modes", "sacrebleu"),
-    *("normless_papers.reproduce", "normless.train.translation_task", "normless.train.text_task", "tokenizers"),
+    *(
+        "normless_lab.sweeps",
+        "normless_lab.bench",
+        "normless_lab.plots",
+        "normless.models",
+        "normless.residual.modes",
+        "sacrebleu",
+    ),
+    *(
+        "normless_papers.reproduce",
+        "normless_lab.train.translation_task",
+        "normless_lab.train.text_task",
+        "tokenizers",
+    ),
     *("transformers.models.bert.modeling_bert", "torch.utils.tensorboard"),
 )
 

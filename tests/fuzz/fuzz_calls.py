@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import normless as nl
-from normless.data import load_data, load_labelled_text, load_parallel_text
-from normless.sweeps import RateGrid, Shard, Sweep
-from normless.train import TextConfig, TrainConfig, TranslationConfig, train
+from normless_lab.data import load_data, load_labelled_text, load_parallel_text
+from normless_lab.sweeps import RateGrid, Shard, Sweep
+from normless_lab.train import TextConfig, TrainConfig, TranslationConfig, train
 
 SCHEMES = [
     "skipinit",

@@ -146,8 +146,8 @@ def _limit() -> None:
 @contextmanager
 def _begun() -> Iterator[None]:
     """End what would take long once it has begun: the second epoch of a training, the runs of a sweep."""
-    from normless.sweeps import Laboratory
-    from normless.train import training_run
+    from normless_lab.sweeps import Laboratory
+    from normless_lab.train import training_run
 
     original = training_run.train_epoch
 
@@ -159,7 +159,7 @@ def _begun() -> Iterator[None]:
     def begin(*_: Any, **__: Any) -> None:
         raise Enough
 
-    places = ["normless.bench.command._measured", "normless_papers.reproduce.reproduce"]
+    places = ["normless_lab.bench.command._measured", "normless_papers.reproduce.reproduce"]
     with (
         patch.object(training_run, "train_epoch", train_epoch),
         patch.object(Laboratory, "run", begin),

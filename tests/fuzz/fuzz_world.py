@@ -15,7 +15,7 @@ import yaml
 from PIL import Image
 
 from normless.cli import main
-from normless.process.yaml_files import checked_size
+from normless_lab.process.yaml_files import checked_size
 
 DENSE = "normless:dense(depth=2, width=8, in_features=12, classes=3)"
 SMALL = "normless:dense(depth=2, width=8)"
@@ -26,7 +26,7 @@ import torch
 import normless as nl
 from torch import nn
 from normless import edits
-from normless.data import load_data
+from normless_lab.data import load_data
 
 
 class Net(nn.Module):

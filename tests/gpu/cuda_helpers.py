@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 import normless
-from normless.train import RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
 
 DEVICE = os.environ.get("NORMLESS_GPU_TESTS_DEVICE", "cuda")
 ON_CARD = DEVICE == "cuda"

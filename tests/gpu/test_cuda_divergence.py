@@ -10,7 +10,7 @@ import pytest
 import torch
 from cuda_helpers import NEEDS_CARD, ONLY_ON_CARD, Finished, assert_same_run, config, finished, run, written
 
-from normless.train import train
+from normless_lab.train import train
 
 pytestmark = NEEDS_CARD
 

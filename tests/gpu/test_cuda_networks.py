@@ -12,7 +12,7 @@ import torch
 from cuda_helpers import NEEDS_CARD, Finished, assert_same_run, config, finished, run, written
 
 from normless.errors import UnresolvedStructureError
-from normless.train import train
+from normless_lab.train import train
 
 pytestmark = NEEDS_CARD
 

@@ -16,8 +16,8 @@ from cuda_helpers import DEVICE, NEEDS_CARD, ONLY_ON_CARD, assert_same_run, conf
 from torch.nn import functional as F
 
 import normless as nl
-from normless.data import load_data
-from normless.train import build_network, example_inputs, rate_multiplier, train
+from normless_lab.data import load_data
+from normless_lab.train import build_network, example_inputs, rate_multiplier, train
 
 pytestmark = NEEDS_CARD
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, Finished, assert_same_run, config, finished, run
 
-from normless.train import RunListener, StoppedError, train
+from normless_lab.train import RunListener, StoppedError, train
 
 pytestmark = NEEDS_CARD
 

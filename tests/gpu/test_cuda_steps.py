@@ -9,7 +9,7 @@ import pytest
 import torch
 from cuda_helpers import NEEDS_CARD, ON_CARD, ONLY_ON_CARD, Replays, assert_same_run, config, run
 
-from normless.train import train
+from normless_lab.train import train
 
 pytestmark = NEEDS_CARD
 

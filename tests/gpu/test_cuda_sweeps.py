@@ -16,7 +16,7 @@ import pytest
 import yaml
 from cuda_helpers import DEVICE, NEEDS_CARD, command_environment, config, normless_command, run, with_flag, written
 
-from normless.sweeps import Laboratory, Sweep, SweepResult
+from normless_lab.sweeps import Laboratory, Sweep, SweepResult
 
 pytestmark = NEEDS_CARD
 
@@ -193,8 +193,8 @@ def test_from_python_a_laboratory_has_the_same_rows_and_keeps_weights(tmp_path: 
     file = sweep_file(tmp_path, {"dropout": CASES["dropout"]}, keep_weights=True)
     script = tmp_path / "script.py"
     script.write_text(
-        "import json, sys\nfrom pathlib import Path\nfrom normless.sweeps import Laboratory, Sweep\n"
-        "from normless.train import trained_network\n"
+        "import json, sys\nfrom pathlib import Path\nfrom normless_lab.sweeps import Laboratory, Sweep\n"
+        "from normless_lab.train import trained_network\n"
         "if __name__ == '__main__':\n"
         "    sweep = Sweep.from_yaml(sys.argv[1])\n"
         "    with Laboratory(Path(sys.argv[1]).parent / 'out', workers=1) as lab:\n"

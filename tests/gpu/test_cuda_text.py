@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, approximately, assert_same_row, known
 
-from normless.train import (
+from normless_lab.train import (
     RunListener,
     TextConfig,
     TranslationConfig,

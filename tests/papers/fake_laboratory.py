@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from normless.sweeps import (
+from normless_lab.sweeps import (
     Laboratory,
     Point,
     RunOutcome,
@@ -17,7 +17,7 @@ from normless.sweeps import (
     further_points,
     sweep_result,
 )
-from normless.train import Settings
+from normless_lab.train import Settings
 from normless_papers.artefact import Context
 
 

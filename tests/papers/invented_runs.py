@@ -12,7 +12,7 @@ import numpy as np
 from fake_laboratory import Ended, FakeLaboratory
 from papers_helpers import CheckedEvidence, checked
 
-from normless.sweeps import Laboratory, Point
+from normless_lab.sweeps import Laboratory, Point
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 
 

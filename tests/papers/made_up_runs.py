@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from fake_laboratory import Ended, FakeLaboratory
 
-from normless.sweeps import Laboratory, Point, RunOutcome
+from normless_lab.sweeps import Laboratory, Point, RunOutcome
 from normless_papers.artefact import Budget, Context, artefact_of
 
 

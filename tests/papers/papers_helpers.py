@@ -12,8 +12,8 @@ from typing import Any, Self
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots.save import inline_svg
-from normless.sweeps import Laboratory
+from normless_lab.plots.save import inline_svg
+from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import Check
 from normless_papers.evidence import beside

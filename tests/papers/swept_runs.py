@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 from fake_laboratory import Ended, FakeLaboratory
 
-from normless.sweeps import Laboratory, Point
+from normless_lab.sweeps import Laboratory, Point
 from normless_papers.artefact import Context, Evidence, artefact_of
 
 CHANCE = 10.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.plots import accuracy_against_depth
+from normless_lab.plots import accuracy_against_depth
 from normless_papers.budgets import Budget
 from normless_papers.claims import Check, Verdict
 from normless_papers.published import published

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+import normless as nl
 from normless.models import resnet_cifar, wide_resnet
-from normless.schemes import SCHEMES, parse_scheme
-from normless.sweeps import as_printed, convert
+from normless.schemes import SCHEMES
+from normless_lab.sweeps import as_printed, convert
 
 
 @pytest.mark.parametrize(
@@ -23,7 +24,7 @@ from normless.sweeps import as_printed, convert
 )
 def test_the_texts(scheme: str, printed: str) -> None:
     assert as_printed(scheme) == printed
-    parse_scheme(printed)
+    nl.scheme(printed)
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if as_printed(name) != name])

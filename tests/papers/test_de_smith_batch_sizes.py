@@ -14,7 +14,7 @@ from papers_helpers import assert_whole, check_of
 from worlds.de_smith_batches import SIZES, SMALL_SIZES, as_said, best_at_16, cifar100
 from worlds.de_smith_imagenet import as_published
 
-from normless.sweeps import RateGrid
+from normless_lab.sweeps import RateGrid
 from normless_papers.claims import verdict_of
 from normless_papers.comparison import ordered
 from normless_papers.de_smith import rates_at

@@ -12,7 +12,7 @@ from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 from worlds.de_smith_depth import as_published
 
-from normless.sweeps import RateGrid
+from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
 from normless_papers.published import published_as

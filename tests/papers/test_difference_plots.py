@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots import SCHEME_INKS, lines
+from normless_lab.plots import SCHEME_INKS, lines
 from normless_papers.plots import DIFFERENCES, TEST_ERRORS, beside_published
 
 INKS = {"one": SCHEME_INKS["fixup"], "two": SCHEME_INKS["skipinit"]}

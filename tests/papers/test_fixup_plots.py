@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots import lines, new_axes
-from normless.plots.palette import PAPER
+from normless_lab.plots import lines, new_axes
+from normless_lab.plots.palette import PAPER
 from normless_papers.fixup.bounds import BOUNDS
 from normless_papers.fixup.design_goal import UPDATES
 from normless_papers.fixup.homogeneity import SETS

@@ -13,7 +13,7 @@ import torch
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
-from normless.sweeps import RateGrid, RunOutcome, Sweep
+from normless_lab.sweeps import RateGrid, RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import verdict_of
 from normless_papers.effort import Effort

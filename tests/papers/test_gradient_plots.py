@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS, inline_svg
+from normless_lab.plots import PLOTS, inline_svg
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ChannelContributions, GradientSums
 from normless_papers.understanding_bn.channels_and_classes import PAIRS

@@ -7,8 +7,8 @@ import math
 import pandas as pd
 import pytest
 
-from normless.plots import inline_svg, new_panels
-from normless.plots.palette import PAPER
+from normless_lab.plots import inline_svg, new_panels
+from normless_lab.plots.palette import PAPER
 from normless_papers.fixup.bounds import BOUNDS
 from normless_papers.plots import AGREEMENT, GROWTH
 

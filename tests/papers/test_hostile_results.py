@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from synthetic_results import figure, made_up
 
-from normless.plots import save_svg
-from normless.plots.save import inline_svg
+from normless_lab.plots import save_svg
+from normless_lab.plots.save import inline_svg
 from normless_papers.claims import Check
 from normless_papers.page import write_page_of, write_pages_of
 from normless_papers.reproduction import ResultError

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import same_color
 from PIL import Image
 
-from normless.plots import PLOTS, SCHEME_INKS, Plot, histogram, inline_svg, save_png, shades
+from normless_lab.plots import PLOTS, SCHEME_INKS, Plot, histogram, inline_svg, save_png, shades
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.understanding_bn.architecture_rates import TRIALS
 from normless_papers.understanding_bn.channels_and_classes import draw_elements

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 from synthetic_results import fill, made_up
 
-from normless.plots import heat_map, lines, save_svg
+from normless_lab.plots import heat_map, lines, save_svg
 from normless_papers.formatting import fact_texts, table_of, text_of
 from normless_papers.page import page_of, write_page_of, write_pages_of
 from normless_papers.published import PAPERS, published

@@ -12,8 +12,8 @@ import torch
 from synthetic_results import figure
 
 from normless.errors import NormlessError
-from normless.train import TrainConfig
-from normless.train.pauses import TerminatedError
+from normless_lab.train import TrainConfig
+from normless_lab.train.pauses import TerminatedError
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check

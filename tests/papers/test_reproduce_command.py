@@ -14,8 +14,8 @@ from command_outputs import check_output
 from rich.console import Console
 
 from normless.cli import main
-from normless.plots import accuracy_against_depth
-from normless.sweeps import RunRow
+from normless_lab.plots import accuracy_against_depth
+from normless_lab.sweeps import RunRow
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check

@@ -16,7 +16,7 @@ from torch import nn
 
 from normless import convert, param_groups
 from normless.models.spec import build_model
-from normless.sweeps import Laboratory
+from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
 from normless_papers.bias_and_dropout import biases
 from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS
+from normless_lab.plots import PLOTS
 from normless_papers.gamma.analysed_networks import draw_stream
 from normless_papers.gamma.rate import FIRST_STEPS
 

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from normless.plots import lines, save_png, series_ink
-from normless.plots.grammars.frame import power
+from normless_lab.plots import lines, save_png, series_ink
+from normless_lab.plots.grammars.frame import power
 from normless_papers.fixup.updates import SCALAR_STEPS
 from normless_papers.understanding_bn.linear_networks import DENSITY, PARAMETRIZATION
 from normless_papers.understanding_bn.matrix_products import CONDITION, LARGEST, draw_singular_values

@@ -15,8 +15,8 @@ from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 from swept_runs import End, swept
 
-from normless.schemes import parse_scheme
-from normless.sweeps import Laboratory, RateGrid, Sweep
+import normless as nl
+from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
@@ -124,7 +124,7 @@ def test_artefacts_share_their_runs(context: Context) -> None:
 
 @pytest.mark.parametrize("parts", SUBSETS)
 def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
-    assert parse_scheme(parts_scheme(parts)).edits
+    assert nl.scheme(parts_scheme(parts)).edits
     assert "xavier" in parts_scheme(parts)
 
 

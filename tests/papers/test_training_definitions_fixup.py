@@ -11,7 +11,7 @@ import pytest
 from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 
-from normless.schemes import parse_scheme
+import normless as nl
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import METHODS, RULES
@@ -132,7 +132,7 @@ def test_measured_rows_stand_beside_published_ones(artefact: str, paper: Context
 
 def test_all_schemes_are_known() -> None:
     for scheme in (*METHODS.values(), *RULES.values()):
-        assert parse_scheme(scheme).edits is not None
+        assert nl.scheme(scheme).edits is not None
 
 
 SETTINGS = {"schedule": "constant", "momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normless.plots.page import Column, Table
+from normless_lab.plots.page import Column, Table
 from normless_papers.cli.text import tabular
 
 NAMES = ["model", "accuracy, published", "accuracy, measured", "deviation"]

@@ -8,7 +8,7 @@ from typing import Any
 from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 
-from normless.train import TrainConfig
+from normless_lab.train import TrainConfig
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.optim import Optimizer
 
 from normless.arguments import applied, arguments_of
@@ -85,19 +83,9 @@ def compute_output(model: Callable[..., Any], inputs: Any) -> Any:
     return applied(model, *positional, **named)
 
 
-def compute_logits(model: Callable[..., Any], inputs: Any, overrides: Mapping[str, Tensor] | None = None) -> Tensor:
-    """The logits of a network; ValueError if its output holds no floating-point tensor.
-
-    With `overrides`, which is deprecated, the network has these parameters and buffers in place of its own.
-    """
-    if overrides is None:
-        output = compute_output(model, inputs)
-    else:
-        positional, named = arguments_of(inputs)
-        message = "compute_logits(overrides=…) is replaced by a function that calls torch.func.functional_call."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        output = functional_call(model, dict(overrides), positional, named)  # type: ignore[arg-type]
-    logits = logits_of(output)
+def compute_logits(model: Callable[..., Any], inputs: Any) -> Tensor:
+    """Return the logits of a network; ValueError if its output holds no floating-point tensor."""
+    logits = logits_of(compute_output(model, inputs))
     if logits is None:
         raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
     return logits

@@ -16,8 +16,8 @@ from waits import CARD_TO_CPU, Wait, noted_waits
 
 from normless.probes import RideAlong
 from normless.probes.measure import every
-from normless.train import RunListener, TrainConfig, train, trained_network
-from normless.train.loop import STEPS_BETWEEN_READS, Training
+from normless_lab.train import RunListener, TrainConfig, train, trained_network
+from normless_lab.train.loop import STEPS_BETWEEN_READS, Training
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")
 

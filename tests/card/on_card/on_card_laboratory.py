@@ -12,10 +12,10 @@ import pytest
 import torch
 from waits import noted_waits
 
-from normless.bench import StepBench, measure_inference, measure_memory, measure_step
 from normless.cli import main
-from normless.demo import DemoSettings, run_demo
-from normless.sweeps import Laboratory, RateGrid, Sweep, axis_of
+from normless_lab.bench import StepBench, measure_inference, measure_memory, measure_step
+from normless_lab.demo import DemoSettings, run_demo
+from normless_lab.sweeps import Laboratory, RateGrid, Sweep, axis_of
 
 
 class Here:
@@ -54,7 +54,9 @@ def test_a_sweep(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("trains_on_card")
 def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless.demo.demo.Laboratory", lambda folder, workers: Laboratory(folder, executor=Here))
+    monkeypatch.setattr(
+        "normless_lab.demo.demo.Laboratory", lambda folder, workers: Laboratory(folder, executor=Here)
+    )
     data = "digits(train=64, test=32)"
     result = run_demo(DemoSettings((10,), ("none", "batch_norm"), 2, (0.05, 0.1), out=tmp_path, data=data))
     assert set(result.runs["scheme"]) == {"none", "batch_norm"}

@@ -13,7 +13,7 @@ from invented_runs import Optimum, laboratory_of
 from worlds.facts import drawn
 from worlds.world import World
 
-from normless.sweeps import Laboratory, RateGrid
+from normless_lab.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.gamma.image_guidelines import BASELINE, compared_by_role
 from normless_papers.published import published_as

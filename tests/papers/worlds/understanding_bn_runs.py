@@ -12,7 +12,7 @@ from typing import Any
 from swept_runs import End, swept
 from worlds.world import World
 
-from normless.sweeps import Point
+from normless_lab.sweeps import Point
 from normless_papers.claims import Estimate
 from normless_papers.published import published_as
 from normless_papers.understanding_bn import architecture_rates as architectures

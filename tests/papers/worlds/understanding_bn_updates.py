@@ -9,7 +9,7 @@ from typing import Any, cast
 import pandas as pd
 from worlds.world import World
 
-from normless.sweeps import Laboratory
+from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.published import published_as
 from normless_papers.understanding_bn.initializations import Measured

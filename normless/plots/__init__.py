@@ -1,8 +1,0 @@
-"""Figures and pages from tidy tables."""
-
-from normless.extras import require_extra
-from normless.lazy import attach_stub
-
-require_extra("plots", "Drawing", "matplotlib", "jinja2")
-
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

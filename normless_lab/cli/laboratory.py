@@ -1,0 +1,87 @@
+"""Arguments of the commands that carry out many runs: where their table is, and what executes them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+if TYPE_CHECKING:
+    from normless_lab.sweeps import Laboratory, LaboratoryListener
+
+LOCAL = "local"
+
+
+def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
+    """Add the folder of the runs in flight, by default `out`, and the table of finished ones."""
+    parser.add_argument("--out", type=Path, default=out, help="folder of the runs in flight, and of the table")
+    parser.add_argument(
+        "--db",
+        type=str,
+        default=None,
+        metavar="URL",
+        help="database with the table of finished runs, as postgresql://USER@HOST/DATABASE; a SQLite file in the "
+        "folder if left out",
+    )
+
+
+def add_executor_arguments(parser: ArgumentParser) -> None:
+    """Add what executes the runs, and which part of them."""
+    group = parser.add_argument_group("execution")
+    group.add_argument(
+        "--workers",
+        type=int | None,
+        default=None,
+        help="processes that share the cores and, without --together, the cards; if left out one per core, and one "
+        "per card for runs on cards; with --ray as many as it has room for",
+    )
+    group.add_argument(
+        "--together",
+        type=int | None,
+        default=None,
+        help="runs at once on a card, in one process; as many as memory and gain allow if left out",
+    )
+    group.add_argument(
+        "--ray",
+        type=str,
+        nargs="?",
+        const=LOCAL,
+        default=None,
+        metavar="ADDRESS",
+        help="execute by Ray: on the cluster of this address, or on one of this machine if there is no address",
+    )
+    group.add_argument(
+        "--gpus-per-run", type=float, default=0.0, help="with --ray: GPUs of each run, as 0.25 for four runs on one"
+    )
+    group.add_argument(
+        "--shard",
+        type=str,
+        default=None,
+        metavar="I/N",
+        help="carry out one of N parts, as 2/8; for machines that share nothing but the database",
+    )
+    group.add_argument(
+        "--wait", action="store_true", help="with --shard: wait for the other parts, and take part in added rates"
+    )
+
+
+def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
+    """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing."""
+    from normless_lab.sweeps import Laboratory, RayExecutor, Shard
+
+    shard, ray, executor = namespace.get("shard"), namespace.get("ray"), None
+    if ray is not None:
+        address = None if ray == LOCAL else ray
+        executor = partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)
+    return Laboratory(
+        namespace.out,
+        url=namespace.db,
+        workers=namespace.get("workers"),
+        together=namespace.get("together"),
+        executor=executor,
+        shard=None if shard is None else Shard.from_text(shard),
+        wait=bool(namespace.get("wait")),
+        listener=listener,
+    )

@@ -1,0 +1,314 @@
+"""Image files in ImageNet's layout, one folder per class, or that of the Oxford-IIIT Pets.
+
+Worker processes decode them while the device trains.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from normless.errors import DataFormatError, DataNotFoundError
+from normless.extras import import_extra
+from normless_lab.data.downloads import BY_ROOT, fetch_images, find_or_fetch
+from normless_lab.data.epoch_randomness import Draws
+from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.images.image_data import ImageData
+from normless_lab.process import available_cores
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+PETS_ADDRESS = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
+PETS_MD5 = {
+    "images.tar.gz": "5c4f3ee8e5d25df40f4fd59a7f44e54c",
+    "annotations.tar.gz": "95a8c909bbe2e81eed6a22bccdf3f68f",
+}
+_TEST_FOLDERS = ("val", "test")
+# Beside those of torchvision. Pillow knows documents too (.eps, .pdf), for which it starts other programs.
+_EXTENSIONS = (".avif", ".gif", ".jp2")
+_MOST_WORKERS = 8
+
+_Crop = Callable[[Any], Any]
+# An example and the seed of its crop.
+_Key = tuple[int, int]
+
+
+def image_folder(
+    *,
+    root: Path,
+    size: int = 224,
+    resize: int = 256,
+    scale: tuple[float, float] = (0.08, 1.0),
+    workers: int | None = None,
+) -> ImageData:
+    """Class folders ``root/train/<class>`` and ``root/val/<class>`` (or ``test``), or Oxford-IIIT Pet's own files.
+
+    Training images are cropped at random (RandomResizedCrop), test images resized and cropped in the centre.
+    Normalization is by ImageNet's mean and standard deviation. With both ``val`` and ``test``, ``val`` is the
+    test set, since ImageNet's ``test`` has no labels. Nothing is downloaded.
+
+    Args:
+        root: has ``train`` and ``val``/``test``, or ``images`` and ``annotations``.
+        size: side in pixels of the images that come out.
+        resize: shorter side in pixels to which a test image is resized before its centre is cut out.
+        scale: the least and the greatest part of a training image's area that a crop takes.
+        workers: processes that decode; by default one per core of this process, at most 8.
+
+    Raises:
+        ImportError: torchvision is not installed.
+        ValueError: the sizes make no sense.
+    """
+    crops = _crops(size, resize, scale)
+    sets = _class_folders(root) or _pets(root)
+    if sets is None:
+        raise DataNotFoundError(
+            f"{root} has neither train/<class>/ with {' or '.join(_TEST_FOLDERS)}/<class>/, nor images/ with "
+            "annotations/trainval.txt and annotations/test.txt (Oxford-IIIT Pet). Name the right folder "
+            f"{BY_ROOT}."
+        )
+    return _images("image_folder", f"image files of {root.resolve().name}", sets, size, crops, workers)
+
+
+def pets(
+    *,
+    root: Path,
+    download: bool,
+    size: int = 224,
+    resize: int = 256,
+    scale: tuple[float, float] = (0.08, 1.0),
+    workers: int | None = None,
+) -> ImageData:
+    """The breeds of Oxford-IIIT Pet (Parkhi et al. 2012) from ``images`` and ``annotations``, or by download.
+
+    37 breeds, 3,680 training and 3,669 test images. The two folders lie in ``root/pets``, ``root/oxford-iiit-pet`` or
+    ``root``. Images are cropped as by `image_folder`, which explains the other arguments and errors.
+    """
+    crops = _crops(size, resize, scale)
+    archives = [(f"{PETS_ADDRESS}{name}", name, digest) for name, digest in PETS_MD5.items()]
+    sets = find_or_fetch(
+        "pets",
+        root,
+        [_pets],
+        partial(fetch_images, files=lambda _: archives),
+        layout="images/ and annotations/ with trainval.txt and test.txt",
+        download=download,
+        other_names=("oxford-iiit-pet",),
+    )
+    return _images("pets", "official files", sets, size, crops, workers)
+
+
+class Files(NamedTuple):
+    """Paths of N images, and their labels, int64 [N]."""
+
+    paths: tuple[str, ...]
+    labels: Tensor
+
+    def take(self, rows: Tensor) -> Files:
+        """The files at some rows [M]."""
+        return Files(tuple(self.paths[row] for row in rows.tolist()), self.labels[rows])
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class FileImages(ImageData):
+    """Images read from files as they are needed, by torch's DataLoader.
+
+    Each training image's crop is drawn from a seed of its own, so it does not depend on which worker decodes
+    it. Flip, cutout and mixup happen on the device.
+
+    The crops are those of a training and of a test image, to `image_shape`.
+    """
+
+    train: Files
+    test: Files
+    crops: tuple[_Crop, _Crop]
+    workers: int | None
+
+    def _check_augmentation(self, augmentation: Augmentation) -> None:
+        if augmentation.crop:
+            raise ValueError(
+                f"{self.name} already crops at random, with RandomResizedCrop; "
+                f"crop must be 0, got {augmentation.crop}."
+            )
+        super()._check_augmentation(augmentation)
+
+    def _training_images(
+        self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        order, seeds = draws.order.tolist(), draws.seed.tolist()
+        keys = [[(order[row], seeds[row]) for row in rows.tolist()] for rows in steps]
+        return self._load(_Decoder(self.train, self.crops[0]), keys, device)
+
+    def _testing_images(self, steps: list[Tensor], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        keys = [[(row, 0) for row in rows.tolist()] for rows in steps]
+        return self._load(_Decoder(self.test, self.crops[1]), keys, device)
+
+    def _load(
+        self, decoder: _Decoder, keys: list[list[_Key]], device: torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        workers = min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers
+        loader: DataLoader[Any] = DataLoader(
+            decoder,
+            batch_sampler=keys,
+            num_workers=workers,
+            pin_memory=device.type == "cuda",
+            generator=torch.Generator(),  # else the loader would draw from the global one
+            multiprocessing_context=_start_method() if workers else None,
+            worker_init_fn=_ignore_sigterm,
+        )
+        for images, labels in loader:
+            yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
+
+    def _checksum(self) -> str:
+        """Of the files' names, lengths and labels: reading every image would take hours on ImageNet."""
+        digest = hashlib.sha256()
+        for files in (self.train, self.test):
+            for file, label in zip(map(Path, files.paths), files.labels.tolist(), strict=True):
+                digest.update(f"{file.parent.name}/{file.name} {file.stat().st_size} {label}\n".encode())
+        return f"sha256 of file names, lengths and labels {digest.hexdigest()[:12]}"
+
+
+def _start_method() -> str | None:
+    """How to start the processes that decode; None for Python's default.
+
+    The worker of a sweep is spawned and would spawn them too, each epoch with seconds of imports.
+    """
+    return "fork" if sys.platform == "linux" and multiprocessing.parent_process() is not None else None
+
+
+def _ignore_sigterm(_: int) -> None:
+    """Leave SIGTERM, which a cluster sends to every process of a job, to the process that trains: it saves first."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+class _Decoder(Dataset[tuple[Tensor, int]]):
+    """Decodes one file: image [3, size, size] as bytes, and its label."""
+
+    def __init__(self, files: Files, transform: _Crop) -> None:
+        self.paths, self.labels = files.paths, files.labels.tolist()
+        self.transform = transform
+
+    def __getitem__(self, key: _Key) -> tuple[Tensor, int]:
+        index, seed = key
+        try:
+            with Image.open(self.paths[index]) as file:
+                image = file.convert("RGB")
+        # Pillow raises errors of many kinds for damaged files.
+        except Exception as error:
+            raise DataFormatError(f"Cannot decode {self.paths[index]}: {error}.") from error
+        # torchvision draws from the global generator: it gets this example's seed, and its own state back.
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            return self.transform(image), self.labels[index]
+
+
+def _crops(size: int, resize: int, scale: tuple[float, float]) -> tuple[_Crop, _Crop]:
+    """The transformations of a training and of a test image."""
+    if not 1 <= size <= resize:
+        raise ValueError(f"Expected 1 ≤ size ≤ resize, got size={size}, resize={resize}.")
+    if not 0 < scale[0] <= scale[1] <= 1:
+        raise ValueError(f"scale is 0 < least ≤ greatest ≤ 1 of an image's area, got {scale}.")
+    v2 = import_extra("zoo", "Cropping image files", "torchvision.transforms.v2")
+    training = v2.Compose([v2.RandomResizedCrop(size, scale=scale), v2.PILToTensor()])
+    testing = v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.PILToTensor()])
+    return training, testing
+
+
+def _images(
+    name: str, source: str, sets: tuple[Files, Files, int], size: int, crops: tuple[_Crop, _Crop], workers: int | None
+) -> FileImages:
+    """The data of training files, test files and a number of classes."""
+    train, test, classes = sets
+    return FileImages(
+        name=name,
+        classes=classes,
+        image_shape=(3, size, size),
+        source=source,
+        train=train,
+        test=test,
+        mean=torch.tensor(IMAGENET_MEAN),
+        std=torch.tensor(IMAGENET_STD),
+        default_augmentation=Augmentation(flip=True),
+        crops=crops,
+        workers=workers,
+    )
+
+
+def _class_folders(root: Path) -> tuple[Files, Files, int] | None:
+    """Training files, test files and the number of classes; None without a folder ``train``."""
+    train, *tests = (root / name for name in ("train", *_TEST_FOLDERS))
+    if not train.is_dir():
+        return None
+    test = next(filter(Path.is_dir, tests), None)
+    if test is None:
+        raise DataNotFoundError(
+            f"{root} has train/ but neither {' nor '.join(f'{name}/' for name in _TEST_FOLDERS)}."
+        )
+    names, others = _classes(train), _classes(test)
+    if names != others:
+        difference = ", ".join(sorted(set(names) ^ set(others))[:5])
+        raise DataFormatError(f"The class folders of {train} and {test} differ, for instance in {difference}.")
+    return _files(train, names), _files(test, names), len(names)
+
+
+def _classes(folder: Path) -> list[str]:
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    if not names:
+        raise DataFormatError(f"{folder} holds no folders; expected one for each class.")
+    return names
+
+
+def _files(folder: Path, classes: list[str]) -> Files:
+    listing = import_extra("zoo", "Listing class folders", "torchvision.datasets.folder")
+    numbers = {name: number for number, name in enumerate(classes)}
+    try:
+        files = listing.make_dataset(str(folder), numbers, extensions=(*listing.IMG_EXTENSIONS, *_EXTENSIONS))
+    except FileNotFoundError as error:
+        raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
+    paths, labels = zip(*files, strict=True)
+    return Files(paths, torch.tensor(labels))
+
+
+def _pets(folder: Path) -> tuple[Files, Files, int] | None:
+    """Training files, test files and the number of classes; None without a list of training images."""
+    if not (folder / "annotations" / "trainval.txt").is_file():
+        return None
+    train, test = (_listed(folder, folder / "annotations" / name) for name in ("trainval.txt", "test.txt"))
+    return train, test, int(train.labels.max()) + 1
+
+
+def _listed(root: Path, file: Path) -> Files:
+    """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns that are not read."""
+    if not file.is_file():
+        raise DataNotFoundError(f"{file} is missing.")
+    paths: list[str] = []
+    labels: list[int] = []
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        words = line.split()
+        if not words or line.startswith("#"):
+            continue
+        if len(words) < 2 or not words[1].isdigit() or int(words[1]) < 1:
+            raise DataFormatError(
+                f"Line {number} of {file} is {line!r}; expected an image's name and its class from 1."
+            )
+        path = root / "images" / f"{words[0]}.jpg"
+        if not path.is_file():
+            raise DataFormatError(f"{path} is missing, but line {number} of {file} names it.")
+        paths.append(str(path))
+        labels.append(int(words[1]) - 1)
+    if not paths:
+        raise DataFormatError(f"{file} names no images.")
+    return Files(tuple(paths), torch.tensor(labels))

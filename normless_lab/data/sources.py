@@ -1,0 +1,142 @@
+"""The data sets of this package, and the functions that read one of each kind by its name."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_type_hints
+
+from normless.registry import Registry, check_arguments, did_you_mean
+from normless.spec import parse_call
+from normless_lab.data.images.built_in import correlated, digits, gaussian
+from normless_lab.data.images.image_data import ImageData
+from normless_lab.data.images.image_folder import image_folder, pets
+from normless_lab.data.images.small_images import cifar10, cifar100, svhn
+from normless_lab.data.parallel.grammar import grammar
+from normless_lab.data.parallel.parallel_folder import multi30k, parallel_text
+from normless_lab.data.text.labelled_tables import labelled_text, sst2
+from normless_lab.data.text.sentiment import sentiment
+from normless_lab.data.text_sets import LabelledText, ParallelText
+
+DATA: Registry[Any] = Registry("data set", "data", package="normless_lab")
+
+# What reads a folder of the user's own, by the kind of data in it.
+_OF_FOLDERS: Mapping[type[Any], str] = {
+    ImageData: "image_folder",
+    LabelledText: "labelled_text",
+    ParallelText: "parallel_text",
+}
+
+Data = TypeVar("Data", ImageData, LabelledText, ParallelText)
+
+for _source in (
+    *(digits, cifar10, cifar100, svhn, image_folder, pets, gaussian, correlated),
+    *(sentiment, sst2, labelled_text),
+    *(grammar, multi30k, parallel_text),
+):
+    DATA.register(_source.__name__)(_source)
+
+
+def default_root() -> Path:
+    """Where data sets lie unless a root is given: the folder NORMLESS_DATA names, or ``~/.cache/normless``."""
+    return Path(os.environ.get("NORMLESS_DATA", "~/.cache/normless")).expanduser()
+
+
+def sources_of(kind: type[Any]) -> Mapping[str, Callable[..., Any]]:
+    """The registered data sets of a kind, by the annotation of what their functions return."""
+    return {name: load for name, load in DATA.items() if get_type_hints(load).get("return") is kind}
+
+
+def load_data(
+    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
+) -> ImageData:
+    """Load labelled images by name, as in ``digits``, ``cifar10(train=5000, test=1000)`` or ``mine.py:photos``.
+
+    Args:
+        name: of a set of images in `DATA`, or FILE.py:NAME or MODULE:NAME; with options of its own in brackets.
+        root: the folder with the data, by default `default_root`; downloads go to ``root/name``.
+        download: whether a set that is not there may be downloaded.
+        options: the same as in brackets.
+
+    Raises:
+        ValueError: no set has this name, it has no such option, or it is of another kind.
+        DataNotFoundError: it is not there and could not, or should not, be downloaded.
+        DataFormatError: a file does not hold what it should.
+    """
+    return _load(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
+
+
+def load_labelled_text(
+    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
+) -> LabelledText:
+    """Load labelled sentences by name, as in ``sentiment`` or ``sst2(train=2000)``; otherwise as `load_data`."""
+    return _load(name, LabelledText, root=root, download=download, options=options)
+
+
+def load_parallel_text(
+    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
+) -> ParallelText:
+    """Load sentence pairs by name, as in ``grammar`` or ``multi30k(source='en')``; otherwise as `load_data`."""
+    return _load(name, ParallelText, root=root, download=download, options=options)
+
+
+def _load(
+    name: str,
+    kind: type[Data],
+    *,
+    root: str | os.PathLike[str] | None,
+    download: bool,
+    options: Mapping[str, Any],
+) -> Data:
+    """Read a data set by a text such as ``cifar10(train=5000)``."""
+    _refuse_paths(name, kind)
+    source, written = parse_call(name)
+    if source not in DATA and ":" not in source:
+        raise ValueError(
+            f"There is no data set {source!r} of {kind.kind}.{did_you_mean(source, sources_of(kind))} There are "
+            f"{', '.join(sources_of(kind))}; one of your own is FILE.py:NAME or MODULE:NAME."
+        )
+    load = DATA.find(source)
+    parameters = inspect.signature(load).parameters
+    own: list[str] = [option for option in parameters if option not in ("root", "download")]
+    sizes: list[str] = [part for part in kind.parts if part not in own]
+    chosen = {**written, **options}
+    unknown = [option for option in chosen if option not in own and option not in sizes]
+    if unknown:
+        known = [*own, *sizes]
+        offer = f"its options are {', '.join(known)}" if known else "it has none"
+        raise ValueError(f"The data set {source} has no option {', '.join(unknown)}; {offer}.")
+    for part in sizes:
+        if not isinstance(chosen.get(part), int | None):
+            raise ValueError(f"In the data set {source}, {part} is a whole number, not {chosen[part]!r}.")
+    taken = {option: value for option, value in chosen.items() if option in own}
+    check_arguments(f"data set {source}", taken, load, given=("root", "download"))
+    folder = default_root() if root is None else Path(root).expanduser()
+    place = {key: value for key, value in (("root", folder), ("download", download)) if key in parameters}
+    data = load(**place, **taken)
+    if not isinstance(data, kind):
+        what = getattr(data, "kind", f"a {type(data).__name__}")
+        raise ValueError(f"The data set {source} is {what}; expected {kind.kind}.")
+    parts = {part: chosen[part] for part in sizes if chosen.get(part) is not None}
+    smaller: Data = data.subset(**parts) if parts else data
+    return smaller
+
+
+def _refuse_paths(name: str, kind: type[Data]) -> None:
+    """Raise a ValueError for a path in the place of a name."""
+    path = name.strip()
+    if ":" in path or "(" in path or not any(separator in path for separator in ("/", os.sep)):
+        return
+    found = f"{path!r} is no data set's name" if os.path.exists(path) else f"There is no data set or folder {path!r}"  # noqa: PTH110 - a text too long for a path is none
+    reader = _OF_FOLDERS[kind]
+    raise ValueError(
+        f"{found}. A folder of your own is read by the data set {reader}, with --data {reader} --data-root FOLDER "
+        "(in Python, root=FOLDER)."
+    )
+
+
+SOURCES = sources_of(ImageData)
+TEXT_SOURCES = sources_of(LabelledText)
+TRANSLATION_SOURCES = sources_of(ParallelText)

@@ -1,0 +1,8 @@
+"""Figures and pages from tidy tables."""
+
+from normless.extras import require_extra
+from normless.lazy import attach_stub
+
+require_extra("lab", "Drawing", "matplotlib", "jinja2")
+
+__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)

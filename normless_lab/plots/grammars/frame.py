@@ -1,0 +1,188 @@
+"""What every grammar does around its drawing: columns, series and their colours, scales, ticks, names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import (
+    FixedFormatter,
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+)
+
+from normless_lab.plots.axes import Curve, add_legend, label_ends, name_axes, new_axes, style_axes
+from normless_lab.plots.palette import QUIET, Ink, inks_of, series_ink
+from normless_lab.plots.plot import Frame, Law, Ticks
+
+Numbers = npt.NDArray[np.float64]
+
+# More ticks than this at the values of a table would run together.
+_MOST_TICKS = 8
+# Values of y that span more than this factor make a logarithmic axis, if it depends on them.
+_WIDE = 30
+# Of axes, where the column is not its own label.
+LABELS = {"depth": "depth (layers)", "order": "layer", "rate": "learning rate"}
+_SUPERSCRIPTS = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·")
+
+
+def columns_of(names: str | Sequence[str] | None) -> list[str]:
+    """One column, several or none, as a list."""
+    return [names] if isinstance(names, str) else list(names or ())
+
+
+def begin(ax: Axes | None, frame: Frame, values: pd.Series | pd.DataFrame | None = None) -> Axes:
+    """The styled Axes to draw on, with its scales set; `values` decide on a scale that depends on them."""
+    axes = new_axes(*frame.get("size", ())) if ax is None else style_axes(ax)
+    log = frame.get("log", "")
+    if log.endswith("y?"):
+        numbers = np.asarray(values, dtype=float)
+        numbers = numbers[np.isfinite(numbers) & (numbers > 0)]
+        wide = bool(len(numbers)) and bool(numbers.max() > _WIDE * numbers.min())
+        frame["log"] = log = log.removesuffix("y?") + "y" * wide
+    for name in log:
+        (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+    return axes
+
+
+def series_column(table: pd.DataFrame, by: str | None) -> str | None:
+    """The column of the series' names: ``scheme`` where none is given and the table has it."""
+    return "scheme" if by is None and "scheme" in table else by
+
+
+def series_of(
+    table: pd.DataFrame, by: str | None, frame: Frame, inks: Mapping[str, Ink] | None = None
+) -> list[tuple[str, pd.DataFrame, Ink]]:
+    """The name, rows and colour of each series, in order of appearance; one without a name if `by` is None."""
+    if by is None:
+        return [("", table, series_ink(0))]
+    form = frame.get("name", "{}")
+    parts = [(form.format(name), rows) for name, rows in table.groupby(by, sort=False)]
+    chosen = inks_of({name: name for name, _ in parts}) | dict(inks or {})
+    return [(name, rows, chosen[name]) for name, rows in parts]
+
+
+def drawable(values: pd.Series, *, log: bool) -> Numbers:
+    """The values with NaN, which leaves a gap, where they are infinite or not above 0 on a logarithmic axis."""
+    numbers = values.to_numpy(float)
+    return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
+
+
+def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbers | None:
+    """Lengths [2, N] of error bars from half widths or both ends, within the frame's bounds; 0 where not known."""
+    if not ends:
+        return None
+    lengths = [values - ends[0], ends[1] - values] if len(ends) == 2 else [ends[0], ends[0]]
+    low, high = frame.get("bounds", (None, None))
+    room = [values - (-np.inf if low is None else low), (np.inf if high is None else high) - values]
+    # A value beyond its bounds, which rounding makes, has no bar to that side.
+    return np.clip(np.nan_to_num(np.array(lengths)), 0.0, np.maximum(np.nan_to_num(room, posinf=np.inf), 0.0))
+
+
+def finish(
+    axes: Axes,
+    frame: Frame,
+    curves: Sequence[Curve] = (),
+    *,
+    table: pd.DataFrame | None = None,
+    x: str = "",
+    y: str = "",
+) -> Axes:
+    """Draw laws and marks, and set limits, ticks, titles and the names of the series, at the ends of their curves.
+
+    Ticks and laws are at the values of the column `x` of the table; the axes are named after the columns where the
+    frame has no label.
+    """
+    log = frame.get("log", "")
+    values = np.unique(table[x].to_numpy(float)) if table is not None else np.array([])
+    values = values[np.isfinite(values) & ((values > 0) | ("x" not in log))]
+    laws = [_draw_law(axes, law, table, x, values) for law in frame.get("laws", ())]
+    for draw, marks in ((axes.axvline, frame.get("x_marks", ())), (axes.axhline, frame.get("y_marks", ()))):
+        for place in marks:
+            draw(place, color=QUIET.light, linewidth=0.8, linestyle=":", zorder=1, label="_mark")
+    if "x" in log and len(values):
+        axes.set_xlim(values[0] / 1.15, values[-1] * 1.15)
+    axes.set_xlim(*frame.get("x_limits", ()))
+    low, high = sorted(axes.get_ylim())
+    if "y" in log and high < 3 * low and "y_limits" not in frame:
+        # A decade on both sides shows that a line is level.
+        axes.set_ylim(low / 10, high * 10)
+    bottom, top = frame.get("y_limits", (None, None))
+    axes.set_ylim(None if "y" in log and not bottom else bottom, top)
+    # Names stand at the heights of their lines' ends, which must not move any more.
+    axes.set_ylim(*axes.get_ylim())
+    _set_ticks(axes.xaxis, frame.get("x_ticks", "auto"), values, log="x" in log)
+    _set_ticks(axes.yaxis, frame.get("y_ticks", "auto"), np.array([]), log="y" in log)
+    across, up = frame.get("x_label", label_of(x)), frame.get("y_label", label_of(y))
+    name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
+    names = frame.get("names", "ends")
+    if names == "ends":
+        label_ends(axes, [*curves, *laws])
+    elif names != "none":
+        add_legend(axes, beside=names == "beside")
+    return axes
+
+
+def label_of(column: str) -> str:
+    """The label of an axis that shows a column."""
+    return LABELS.get(column, column.replace("_", " "))
+
+
+def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: Numbers) -> Curve:
+    """A dotted line over the values of the table, or over the whole width."""
+    if isinstance(law.y, str):
+        assert table is not None
+        rows = table.dropna(subset=[law.y]).groupby(x)[law.y].first()
+        across, up = rows.index.to_numpy(float), rows.to_numpy(float)
+    else:
+        across = values if len(values) else np.linspace(*axes.get_xlim(), 50)
+        up = np.broadcast_to(np.asarray(law.y(across), dtype=float), across.shape)
+    label = law.name or "_law"
+    axes.plot(across, up, color=QUIET.light, linewidth=1.1, linestyle=":", zorder=1.5, label=label)
+    return Curve(law.name, across, up, QUIET.light)
+
+
+def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:
+    """Ticks at places or as a rule, and none between them."""
+    low, high = sorted(axis.get_view_interval())
+    locator: Any = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
+    formatter: Any = None
+    if ticks == "auto" and len(values):
+        few = log and len(values) <= _MOST_TICKS
+        ticks = "values" if few else "integers" if not log and (values % 1 == 0).all() else "auto"
+    if isinstance(ticks, Mapping):
+        locator, formatter = FixedLocator(list(ticks)), FixedFormatter(list(ticks.values()))
+    elif ticks == "values":
+        locator = FixedLocator(values[:: -(-len(values) // _MOST_TICKS)].tolist())
+        formatter = FuncFormatter(lambda value, _: f"{value:g}")
+    elif ticks == "percent":
+        formatter = PercentFormatter(1, symbol=" %")
+    elif ticks in ("integers", "powers of 2", "powers of 10"):
+        locator = MaxNLocator(9 if ticks == "integers" else 6, steps=[1, 2, 5, 10], integer=True)
+        if ticks != "integers":
+            base = int(ticks.removeprefix("powers of "))
+            formatter = FuncFormatter(lambda exponent, _: power(base, exponent))
+    elif log and high > 1000 * low:
+        locator = LogLocator(10, numticks=7)
+    elif log:
+        locator = LogLocator(10, subs=(1.0, 2.0, 5.0), numticks=8)
+        formatter = FuncFormatter(lambda value, _: f"{value:.3g}")
+    axis.set_major_locator(locator)
+    axis.set_minor_locator(NullLocator())
+    if formatter is not None:
+        axis.set_major_formatter(formatter)
+
+
+def power(base: int, exponent: float) -> str:
+    """A tick label such as 2⁻³ for its exponent."""
+    return f"{base}" + f"{exponent:g}".translate(_SUPERSCRIPTS)

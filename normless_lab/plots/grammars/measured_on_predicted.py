@@ -1,0 +1,109 @@
+"""Measured points on the line of their prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Unpack
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from normless_lab.plots.axes import Curve
+from normless_lab.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
+from normless_lab.plots.palette import QUIET, Ink, series_ink
+from normless_lab.plots.plot import Frame, require_columns, require_unique
+
+# More points than this would run together.
+_MARKERS = 24
+
+
+def measured_on_predicted(
+    table: pd.DataFrame,
+    ax: Axes | None = None,
+    *,
+    x: str,
+    measured: str | Mapping[str, str],
+    predicted: str | None = None,
+    by: str | None = None,
+    law: str | None = None,
+    law_name: str = "",
+    error: str | None = None,
+    apart: float = 0.0,
+    joined: bool = False,
+    inks: Mapping[str, Ink] | None = None,
+    end_text: Callable[[str], str] = str,
+    **frame: Unpack[Frame],
+) -> Axes:
+    """Draw what was measured as hollow points and what was predicted as a line, a colour per series.
+
+    What cannot be drawn leaves a gap; a prediction that leaves the plot is named where it does, with an arrow.
+
+    Args:
+        measured: the column up; of several, a mapping from each to its name. One without any number is left out.
+        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
+        law, law_name: the column of a dotted line, such as the law of an idealized network, and the line's name.
+        error, apart: the column of the half width of bars; how far neighbouring series are apart, in units of x.
+        joined: a line through the measured points; the prediction is then dashed.
+        end_text: the name at the end of a line, from that of the series.
+
+    Raises:
+        ValueError: a column is missing, the table is empty, or a series has an x twice.
+    """
+    by = series_column(table, by) if isinstance(measured, str) else by
+    names = {measured: ""} if isinstance(measured, str) else dict(measured)
+    theory = {column: predicted or f"predicted_{column}" for column in names}
+    require_columns(table, [x, *names, *theory.values(), by, law, error], frame.get("title", "A plot of predictions"))
+    require_unique(table, [x] if by is None else [x, by], "network")
+    axes, curves, log = begin(ax, frame, table[list(names)]), list[Curve](), frame.get("log", "")
+    if joined:
+        top = float(table[list(names)].where(np.isfinite).max().max())
+        frame.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
+    present = [column for column in names if len(names) == 1 or table[column].notna().any()]
+    series = series_of(table, by, frame, inks)
+    for number, (name, rows, own) in enumerate(series):
+        ordered = rows.sort_values(x)
+        shift = apart * (number - (len(series) - 1) / 2)
+        for place, column in enumerate(present):
+            ink = own if len(names) == 1 else series_ink(place)
+            label = ", ".join(filter(None, (name, names[column])))
+            values = ordered[[x, column, theory[column]]].set_axis(["x", "measured", "predicted"], axis=1)
+            bars = ordered[error].fillna(0.0) if error else None
+            end = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
+            curves.append(Curve(end_text(label), ordered[x].to_numpy(float), end, ink.light))
+        if law:
+            end, colour = drawable(ordered[law], log="y" in log), QUIET.light if law_name else own.light
+            curves.append(Curve(end_text(law_name), ordered[x].to_numpy(float), end, colour))
+            label = law_name or f"{name}, law"
+            axes.plot(ordered[x], end, color=colour, linestyle=":", linewidth=1.2, zorder=2, label=label)
+    return finish(axes, frame, curves, table=table, x=x, y=measured if isinstance(measured, str) else "")
+
+
+def _draw(
+    axes: Axes, rows: pd.DataFrame, bars: pd.Series | None, ink: Ink, label: str, log: str, joined: bool, shift: float
+) -> Numbers:
+    """The line, the points and the bars of a series; the heights of the line, or of the points if it has none."""
+    across, measured = rows["x"].to_numpy(float), drawable(rows["measured"], log="y" in log)
+    fine, theory = across, rows["predicted"]
+    if joined:
+        # The prediction is straight, which a logarithmic axis shows only with points in between.
+        fine = np.union1d(across, (np.geomspace if "x" in log else np.linspace)(across[0], across[-1], 1000))
+        theory = pd.Series(np.interp(fine, across, theory.to_numpy(float)))
+    line: dict[str, Any] = {"linestyle": (0, (4, 3)) if joined else "solid", "linewidth": 1.5, "zorder": 2}
+    axes.plot(fine, drawable(theory, log="y" in log), color=ink.light, label=f"{label}predicted", **line)
+    points: dict[str, Any] = {"linestyle": "solid" if joined else "none", "linewidth": 1.8, "zorder": 4}
+    points |= {"marker": ink.marker, "markersize": 4.5, "markeredgewidth": 1.1}
+    points |= {"markerfacecolor": ink.light if joined else "none", "markevery": _evenly(across, log="x" in log)}
+    axes.plot(across + shift, measured, color=ink.light, label=f"{label}measured", **points)
+    if bars is not None:
+        axes.errorbar(across + shift, rows["measured"], bars, fmt="none", ecolor=ink.light, capsize=3, zorder=3)
+    # A prediction beyond the plot has its name where it leaves.
+    return measured if joined or rows["predicted"].isna().all() else rows["predicted"].to_numpy(float)
+
+
+def _evenly(across: Numbers, *, log: bool) -> int | list[int]:
+    """The points that get a marker: all of a few, else evenly spaced on the axis."""
+    if len(across) <= _MARKERS or not log:
+        return -(-len(across) // _MARKERS)
+    places = np.geomspace(across[0], across[-1], _MARKERS)
+    return sorted({int(np.abs(across - place).argmin()) for place in places})

@@ -1,0 +1,85 @@
+"""The figures that the library asks for: a residual map, the tables of probes, a watched training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from normless_lab.plots.grammars.heat_map import heat_map
+from normless_lab.plots.grammars.lines import lines
+from normless_lab.plots.probe_plots import figures_of
+from normless_lab.plots.save import save_png, save_svg
+from normless_lab.plots.structure import blocks_on_trunk
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from normless.residual import ResidualMap
+
+# Quantities of the whole network, by their axis' label, and those of layers, by their title.
+_LINES = {"loss": "loss", "gradient_norm": "‖∂L/∂w‖ of all parameters"}
+_MAPS = {
+    "gradient": "Norms of gradients",
+    "output": "Sizes of outputs, √E[y²]",
+    "update": "Updates, ‖Δw‖/‖w‖",
+    "lost": "Elements of weights that the update left as they were",
+    "multiplier": "Multipliers, |α|",
+    "off": "Units that are 0 for all examples",
+}
+_SHARES = ("multiplier", "off", "lost")
+# Layers that are named on the axis; more are numbered.
+_NAMED = 16
+
+
+def draw_map(residual_map: ResidualMap, title: str, path: Path) -> None:
+    """Draw a residual map to a file of the kind that its name ends in: SVG, PNG or PDF."""
+    axes = blocks_on_trunk(residual_map, title=title)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix.lower() == ".svg":
+        save_svg(axes, path)
+    elif path.suffix.lower() == ".png":
+        save_png(axes, path)
+    else:
+        drawn = axes.get_figure(root=True)
+        assert drawn is not None
+        drawn.savefig(path, format="pdf", metadata={"CreationDate": None})
+
+
+def draw_probes(
+    tables: Mapping[str, pd.DataFrame], scheme: str, probes: Mapping[str, object], folder: Path
+) -> list[Path]:
+    """Draw the tables of probes that have a plot to SVG files in a folder, and return their paths."""
+    written = []
+    for name, _, axes in list(figures_of(tables, scheme, probes)):
+        written.append(folder / f"{name}.svg")
+        save_svg(axes, written[-1])
+    return written
+
+
+def draw_training(quantities: pd.DataFrame, quantity: str | None, marks: Sequence[int], ax: Axes | None) -> Axes:
+    """Draw a quantity of a watched training: a line over steps with marks, or a map of steps and layers."""
+    known = list(quantities["quantity"].unique())
+    quantity = quantity or ("loss" if "loss" in known or not known else "gradient_norm")
+    if quantity not in known:
+        raise ValueError(f"Expected a measured quantity, {', '.join(known) or 'none yet'}, got {quantity!r}.")
+    rows = quantities[quantities["quantity"] == quantity]
+    if quantity in _LINES:
+        return lines(
+            rows, ax, x="step", y="value", title="Training", y_label=_LINES[quantity], log="y?", x_marks=marks
+        )
+    order = {place: at for at, place in enumerate(rows["place"].unique(), 1)}
+    values = rows["value"]
+    if quantity not in _SHARES:
+        middle = rows.groupby("place")["value"].transform("median")
+        positive = (values > 0) & (middle > 0)
+        values = (values.where(positive) / middle.where(positive)).map(np.log10)
+    rows = rows.assign(layer=rows["place"].map(order), value=values)
+    frame: dict[str, Any] = {"title": _MAPS[quantity], "y_label": "in order of execution", "x_marks": marks}
+    if len(order) <= _NAMED:
+        frame |= {"y_ticks": {at: place or "the network" for place, at in order.items()}, "y_label": ""}
+    unit = "" if quantity in _SHARES else "log₁₀ of the ratio to its median"
+    return heat_map(rows, ax, x="step", y="layer", value="value", signed=quantity not in _SHARES, unit=unit, **frame)

@@ -1,0 +1,99 @@
+"""One self-contained HTML page: a finding, figures, tables, and how the numbers were measured."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import pairwise
+from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from markupsafe import Markup
+
+from normless_lab.plots.palette import css_variables
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure: ``svg`` as `normless_lab.plots.inline_svg` makes it, and the caption under it."""
+
+    svg: str
+    caption: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """The heading of a table's column; numbers stand at the right, words at the left."""
+
+    name: str
+    numeric: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text as they are to be read; the first ``row_headers`` cells of a row name it.
+
+    Raises:
+        ValueError: a row has not as many cells as there are columns.
+    """
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+    row_headers: int = 1
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(
+                    f"Expected {len(self.columns)} cells in every row of the table {self.caption!r}, "
+                    f"got {len(row)}: {', '.join(row)}."
+                )
+
+    @property
+    def grouped(self) -> bool:
+        """Whether some neighbouring rows have the same first cell, so that lines between groups help the reader."""
+        return any(former[0] == later[0] for former, later in pairwise(self.rows))
+
+
+@dataclass(frozen=True)
+class Page:
+    """The contents of a page, in order.
+
+    The finding is the result, in one or two sentences; the caution what the numbers do not claim; the facts, as
+    (name, value), how they were measured: seeds, budget, data set, versions, machine.
+    """
+
+    title: str
+    finding: str
+    caution: str
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    facts: Sequence[tuple[str, str]] = ()
+
+
+def render_page(page: Page) -> str:
+    """The page as one HTML document that loads nothing: style, figures and tables are inside it."""
+    figures = [(Markup(figure.svg), figure.caption) for figure in page.figures]
+    return template("page.html.j2").render(page=page, figures=figures, colours=css_variables())
+
+
+def template(name: str) -> Template:
+    """A template of this package; whatever is put into it is escaped, and a name that it lacks is an error."""
+    environment = Environment(
+        loader=PackageLoader("normless_lab.plots"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["digest"] = lambda text: b64encode(sha256(text.encode()).digest()).decode()
+    return environment.get_template(name)
+
+
+def write_page(page: Page, path: Path) -> Path:
+    """Write the page as UTF-8; returns the path."""
+    path.write_text(render_page(page), encoding="utf-8")
+    return path

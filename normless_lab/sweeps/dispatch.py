@@ -1,0 +1,116 @@
+"""Submits runs to an executor and stores their rows; a run whose process dies is submitted again."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from normless_lab.sweeps.executors.executor import Executor, WorkerDiedError
+from normless_lab.sweeps.progress import LaboratoryListener
+from normless_lab.sweeps.runs import RunRow
+from normless_lab.sweeps.store import RunState
+from normless_lab.sweeps.worker import carry_out_run, failed_row
+from normless_lab.train import Settings
+
+# How often a run is submitted again because its process died.
+RESUBMISSIONS = 3
+# Settings in which runs of the same group of an executor may differ.
+REPLICATE = ("seed", "rate")
+
+
+@dataclass
+class Attempt:
+    """A submitted run, and how often its process died."""
+
+    hash: str
+    config: Settings
+    deaths: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+
+def dispatch(
+    runs: Iterable[tuple[str, Settings]],
+    executor: Executor,
+    state: RunState,
+    work: Path,
+    listener: LaboratoryListener,
+    *,
+    keep: Path | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> None:
+    """Carry out runs, given by hash, and store their rows; returns when every run has a row.
+
+    Each has a folder in `work` while in flight. Once its row is stored, the folder is moved to `keep` or removed;
+    that of a failed run stays. `options` are as in `carry_out_run`.
+    """
+    waiting = deque(Attempt(name, config) for name, config in runs)
+    running: dict[Future[RunRow], Attempt] = {}
+    ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
+    while waiting or running:
+        while waiting and len(running) < executor.window:
+            attempt = waiting.popleft()
+            config, values = attempt.config, attempt.config.to_dict()
+            group = repr([value for name, value in values.items() if name not in REPLICATE])
+            # The process may have another working directory.
+            directory = str((work / attempt.hash).absolute())
+            future = executor.submit(carry_out_run, config.COMMAND, values, directory, options, group=group)
+            running[future] = attempt
+            future.add_done_callback(ended.put)
+        rows = []
+        for future in _all_of(ended):
+            attempt = running.pop(future)
+            row = _row_of(future, attempt)
+            if row is None:
+                listener.on_resubmit(attempt.hash, str(future.exception()))
+                waiting.appendleft(attempt)
+            else:
+                rows.append(row)
+        state.add(rows)
+        for row in rows:
+            if row.outcome != "failed":
+                _put_away(work / row.hash, keep)
+        if rows:
+            listener.on_runs(rows)
+
+
+def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
+    """All futures that are done; waits for the first."""
+    futures = [ended.get()]
+    while True:
+        try:
+            futures.append(ended.get_nowait())
+        except Empty:
+            return futures
+
+
+def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
+    """The row of a run; None if its process died and the run may be submitted again."""
+    try:
+        row = future.result()
+    except WorkerDiedError as error:
+        attempt.deaths += 1
+        if attempt.deaths <= RESUBMISSIONS:
+            return None
+        text = f"{type(error).__name__}: {error} This happened {attempt.deaths} times."
+        return failed_row(attempt.config, text, time.monotonic() - attempt.started)
+    if row.hash == attempt.hash:
+        return row
+    files = ", ".join(attempt.config.contents) or "its settings"
+    text = f"SweepError: the content of {files} changed while the sweep ran; start the sweep again."
+    return failed_row(attempt.config, text, row.seconds)
+
+
+def _put_away(folder: Path, keep: Path | None) -> None:
+    """Remove the folder of a finished run, or move it atomically to those that are kept."""
+    if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
+        keep.mkdir(parents=True, exist_ok=True)
+        folder.replace(keep / folder.name)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,196 @@
+"""Runs on the cards of this machine, several of them side by side in one process for each card."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from multiprocessing.connection import Connection, wait
+from typing import Any, Self
+
+from normless_lab.process import threads_of_each
+from normless_lab.sweeps.executors.card_worker import ROOM, Ended, Order, serve
+from normless_lab.sweeps.executors.executor import Result, WorkerDiedError
+from normless_lab.sweeps.executors.local import CONTEXT, death
+from normless_lab.train import Settings
+
+# Of a process, which builds and converts networks on the CPU and trains none there.
+MOST_THREADS = 4
+# Seconds in which the runs of a process that is told to end (SIGTERM) finish their steps and save themselves.
+SECONDS_TO_SAVE = 30.0
+
+
+class CardExecutor:
+    """A process for each card, in which runs take turns, each on a CUDA stream of its own; a context manager.
+
+    The runs of a card share its copy of a data set. Each computes what it computes alone: streams, generators and
+    graphs are its own. One that diverges or fails leaves the others alone; one for which the memory does not suffice
+    waits until another has ended. Functions other than runs are called in between, one at a time.
+
+    Args:
+        together: the runs of a card at once; as many as memory and gain allow if None.
+        cards: as in `CUDA_VISIBLE_DEVICES`, a process each; those that this process may use if None.
+
+    Raises:
+        ValueError: `together` is below 1.
+    """
+
+    # All may be submitted at once: they wait here.
+    window = 1_000_000
+
+    def __init__(self, together: int | None = None, *, cards: tuple[str, ...] | None = None) -> None:
+        if together is not None and together < 1:
+            raise ValueError(f"Expected 1 or more runs together, got {together}.")
+        chosen = visible_cards() if cards is None else cards
+        threads = min(MOST_THREADS, threads_of_each(max(1, len(chosen))))
+        self._processes = [CardProcess(threads, together, card) for card in chosen or (None,)]
+        self._waiting: deque[tuple[Order, Future[Any]]] = deque()
+        self._numbers = 0
+        self._lock = threading.Lock()
+        # Whatever is written to one end wakes the thread at the other.
+        self._woken, self._wake = CONTEXT.Pipe(duplex=False)
+        self._is_left = False
+        self._thread = threading.Thread(target=self._serve, name="normless card executor", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the processes, whose runs are saved; what was submitted is cancelled."""
+        self._is_left = True
+        self._wake.send(None)
+        self._thread.join()
+
+    def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
+        """Call `function(*args)` on a card that has room; see `Executor`."""
+        future: Future[Result] = Future()
+        with self._lock:
+            self._numbers += 1
+            self._waiting.append((Order(self._numbers, function, args), future))
+        self._wake.send(None)
+        return future
+
+    def _serve(self) -> None:
+        """Give tasks to processes and results to futures until the executor is left."""
+        while not self._is_left:
+            while self._woken.poll():
+                self._woken.recv()
+            self._give()
+            channels = {process.connection: process for process in self._processes if process.connection}
+            for channel in wait([self._woken, *channels]):
+                if channel is not self._woken:
+                    channels[channel].receive()  # type: ignore[index]
+        for process in self._processes:
+            process.end()
+        with self._lock:
+            for _, future in self._waiting:
+                future.cancel()
+            self._waiting.clear()
+
+    def _give(self) -> None:
+        """Give the tasks that wait to the processes that have asked for one."""
+        for process in self._processes:
+            with self._lock:
+                task = self._waiting.popleft() if self._waiting and process.has_room else None
+            if task is not None:
+                process.take(*task)
+
+
+class CardProcess:
+    """The process of a card, started with its first task and again when it dies.
+
+    Attributes:
+        connection: to the process; None where it does not run.
+    """
+
+    def __init__(self, threads: int, together: int | None, card: str | None) -> None:
+        self._settings = threads, together, card
+        self._process: Any = None
+        self._asked = False
+        self._orders: dict[int, Future[Any]] = {}
+        self.connection: Connection | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the process asked for a task, or is not started."""
+        return self._process is None or self._asked
+
+    def take(self, order: Order, future: Future[Any]) -> None:
+        """Send a task to the process."""
+        if not future.set_running_or_notify_cancel():
+            return
+        if self.connection is None:
+            self._start()
+        self._orders[order.number], self._asked = future, False
+        try:
+            self.connection.send(order)  # type: ignore[union-attr]
+        except (BrokenPipeError, ConnectionResetError):
+            # That it died is seen when it is received from.
+            return
+        except Exception as error:
+            self._orders.pop(order.number).set_exception(error)
+
+    def receive(self) -> None:
+        """Take a message of the process, or its end."""
+        try:
+            message = self.connection.recv()  # type: ignore[union-attr]
+        except (EOFError, OSError):
+            self._process.join()
+            self._forget(self._process.exitcode)
+            return
+        if message == ROOM:
+            self._asked = True
+        elif isinstance(message, Ended):
+            future = self._orders.pop(message.number)
+            if message.error is None:
+                future.set_result(message.result)
+            else:
+                future.set_exception(message.error)
+
+    def end(self) -> None:
+        """End the process; its runs save themselves first."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        self.connection.close()  # type: ignore[union-attr]
+        self._process.join(SECONDS_TO_SAVE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+        for future in self._orders.values():
+            future.set_exception(WorkerDiedError("its process was ended."))
+        self._orders.clear()
+        self._process, self.connection = None, None
+
+    def _start(self) -> None:
+        self.connection, other = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=serve, args=(other, *self._settings), daemon=True)
+        self._process.start()
+        other.close()
+
+    def _forget(self, exit_code: int) -> None:
+        """The process died: its tasks may be submitted again."""
+        orders, self._orders = self._orders, {}
+        self._process, self.connection, self._asked = None, None, False
+        for future in orders.values():
+            future.set_exception(death(exit_code))
+
+
+def uses_card(config: Settings) -> bool:
+    """Whether a run trains on a card of this machine, in one process."""
+    import torch
+
+    wanted = getattr(config, "device", "cpu") != "cpu" and getattr(config, "devices", 1) == 1
+    return wanted and torch.cuda.is_available()
+
+
+def visible_cards() -> tuple[str, ...]:
+    """The cards that this process may use, as `CUDA_VISIBLE_DEVICES` names them; found without using them."""
+    import torch
+
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return tuple(named.split(",")[:count]) if named else tuple(map(str, range(count)))

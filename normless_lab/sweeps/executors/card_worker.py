@@ -1,0 +1,190 @@
+"""The process that carries out runs on one card, several of them turn by turn."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import current_process
+from multiprocessing.connection import Connection
+from typing import Any
+
+from normless_lab.sweeps.executors.admission import Admission
+from normless_lab.sweeps.executors.local import prepare_worker
+from normless_lab.sweeps.worker import begin_run, carry_out_run, lacked_memory
+
+# What the process sends: that it would take a task, and how a task ended.
+ROOM = "room"
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """A function to call in the process, with a number that names its outcome."""
+
+    number: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The result of an order, or the exception that it raised."""
+
+    number: int
+    result: Any = None
+    error: BaseException | None = None
+
+
+@dataclass
+class Turns:
+    """The runs that a process carries out in turns; other functions are called at once.
+
+    Attributes:
+        admission: how many of them at once.
+        report: called with the outcome of an order.
+        orders: runs that were begun, and have to begin again when there is room.
+    """
+
+    admission: Admission
+    report: Callable[[Ended], None]
+    orders: deque[Order] = field(default_factory=deque)
+    _active: dict[Order, Any] = field(default_factory=dict)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a further run may begin."""
+        return len(self._active) < self.admission.limit
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no run is under way."""
+        return not self._active
+
+    def take(self, order: Order) -> None:
+        """Begin a run, or call another function."""
+        try:
+            if order.function is not carry_out_run:
+                self.report(Ended(order.number, order.function(*order.args)))
+                return
+            self._active[order] = begin_run(*order.args)
+            self.admission.begin(order)
+        except Exception as error:
+            self.report(Ended(order.number, error=error))
+
+    def turn(self) -> None:
+        """Let each run that does not wait for the card make a step; if all wait, wait for the first."""
+        if self.orders and self.has_room:
+            self.take(self.orders.popleft())
+        ready = [order for order, run in self._active.items() if not run.is_waiting]
+        if not ready and self._active:
+            next(iter(self._active.values())).waits_for.synchronize()
+        for order in ready:
+            try:
+                self._active[order].turn()
+                self.admission.count(order)
+            except StopIteration as stop:
+                self._end(order)
+                self.report(Ended(order.number, stop.value))
+            except Exception as error:
+                self._fail(order, error)
+
+    def terminate(self) -> None:
+        """Let each run save itself and stop after its step."""
+        for run in self._active.values():
+            run.pauses.terminate()
+
+    def _end(self, order: Order) -> None:
+        del self._active[order]
+        self.admission.end(order)
+
+    def _fail(self, order: Order, error: Exception) -> None:
+        """Report an error; a run for which there was no memory beside others begins again when one of them ended."""
+        is_memory = type(error).__name__ == "OutOfMemoryError"
+        if is_memory:
+            self.admission.lack_memory()
+        self._end(order)
+        # The frames of the error refer to the tensors of the run.
+        error.__traceback__ = None
+        gc.collect()
+        if is_memory:
+            import torch
+
+            torch.cuda.empty_cache()
+        if is_memory and self._active:
+            self.orders.append(order)
+        elif is_memory:
+            kind, values, *_ = order.args
+            self.report(Ended(order.number, lacked_memory(kind, values, error)))
+        else:
+            self.report(Ended(order.number, error=error))
+
+
+def serve(connection: Connection, threads: int, limit: int | None, card: str | None) -> None:
+    """Carry out the orders that come through a connection until it is closed.
+
+    Args:
+        connection: to the executor; it is asked for an order whenever there is room.
+        threads: of the process.
+        limit: the number of runs at once, None to find it.
+        card: what `CUDA_VISIBLE_DEVICES` is set to, None to leave it.
+    """
+    if card is not None:
+        os.environ["CUDA_VISIBLE_DEVICES"] = card
+    prepare_worker(threads)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    import torch
+
+    from normless_lab.train.pauses import on_sigterm
+    from normless_lab.train.training_run import own_settings
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    # The parent ends with its daemons instead of waiting for them; loaders of images need processes of their own.
+    current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    turns = Turns(Admission(limit, memory_of_card), partial(_report, connection))
+    with (
+        own_settings(device),
+        on_sigterm(turns.terminate),
+        # The other side closes the connection when it ends the process.
+        suppress(EOFError, BrokenPipeError, ConnectionResetError),
+    ):
+        _serve(connection, turns)
+
+
+def _report(connection: Connection, ended: Ended) -> None:
+    """Send an outcome, if the connection is still open; an error that cannot be sent goes as its text."""
+    try:
+        connection.send(ended)
+    except (BrokenPipeError, ConnectionResetError):
+        return
+    except Exception as error:
+        cause = ended.error or error
+        connection.send(Ended(ended.number, error=RuntimeError(f"{type(cause).__name__}: {cause}")))
+
+
+def _serve(connection: Connection, turns: Turns) -> None:
+    # The process is started for its first order.
+    asked = True
+    while True:
+        if turns.has_room and not turns.orders and not asked:
+            connection.send(ROOM)
+            asked = True
+        if (turns.is_idle and not turns.orders) or connection.poll():
+            turns.take(connection.recv())
+            asked = False
+        turns.turn()
+
+
+def memory_of_card() -> tuple[float, float]:
+    """Bytes of the card that this process has taken, and those that are free; (0, 1) where there is no card."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return 0.0, 1.0
+    free, _ = torch.cuda.mem_get_info()
+    reserved = torch.cuda.memory_reserved()
+    return float(reserved), float(free)

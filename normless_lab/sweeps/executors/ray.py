@@ -1,0 +1,165 @@
+"""Runs as tasks of a Ray cluster, of several machines or of this one."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from functools import cache
+from types import ModuleType
+from typing import Any, Self
+
+from normless.errors import NormlessError
+from normless_lab.process import available_cores
+from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
+
+# Tasks that wait in the cluster: enough to keep short ones running, few enough not to burden it.
+SMALLEST_WINDOW = 1000
+WINDOW_PER_SLOT = 2
+# The least that Ray accepts; rows do not need the object store.
+OBJECT_STORE_BYTES = 80 * 2**20
+# Ray reads these when it is imported, and hands them to the processes it starts. The second keeps the cluster of this
+# machine on loopback, as Ray does by itself on macOS; the third is what it would choose, and say in a warning.
+LOCAL_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    "RAY_AUTH_MODE": "token",
+}
+
+
+class ClusterError(NormlessError):
+    """Ray itself failed, not a run; the message says what it reports."""
+
+
+class RayExecutor:
+    """Tasks on a Ray cluster, each with one core, one thread and its share of a GPU; a context manager.
+
+    Ray reuses worker processes, so that the runs of a process share data and compiled code. A task whose process or
+    machine died is not repeated. All machines of a cluster need normless and the same folders of runs and data.
+
+    Args:
+        address: of the cluster, as HOST:PORT, or auto for the one this machine belongs to; if None, that which this
+            process is connected to already, or else a new one on this machine's loopback, which ends with the block.
+        workers: the most tasks at once; what there is room for if None.
+        gpus_per_run: of each task; 0.25 lets four share one.
+
+    Attributes:
+        window: the number of tasks that may wait in the cluster.
+
+    Raises:
+        ValueError: the number of workers is below 1, or the GPUs are negative.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None, gpus_per_run: float = 0.0) -> None:
+        if workers is not None and workers < 1:
+            raise ValueError(f"Expected 1 or more workers, got {workers}.")
+        if gpus_per_run < 0:
+            raise ValueError(f"Expected 0 or more GPUs per run, got {gpus_per_run}.")
+        self._address = address
+        self._workers = workers
+        self._gpus = gpus_per_run
+        self._ray: ModuleType | None = None
+        self._owns = False
+        self._task: Any = None
+        self.window = SMALLEST_WINDOW
+        self._open: set[Future[Any]] = set()
+
+    def __enter__(self) -> Self:
+        """Connect to the cluster, or start it."""
+        ray = _ray(local=self._address is None)
+        self._owns = not ray.is_initialized()
+        if self._owns:
+            self._connect(ray)
+        self._ray = ray
+        self._task = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=0)(_carry_out)
+        slots = int(ray.cluster_resources().get("CPU", 1))
+        self.window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
+        if self._workers is not None and not (self._owns and self._address is None):
+            # In a cluster that others use too, the limit is on the tasks submitted.
+            self.window = self._workers
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the cluster and cancel the tasks of this process."""
+        open_, self._open = self._open, set()
+        if self._ray is not None and self._owns:
+            self._ray.shutdown()
+        elif self._ray is not None:
+            for future in open_:
+                self._ray.cancel(future.ref, force=True)  # type: ignore[attr-defined]
+        for future in open_:
+            future.cancel()
+
+    def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
+        """Carry out `function(*args)` where there is room; see `Executor`. Groups are not kept together."""
+        future: Future[Result] = Future()
+        self._open.add(future)
+        reference = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
+        future.ref = reference  # type: ignore[attr-defined]
+        reference.future().add_done_callback(lambda outcome: self._finish(outcome, future))
+        return future
+
+    def _connect(self, ray: ModuleType) -> None:
+        started = {
+            "num_cpus": self._workers or available_cores(),
+            "include_dashboard": False,
+            "object_store_memory": OBJECT_STORE_BYTES,
+            "_node_ip_address": "127.0.0.1",
+        }
+        options: dict[str, Any] = {} if self._address is not None else started
+        ray.init(address=self._address or "local", log_to_driver=False, configure_logging=False, **options)
+
+    def _finish(self, outcome: Future[Any], future: Future[Any]) -> None:
+        """Set the future of a task that ended; called in a thread of Ray."""
+        self._open.discard(future)
+        settle(future, outcome, _in_words)
+
+
+@cache
+def _ray(*, local: bool) -> ModuleType:
+    """Ray without its messages; `local` if it is to start a cluster on this machine."""
+    for name, value in LOCAL_ENVIRONMENT.items():
+        if local or name == "RAY_USAGE_STATS_ENABLED":
+            os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            "ray is not installed; install it with: pip install 'normless[cluster]'", name="ray"
+        ) from error
+    from ray._private import worker
+
+    # Ray reports dead workers on standard output, which belongs to the command; the executor reports them itself.
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
+    return ray
+
+
+def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
+    """In a worker process: carry out a function on its arguments, by one thread."""
+    sys.path += [path for path in paths if path not in sys.path]
+    import torch
+
+    torch.set_num_threads(1)
+    function, args = pickle.loads(task)
+    return function(*args)
+
+
+def _in_words(error: BaseException) -> BaseException:
+    """An error of Ray in words; an exception of the task itself is unchanged."""
+    from ray import exceptions
+
+    if isinstance(error, exceptions.RayTaskError):
+        return error.cause if isinstance(error.cause, Exception) else error
+    lost = (
+        exceptions.WorkerCrashedError,
+        exceptions.NodeDiedError,
+        exceptions.OutOfMemoryError,
+        exceptions.ObjectLostError,
+    )
+    text = " ".join(str(error).split()).rstrip(".")
+    if isinstance(error, lost):
+        return WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
+    return ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")

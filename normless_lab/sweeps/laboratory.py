@@ -1,0 +1,306 @@
+"""The laboratory: carries out each run once, and stores its row and optionally its weights."""
+
+from __future__ import annotations
+
+import shutil
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from normless.errors import NormlessError
+from normless_lab.sweeps.dispatch import dispatch
+from normless_lab.sweeps.executors.card import CardExecutor, uses_card
+from normless_lab.sweeps.executors.executor import Executor, ExecutorFactory, WorkerDiedError
+from normless_lab.sweeps.executors.local import LocalExecutor
+from normless_lab.sweeps.progress import LaboratoryListener
+from normless_lab.sweeps.result_tables import SweepResult, needed_runs
+from normless_lab.sweeps.runs import RunRow
+from normless_lab.sweeps.store import RunState, sqlite_url
+from normless_lab.sweeps.sweep import Sweep, SweepError
+from normless_lab.sweeps.worker import check_run
+from normless_lab.train import RunConfig, Settings
+from normless_lab.train.pauses import TerminatedError, on_sigterm
+
+Result = TypeVar("Result")
+
+# While a shard waits for the others.
+SECONDS_BETWEEN_LOOKS = 2.0
+
+
+class WeightsError(NormlessError):
+    """A run has no weights; the message names the run and the reason."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The runs whose hash, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
+
+    An index that is not in 1..count is a ValueError.
+    """
+
+    index: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.index <= self.count:
+            raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {self.index}/{self.count}.")
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The shard of a text such as 2/8; a ValueError if it is none."""
+        index, _, count = text.partition("/")
+        if not (index.isdecimal() and count.isdecimal()):
+            raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {text!r}.")
+        return cls(int(index), int(count))
+
+    def takes(self, config_hash: str) -> bool:
+        """Whether the run with this hash (hexadecimal) belongs to the shard."""
+        return int(config_hash, 16) % self.count == self.index - 1
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+
+class Laboratory:
+    """Carries out runs in worker processes and stores a row for each; a context manager.
+
+    Only runs without a row are carried out. A run in flight has a folder with its checkpoints, from which it resumes
+    after an interruption. The worker processes start on first use and are reused until the context is left. On a
+    machine with cards the runs that use one are carried out side by side there, see `CardExecutor`.
+
+    Args:
+        folder: of the runs in flight, the kept weights and the SQLite table; created when a run is carried out.
+        url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
+        workers: number of local processes, which share the cores and, without `together`, the cards; one per core if
+            None.
+        together: number of runs at once in the process of a card; as many as memory and gain allow if None.
+        executor: creates the executor of all runs; local processes if None.
+        shard: part of the runs that is carried out here; the others are only read.
+        wait: `run` returns when the runs of the other shards are finished too.
+        listener: notified of finished runs.
+
+    Attributes:
+        asked: hashes of all runs requested so far, whether they were finished before or not.
+
+    Raises:
+        StateError: the table cannot be opened or, by any method, read or written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        url: str | None = None,
+        workers: int | None = None,
+        together: int | None = None,
+        executor: ExecutorFactory | None = None,
+        shard: Shard | None = None,
+        wait: bool = False,
+        listener: LaboratoryListener | None = None,
+    ) -> None:
+        self.folder = folder
+        self.work = folder / "work"
+        self.kept = folder / "weights"
+        self.shard = shard
+        self.wait = wait
+        self._checked: set[str] = set()
+        self.listener = listener or LaboratoryListener()
+        self.asked: set[str] = set()
+        self._factory: ExecutorFactory = executor or partial(LocalExecutor, workers)
+        self._on_cards: ExecutorFactory = self._factory
+        if executor is None and (workers is None or together is not None):
+            self._on_cards = partial(CardExecutor, together)
+        self._open = ExitStack()
+        self._executors: dict[ExecutorFactory, Executor] = {}
+        place = sqlite_url(folder / "runs.sqlite") if url is None else url
+        self.state = self._open.enter_context(RunState(place, on_wait=self.listener.on_wait))
+        # Ends the processes of a laboratory that was not closed.
+        self._finalizer = weakref.finalize(self, self._open.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes and close the table."""
+        self._finalizer.detach()
+        self._executors.clear()
+        self._open.close()
+
+    def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
+        """Carry out a sweep, extending its learning rates while an optimum lies at an end of them.
+
+        Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard carries out
+        its part; with `wait` it then waits for the others, and takes part in the extensions that their runs require.
+        Without it shards have to be started again until `missing` is 0.
+        The metrics are columns of the table of runs; each has an optimum of its own.
+
+        Raises:
+            SweepError: the data, network or scheme of some combinations cannot be had; no run was begun.
+        """
+        options = {} if sweep.time_limit is None else {"time_limit": sweep.time_limit}
+        while True:
+            needed = needed_runs(sweep, metrics, self.state.read)
+            self.asked.update(name for name, _ in needed.points)
+            missing = {name: point.config for name, point in needed.missing.items() if self._takes(name)}
+            if missing:
+                self._tell_of_former_rows(missing)
+                self._check(missing)
+                self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights, options=options)
+            elif self.wait and needed.missing:
+                time.sleep(SECONDS_BETWEEN_LOOKS)
+            else:
+                return needed.result()
+
+    def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
+        """The tables of the finished runs of a sweep; nothing is run."""
+        return needed_runs(sweep, metrics, self.state.read).result()
+
+    def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
+        """Carry out the runs that have no row, and return all rows; with a shard, only those that exist.
+
+        They are in the order of the configurations, with outcome `failed` for a run that raised.
+        """
+        names = [config.hash for config in configs]
+        self.asked.update(names)
+        mine = {name: config for name, config in zip(names, configs, strict=True) if self._takes(name)}
+        finished = self.state.finished(mine)
+        self._carry_out({name: mine[name] for name in mine if name not in finished}, finished=len(finished))
+        rows = self.state.read(names)
+        return [rows[name] for name in names if name in rows]
+
+    def weights(self, configs: Sequence[Settings]) -> list[Path]:
+        """The folders of finished runs, with their checkpoints; runs whose folder was not kept are carried out.
+
+        `normless_lab.train.trained_network` reads a folder. A run that failed or belongs to another shard is a
+        WeightsError.
+        """
+        runs = {config.hash: config for config in configs}
+        self.asked.update(runs)
+        missing = {name: runs[name] for name in runs if not (self.kept / name).exists() and self._takes(name)}
+        self._carry_out(missing, finished=len(runs) - len(missing), keep=True)
+        for name in runs:
+            if not (self.kept / name).exists():
+                row = self.state.read([name]).get(name)
+                end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
+                raise WeightsError(f"The run {name[:8]} has no weights in {self.kept / name}: it {end}.")
+        return [self.kept / name for name in runs]
+
+    def weights_folder(self, config: Settings) -> Path:
+        """The folder of a run's kept weights."""
+        return self.kept / config.hash
+
+    def forget_weights(self, configs: Sequence[Settings]) -> None:
+        """Remove the kept folders of runs; their rows stay."""
+        for config in configs:
+            shutil.rmtree(self.weights_folder(config), ignore_errors=True)
+
+    def start_from(self, config: Settings, folder: Path) -> None:
+        """Let a run start from a folder with its first epochs, which is moved; no effect on a run that has begun."""
+        target = self.work / config.hash
+        if folder.is_dir() and not target.exists() and not self.state.finished([config.hash]):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            folder.replace(target)
+
+    def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
+        """Call a function, importable by name, in a worker process; its result is not stored."""
+        return self._entered(self._factory).submit(function, *args)
+
+    def _takes(self, name: str) -> bool:
+        return self.shard is None or self.shard.takes(name)
+
+    def _factory_of(self, config: Settings) -> ExecutorFactory:
+        """What creates the executor of a run."""
+        return self._on_cards if self._on_cards is not self._factory and uses_card(config) else self._factory
+
+    def _entered(self, factory: ExecutorFactory) -> Executor:
+        if factory not in self._executors:
+            self._executors[factory] = self._open.enter_context(factory())
+        return self._executors[factory]
+
+    def _tell_of_former_rows(self, runs: Mapping[str, Settings]) -> None:
+        """Warn of rows that are not used since it is not known of which content of the user's files they are."""
+        named = [config for config in runs.values() if config.contents]
+        former = self.state.finished({config.hash_without_contents for config in named})
+        if former:
+            files = ", ".join(sorted({name for config in named for name in config.contents}))
+            warnings.warn(
+                f"{len(former)} rows of these settings are of a version that kept no digest of {files}; they are not "
+                "used, and their runs are carried out again.",
+                stacklevel=3,
+            )
+
+    def _check(self, runs: Mapping[str, Settings]) -> None:
+        """Check one run of each data, network and scheme that was not checked before, in the worker processes."""
+        distinct: dict[str, RunConfig] = {}
+        for config in runs.values():
+            if isinstance(config, RunConfig):
+                key = repr((config.COMMAND, config.model, config.scheme, config.data, dict(config.contents)))
+                distinct.setdefault(key, config)
+        folder, futures = str(self.work / "check"), {}
+        for key, config in distinct.items():
+            if key not in self._checked:
+                executor = self._entered(self._factory_of(config))
+                futures[key] = executor.submit(check_run, config.COMMAND, config.to_dict(), folder, group=key)
+        errors: dict[str, list[str]] = {}
+        for key, future in futures.items():
+            # A process that dies, as for lack of memory, tells nothing of the settings.
+            with suppress(WorkerDiedError):
+                error = future.result()
+                if error is not None:
+                    one = distinct[key]
+                    errors.setdefault(error, []).append(f"{one.model} with {one.scheme} on {one.data}")
+        if errors:
+            raise SweepError(
+                "No run was begun, since some cannot start: "
+                + "; ".join(f"{_first_of(names)}: {error}" for error, names in errors.items())
+            )
+        self._checked |= distinct.keys()
+
+    def _carry_out(
+        self,
+        runs: Mapping[str, Settings],
+        *,
+        finished: int,
+        keep: bool = False,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Carry out runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
+        if not runs:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state.create()
+        self.listener.on_begin(len(runs), finished)
+        parts: dict[ExecutorFactory, list[tuple[str, Settings]]] = {}
+        for name, config in runs.items():
+            parts.setdefault(self._factory_of(config), []).append((name, config))
+        for factory, part in parts.items():
+            executor = self._entered(factory)
+            try:
+                folder = self.kept if keep else None
+                with on_sigterm(_terminate):
+                    dispatch(part, executor, self.state, self.work, self.listener, keep=folder, options=options)
+            except BaseException as error:
+                # End what still runs now; it resumes from its checkpoints when requested again.
+                del self._executors[factory]
+                executor.__exit__(type(error), error, error.__traceback__)
+                raise
+        self.listener.on_end()
+
+
+def _first_of(names: Sequence[str]) -> str:
+    others = len(names) - 1
+    return names[0] + (f" and {others} other kind{'s' if others > 1 else ''} of run" if others else "")
+
+
+def _terminate() -> None:
+    raise TerminatedError("The sweep was told to end (SIGTERM); its runs are saved, and the same command goes on.")

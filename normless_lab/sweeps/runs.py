@@ -1,0 +1,159 @@
+"""The kinds of runs that a sweep can consist of, and a finished run as a row of the laboratory's table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from normless.errors import NormlessError
+from normless_lab.train import Report, Settings
+
+if TYPE_CHECKING:
+    # Reading results must not import torch.
+    from normless_lab.train.turns import Run
+
+RunOutcome = Literal["trained", "chance", "diverged", "failed"]
+OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
+
+# Columns of the table of runs that are of the same name in a result, but `bleu`, which is test_bleu_beam.
+RESULT_COLUMNS = (
+    *("test_accuracy", "test_accuracy_top5", "chance_accuracy", "test_loss", "validation_loss"),
+    *("bleu", "validation_bleu", "seconds_per_epoch", "steps", "parameters", "diverged_step", "doublings"),
+)
+# Columns of the last finished epoch.
+EPOCH_COLUMNS = ("training_loss", "training_loss_with_l2")
+# Columns that an optimum can be requested for.
+METRICS = (*RESULT_COLUMNS, *EPOCH_COLUMNS)
+RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")
+
+
+class UnknownKindError(NormlessError, ValueError):
+    """No kind of run has this name; the message lists those that exist."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run. Each attribute is the text `MODULE:NAME` of an object that is imported on first use.
+
+    Attributes:
+        settings: class of its configuration, a subclass of `Settings`.
+        carry_out: function (configuration, directory) → result that starts or resumes the run in the directory.
+        result: class of the result, a subclass of `Report`.
+        begin: function with the same arguments → `normless_lab.train.turns.Run`, so that several runs take
+            turns on one card; None for a kind whose runs do not.
+    """
+
+    settings: str
+    carry_out: str
+    result: str
+    begin: str | None = None
+
+    def settings_class(self) -> type[Settings]:
+        """The class of its configurations."""
+        return cast(type[Settings], resolve_name(self.settings))
+
+    def function(self) -> Callable[..., Report]:
+        """The function that carries a run out."""
+        return cast(Callable[..., Report], resolve_name(self.carry_out))
+
+    def beginning(self) -> Callable[..., Run[Any]] | None:
+        """The function that begins a run to be carried out in turns, if the kind has one."""
+        return None if self.begin is None else cast("Callable[..., Run[Any]]", resolve_name(self.begin))
+
+    def result_class(self) -> type[Report]:
+        """The class of its results."""
+        return cast(type[Report], resolve_name(self.result))
+
+
+_TRAIN, _BEGIN = "normless_lab.train:train", "normless_lab.train.training_run:begin"
+KINDS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "train": Kind("normless_lab.train:TrainConfig", _TRAIN, "normless_lab.train:RunResult", _BEGIN),
+        "train-translation": Kind(
+            "normless_lab.train:TranslationConfig", _TRAIN, "normless_lab.train:TranslationResult", _BEGIN
+        ),
+        "train-text": Kind("normless_lab.train:TextConfig", _TRAIN, "normless_lab.train:TextResult", _BEGIN),
+    }
+)
+
+
+def kind_of(name: str) -> Kind:
+    """The kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`; else an UnknownKindError."""
+    if name in KINDS:
+        return KINDS[name]
+    try:
+        kind = resolve_name(name)
+    except (ImportError, AttributeError, ValueError):
+        kind = None
+    if not isinstance(kind, Kind):
+        raise UnknownKindError(
+            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is MODULE:NAME of "
+            "a normless_lab.sweeps.Kind."
+        )
+    return kind
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One finished run.
+
+    Attributes:
+        hash: of the configuration; identifies the run.
+        kind: name of the kind of run, see `kind_of`.
+        config: the configuration as plain data.
+        outcome: of the training; `failed` if the run raised or its process died repeatedly.
+        error: type and message of the exception of a failed run, else None.
+        result: the report as plain data, see `Report.to_dict`; None for a failed run.
+        seconds: wall time; for a run that was interrupted, of its last part.
+        finished_at: date and time in UTC, ISO 8601.
+        machine: on which it ran.
+        versions: by package, of the packages that results depend on.
+    """
+
+    hash: str
+    kind: str
+    config: Mapping[str, Any]
+    outcome: RunOutcome
+    error: str | None
+    result: Mapping[str, Any] | None
+    seconds: float
+    finished_at: str
+    machine: str
+    versions: Mapping[str, str]
+
+    def settings(self) -> Settings:
+        """The configuration."""
+        return kind_of(self.kind).settings_class().from_dict(self.config)
+
+    def report(self) -> Report | None:
+        """The result; None for a failed run."""
+        return None if self.result is None else kind_of(self.kind).result_class().from_dict(self.result)
+
+    def columns(self) -> dict[str, Any]:
+        """The row of the table of runs, without labels; numbers that the run does not have are NaN."""
+        result = {**(self.result or {})}
+        result["bleu"] = result.get("test_bleu_beam")
+        last = result["epochs"][-1] if result.get("epochs") else {}
+        numbers = {name: number(result.get(name)) for name in RESULT_COLUMNS}
+        numbers |= {name: number(last.get(name)) for name in EPOCH_COLUMNS}
+        about = {"epochs": self.config.get("epochs"), "hash": self.hash, "error": self.error}
+        return {"outcome": self.outcome} | numbers | about
+
+    def epochs(self) -> list[dict[str, Any]]:
+        """The rows of the table of epochs, without labels."""
+        return [
+            {
+                "epoch_rate" if name == "rate" else name: value if name == "epoch" else number(value)
+                for name, value in epoch.items()
+            }
+            for epoch in (self.result or {}).get("epochs", ())
+        ]
+
+
+def number(value: Any) -> float:
+    """A number in the JSON of a report, where `inf` and `nan` are texts and a missing number is null."""
+    return math.nan if value is None else float(value)

@@ -1,0 +1,177 @@
+"""The status of a sweep, from the table of finished runs and the folders of others, and what no sweep references."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normless_lab.sweeps.laboratory import Laboratory
+from normless_lab.sweeps.result_tables import NeededRuns, needed_runs
+from normless_lab.sweeps.runs import OUTCOMES, RunOutcome, RunRow
+from normless_lab.sweeps.sweep import Sweep
+from normless_lab.sweeps.worker import finished_epochs, is_locked
+from normless_lab.train import Settings
+
+
+@dataclass(frozen=True)
+class CombinationStatus:
+    """Of a combination of labels: the number of runs, those finished by outcome, and those in flight."""
+
+    labels: Mapping[str, str]
+    wanted: int
+    outcomes: Mapping[RunOutcome, int]
+    running: int
+
+    @property
+    def finished(self) -> int:
+        """Runs with a row, failed ones included."""
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True)
+class RunningStatus:
+    """A run in flight, and how many of its epochs are finished."""
+
+    labels: Mapping[str, str]
+    rate: float
+    seed: int
+    epochs: int
+    of: int
+    hash: str
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """The status of a sweep.
+
+    Attributes:
+        name: of the sweep.
+        combinations: in the order of the sweep.
+        running: runs that a process works on; those of other machines only if the folder is shared.
+        interrupted: number of runs that have begun and that no process works on.
+        errors: of failed runs, the most frequent first, with their numbers.
+    """
+
+    name: str
+    combinations: tuple[CombinationStatus, ...]
+    running: tuple[RunningStatus, ...]
+    interrupted: int
+    errors: tuple[tuple[str, int], ...]
+
+    @property
+    def wanted(self) -> int:
+        """Runs needed so far; extensions of the learning rates may add some."""
+        return sum(one.wanted for one in self.combinations)
+
+    @property
+    def finished(self) -> int:
+        """Runs with a row."""
+        return sum(one.finished for one in self.combinations)
+
+    @property
+    def outcomes(self) -> dict[RunOutcome, int]:
+        """Finished runs by outcome."""
+        return {outcome: sum(one.outcomes[outcome] for one in self.combinations) for outcome in OUTCOMES}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The output of ``normless sweep status --json``."""
+        return {
+            "name": self.name,
+            "wanted": self.wanted,
+            "finished": self.finished,
+            "outcomes": self.outcomes,
+            "combinations": [vars(one) | {"finished": one.finished} for one in self.combinations],
+            "running": [vars(one) for one in self.running],
+            "interrupted": self.interrupted,
+            "errors": [{"error": error, "runs": runs} for error, runs in self.errors],
+        }
+
+
+def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> SweepStatus:
+    """The status of a sweep now; the optima of the metrics extend its learning rates."""
+    needed = needed_runs(sweep, metrics, lab.state.read)
+    begun = [(point, folder) for name, point in needed.missing.items() if (folder := lab.work / name).is_dir()]
+    running = tuple(
+        RunningStatus(point.labels, point.rate, point.seed, finished_epochs(folder), point.config.epochs, folder.name)
+        for point, folder in begun
+        if is_locked(folder)
+    )
+    errors = Counter(row.error for row in needed.rows.values() if row.error is not None)
+    combinations = _combinations(needed, {run.hash for run in running})
+    interrupted = len(begun) - len(running)
+    return SweepStatus(sweep.name, combinations, running, interrupted, tuple(errors.most_common()))
+
+
+def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationStatus, ...]:
+    """The status of each combination; `running` are hashes."""
+    hashes: dict[tuple[str, ...], list[str]] = {labels: [] for labels in needed.sweep.combinations}
+    for name, point in needed.points:
+        hashes[tuple(point.labels.values())].append(name)
+    combinations = []
+    for labels, names in hashes.items():
+        outcomes = Counter(needed.rows[name].outcome for name in names if name in needed.rows)
+        counts = {outcome: outcomes[outcome] for outcome in OUTCOMES}
+        in_flight = len(running.intersection(names))
+        combinations.append(CombinationStatus(needed.sweep.named(labels), len(names), counts, in_flight))
+    return tuple(combinations)
+
+
+@dataclass(frozen=True)
+class Prunable:
+    """What can be deleted: rows, by hash, and folders of unfinished runs and of weights."""
+
+    rows: tuple[str, ...]
+    folders: tuple[Path, ...]
+
+
+def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -> Prunable:
+    """The rows and folders that no sweep references.
+
+    A row belongs to a sweep if its settings do, whatever its learning rate: it may be of an extension. Weights belong
+    to the sweeps with `keep_weights`. A folder that a process works in is never prunable.
+
+    The optima of the metrics extend the sweeps' learning rates.
+    """
+    referenced: set[str] = set()
+    in_flight: set[str] = set()
+    weights: set[str] = set()
+    for sweep in sweeps:
+        needed = needed_runs(sweep, metrics, lab.state.read)
+        referenced |= {_without_rate(point.config) for _, point in needed.points}
+        in_flight |= set(needed.missing) | {name for name, row in needed.rows.items() if row.outcome == "failed"}
+        weights |= {name for name, _ in needed.points if sweep.keep_weights}
+    rows = lab.state.read(lab.state.hashes())
+    unreferenced = tuple(name for name, row in rows.items() if _key(row) not in referenced)
+    folders = [
+        path
+        for place, names in ((lab.work, in_flight), (lab.kept, weights))
+        for path in sorted(place.glob("*"))
+        if path.is_dir() and path.name not in names and not is_locked(path)
+    ]
+    return Prunable(unreferenced, tuple(folders))
+
+
+def prune(lab: Laboratory, unreferenced: Prunable) -> None:
+    """Delete what `prunable` lists."""
+    lab.state.remove(unreferenced.rows)
+    for folder in unreferenced.folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _key(row: RunRow) -> str | None:
+    """`_without_rate` of a row; None if its configuration is no longer valid."""
+    try:
+        return _without_rate(row.settings())
+    except ValueError:
+        return None
+
+
+def _without_rate(config: Settings) -> str:
+    """The settings that identify a run, except its learning rate."""
+    identity = {name: value for name, value in config.identity().items() if name != "rate"}
+    return json.dumps([config.COMMAND, identity], sort_keys=True)

@@ -1,0 +1,312 @@
+"""The table of finished runs, in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import orjson
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.schema import CreateTable
+
+from normless.digests import digest_of_values
+from normless.errors import NormlessError
+from normless_lab.sweeps.runs import RunRow
+
+Answer = TypeVar("Answer")
+
+RUNS = sa.Table(
+    "runs",
+    sa.MetaData(),
+    sa.Column("hash", sa.String(64), primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),
+    sa.Column("config", sa.JSON, nullable=False),
+    sa.Column("outcome", sa.String(16), nullable=False),
+    sa.Column("error", sa.Text),
+    sa.Column("result", sa.JSON(none_as_null=True)),
+    sa.Column("seconds", sa.Float, nullable=False),
+    sa.Column("finished_at", sa.String(40), nullable=False),
+    sa.Column("machine", sa.Text, nullable=False),
+    sa.Column("versions", sa.JSON, nullable=False),
+    sa.Column("digest", sa.String(64)),
+)
+_VALUES = [column.name for column in RUNS.columns if column.name != "digest"]
+
+# A file, and nothing that SQLite keeps in memory or reads as a URI of its own.
+_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///(?!:memory:|file:)[^?]+")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
+# Strict: a password with a character that belongs into none is not taken for a host.
+_SERVER = re.compile(
+    rf"(?P<scheme>{_SCHEME.pattern})((?P<user>[^:/?#@]*)(?P<password>:[^/?#@]*)?@)?"
+    r"(?P<place>[\w.-]*(:\d+)?(/[\w.-]*)?)(\?[^@]*)?"
+)
+# Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
+BATCH = 1000
+BUSY_SECONDS = 60.0
+# Between two attempts: the first, and the longest, to which they double.
+PAUSE_SECONDS, LONGEST_PAUSE = 0.25, 8.0
+# For so long a database that is being opened may refuse connections.
+RESTART_SECONDS = 60.0
+OPENING = "cannot be opened"
+
+
+class StateError(NormlessError):
+    """The table of runs cannot be opened or used; the message names the database and the reason."""
+
+
+class RunState:
+    """The table of finished runs; a context manager. It is created before the first row, not by reading.
+
+    Each row has the SHA-256 of its values. One that is not as it was written is read as a failed run, which
+    ``normless sweep retry`` carries out again; a row of a version without digests is taken as it is.
+
+    Args:
+        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        patience: seconds for which a request is repeated while the server does not answer.
+        opening: the same for the first request.
+        on_wait: told in a sentence, once per request, that the database is waited for.
+
+    Raises:
+        StateError: there is no such database, its driver is not installed, its rows would not last, or its file is
+            damaged.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        patience: float = 300.0,
+        opening: float = RESTART_SECONDS,
+        on_wait: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._shown = shown_url(url)
+        self._patience, self._on_wait = opening, on_wait
+        self._exists = False
+        self._engine, self._file = _engine(url, self._shown)
+        self._opened_file = _identity(self._file)
+        if self._has_table():
+            self._do(partial(_prepare_table, shown=self._shown), OPENING)
+        self._patience = patience
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+    def create(self) -> None:
+        """Create the table if it is missing."""
+        if not self._exists:
+            self._do(_create_table, OPENING)
+            self._exists = True
+
+    def add(self, rows: Sequence[RunRow]) -> None:
+        """Insert rows, all or none; a row whose hash is in the table already is ignored."""
+        if not rows:
+            return
+        self.create()
+        dialect: Any = postgresql if self._engine.dialect.name == "postgresql" else sqlite
+        statement = dialect.insert(RUNS).on_conflict_do_nothing(index_elements=[RUNS.c.hash])
+        # Not asdict, which would copy every number of every epoch.
+        values = [{name: getattr(row, name) for name in _VALUES} for row in rows]
+        values = [one | {"digest": digest_of_values(_json(json.dumps(one)))} for one in values]
+        self._do(lambda connection: connection.execute(statement, values))
+
+    def finished(self, hashes: Collection[str]) -> set[str]:
+        """Those of the hashes that have a row, of whatever outcome."""
+        return {row["hash"] for row in self._select(hashes, RUNS.c.hash)}
+
+    def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
+        """The rows of those of the hashes that have one, by hash."""
+        return {row["hash"]: _row(**row) for row in self._select(hashes, RUNS)}
+
+    def hashes(self) -> set[str]:
+        """Every run that has a row."""
+        if not self._has_table():
+            return set()
+        return set(self._do(lambda connection: connection.execute(sa.select(RUNS.c.hash)).scalars().all()))
+
+    def remove(self, hashes: Collection[str]) -> None:
+        """Delete the rows of these runs."""
+        for batch in _batches(hashes if self._has_table() else ()):
+            self._do(partial(sa.Connection.execute, statement=sa.delete(RUNS).where(RUNS.c.hash.in_(batch))))
+
+    def _select(self, hashes: Collection[str], what: Any) -> Iterator[dict[str, Any]]:
+        for batch in _batches(hashes if self._has_table() else ()):
+            statement = sa.select(what).where(RUNS.c.hash.in_(batch))
+            yield from map(dict, self._do(partial(_mappings, statement)))
+
+    def _has_table(self) -> bool:
+        """Whether there is a table, also of another process by now; a missing file is not created."""
+        if not self._exists and (self._file is None or self._file.exists()):
+            self._exists = self._do(lambda connection: sa.inspect(connection).has_table(RUNS.name), OPENING)
+        return self._exists
+
+    def _do(self, work: Callable[[sa.Connection], Answer], failure: str = "failed") -> Answer:
+        """Carry out a transaction, and repeat it while the database is away; it must be idempotent."""
+        deadline, pause = time.monotonic() + self._patience, PAUSE_SECONDS
+        while True:
+            try:
+                with self._engine.begin() as connection:
+                    answer = work(connection)
+                    self._check_file()
+                    return answer
+            except DBAPIError as error:
+                said = f"The runs' database {self._shown} {failure}: {' '.join(str(error.orig).split())}"
+                temporary = _is_restarting if failure == OPENING else _is_temporary
+                if not temporary(error) or time.monotonic() + pause > deadline:
+                    raise StateError(f"{said}.") from error
+            if pause == PAUSE_SECONDS:
+                self._on_wait(f"{said}; waiting up to {self._patience:g} s for it.")
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _check_file(self) -> None:
+        """SQLite goes on with a file that was deleted, and its rows are lost."""
+        now = _identity(self._file)
+        if self._opened_file not in (None, now):
+            raise StateError(
+                f"The runs' database {self._shown} was deleted or replaced while it was in use; "
+                "put it back, or start again, with a new one."
+            )
+        self._opened_file = now
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a SQLite file."""
+    return f"sqlite:///{path}"
+
+
+def shown_url(url: str) -> str:
+    """A database's URL as messages may show it: without its password, and without all that might be part of one."""
+    if _SQLITE.fullmatch(url):
+        return url
+    parts = _SERVER.fullmatch(url)
+    if parts is None:
+        return f"{scheme[0]}***" if (scheme := _SCHEME.match(url)) else "***" if url else "''"
+    password = ":***" if parts["password"] else ""
+    return f"{parts['scheme']}{parts['user'] or ''}{password}{'@' if parts['user'] else ''}{parts['place']}"
+
+
+def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
+    """Connections to a database, ready for several processes at once, and the file of SQLite."""
+    problem = None
+    try:
+        place = sa.make_url(re.sub("^postgres:", "postgresql:", url))
+        if place.drivername == "postgresql":
+            place = place.set(drivername="postgresql+psycopg")
+        kind = place.get_backend_name()
+        # Else a part of the password is taken for a host, which messages name.
+        if "@" in (place.host or "") or ("@" in url and re.search("://[^@]*[/?#]", url)):
+            problem = "in a password, @ / ? # are written as %40 %2F %3F %23"
+        elif kind == "postgresql":
+            return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=_json), None
+        elif kind != "sqlite":
+            problem = f"{kind} is neither SQLite nor PostgreSQL"
+        elif _SQLITE.fullmatch(url) is None:
+            problem = "a database in memory, and the runs in it, would be gone with this process"
+        else:
+            engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=_json)
+            sa.event.listen(engine, "connect", _prepare_sqlite)
+            return engine, Path(str(place.database))
+    except ModuleNotFoundError as error:
+        raise StateError(
+            f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[cluster]'."
+        ) from error
+    except (SQLAlchemyError, ValueError):
+        problem = "it is no URL of that form"
+    # Not chained: the errors of SQLAlchemy quote the URL.
+    raise StateError(
+        f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {shown}: {problem}."
+    )
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    """Which file a path leads to; None if to none."""
+    try:
+        found = None if file is None else file.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
+
+
+def _prepare_sqlite(connection: Any, _: Any) -> None:
+    """Let readers and a writer work at the same time, and a killed process leave the file intact."""
+    # A damaged text is read as one, and told by its row's digest.
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.close()
+
+
+def _create_table(connection: sa.Connection) -> None:
+    connection.execute(CreateTable(RUNS, if_not_exists=True))
+
+
+def _prepare_table(connection: sa.Connection, shown: str) -> None:
+    """Add the column of digests where it is missing; StateError if the pages of a SQLite file disagree."""
+    if connection.dialect.name == "sqlite":
+        problem = connection.execute(sa.text("PRAGMA integrity_check(1)")).scalar_one()
+        if problem != "ok":
+            raise StateError(
+                f"The runs' database {shown} is damaged ({' '.join(problem.split())}). Put a copy back, or move it "
+                "away: its runs are carried out again."
+            )
+    if all(column["name"] != "digest" for column in sa.inspect(connection).get_columns(RUNS.name)):
+        connection.execute(sa.text(f"ALTER TABLE {RUNS.name} ADD COLUMN digest VARCHAR(64)"))
+
+
+def _row(digest: str | None, **values: Any) -> RunRow:
+    """A row as it was written, or a failed run."""
+    row = RunRow(**values)
+    if digest in (None, digest_of_values(values)):
+        return row
+    error = "its row in the database was damaged after it was written; normless sweep retry carries the run out again"
+    config = values["config"] if isinstance(values["config"], dict) else {}
+    return replace(row, config=config, outcome="failed", error=error, result=None, versions={})
+
+
+def _json(text: str | bytes) -> Any:
+    """What a cell says; None for one that was damaged, which its row's digest tells."""
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _is_restarting(error: DBAPIError) -> bool:
+    """Whether a server is being restarted, or another process opens the same new database."""
+    # SQLite does not wait for a lock while it changes a file's journal mode, whatever the timeout.
+    words = ("refused", "starting up", "shutting down", "already exists", "duplicate column", "database is locked")
+    return any(text in str(error.orig) for text in words)
+
+
+def _is_temporary(error: DBAPIError) -> bool:
+    """Whether a later attempt may succeed: the connection was lost or refused, or a file is locked."""
+    text = str(error.orig)
+    if type(error.orig).__module__.startswith("sqlite3"):
+        return "locked" in text or "busy" in text
+    return error.connection_invalidated or type(error).__name__ == "OperationalError"
+
+
+def _mappings(statement: sa.Select[Any], connection: sa.Connection) -> Sequence[Any]:
+    return connection.execute(statement).mappings().all()
+
+
+def _batches(hashes: Collection[str]) -> Iterator[list[str]]:
+    listed = sorted(set(hashes))
+    for start in range(0, len(listed), BATCH):
+        yield listed[start : start + BATCH]

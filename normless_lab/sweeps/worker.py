@@ -1,0 +1,206 @@
+"""One run in a worker process: carried out in its own folder and returned as a row."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from multiprocessing import parent_process
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from normless_lab.process import available_cores
+from normless_lab.sweeps.executors.executor import WorkerDiedError
+from normless_lab.sweeps.runs import RunOutcome, RunRow, kind_of
+from normless_lab.train import Report, Settings, versions_of
+from normless_lab.train.pauses import Pauses, TerminatedError
+from normless_lab.train.turns import Run, Steps
+
+LOCK = "lock"
+# While another process works in the folder of a run.
+SECONDS_BETWEEN_LOOKS = 0.05
+EPOCHS = "epochs.parquet"
+
+
+def carry_out_run(
+    kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
+) -> RunRow:
+    """Carry out one run, or resume it from its folder, and return its row, of outcome `failed` if it raised.
+
+    The folder is locked, so that a second process waits and then reads the finished result. A worker process that is
+    told to end (SIGTERM) does so once the run is saved; the `options` are arguments of the kind's function.
+    """
+    config, folder = _prepared(kind, values, directory)
+    rows = _row_of(config, folder, _at_once(kind, config, folder, options or {}))
+    while True:
+        try:
+            next(rows)
+        except StopIteration as stop:
+            row: RunRow = stop.value
+            return row
+        time.sleep(SECONDS_BETWEEN_LOOKS)
+
+
+def begin_run(
+    kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
+) -> Run[RunRow]:
+    """As `carry_out_run`, turn by turn; a run of a kind without turns is carried out in one.
+
+    A card without memory for it raises `torch.cuda.OutOfMemoryError` in a turn.
+    """
+    config, folder = _prepared(kind, values, directory)
+    options, begin = options or {}, kind_of(kind).beginning()
+    if begin is None:
+        whole = _at_once(kind, config, folder, options)
+        return Run(None, Pauses(), _row_of(config, folder, whole, in_turns=True))
+    try:
+        run = begin(config, folder, **options)
+    except Exception as error:
+        return Run(None, Pauses(), _row_of(config, folder, _raising(error), in_turns=True))
+    return Run(run.state, run.pauses, _row_of(config, folder, run.steps, in_turns=True))
+
+
+def lacked_memory(kind: str, values: Mapping[str, Any], error: Exception) -> RunRow:
+    """The row of a run for which a card has too little memory even without others beside it."""
+    config = kind_of(kind).settings_class().from_dict(values)
+    return failed_row(config, f"{type(error).__name__}: {error}", 0.0)
+
+
+def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Settings, Path]:
+    """The configuration of a run and its folder, which is made."""
+    folder = Path(directory)
+    folder.mkdir(parents=True, exist_ok=True)
+    return kind_of(kind).settings_class().from_dict(values), folder
+
+
+def _at_once(kind: str, config: Settings, folder: Path, options: Mapping[str, Any]) -> Steps[Report]:
+    """The whole run as one step."""
+    return kind_of(kind).function()(config, folder, **options)
+    yield
+
+
+def _raising(error: Exception) -> Steps[Report]:
+    """A run that could not begin."""
+    raise error
+    yield
+
+
+def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: bool = False) -> Steps[RunRow]:
+    """The row of a run that is carried out by `steps`, in a folder that is locked for it."""
+    started = time.perf_counter()
+    # The system releases the lock when the process that holds it dies.
+    lock = FileLock(folder / LOCK)
+    while not _is_acquired(lock):
+        yield None
+    try:
+        report = yield from steps
+    except TerminatedError as error:
+        if parent_process() is not None and not in_turns:
+            os._exit(error.exit_code)
+        raise WorkerDiedError(f"its process ended: {error}") from error
+    except (Exception, SystemExit) as error:
+        if in_turns and type(error).__name__ == "OutOfMemoryError":
+            raise
+        return failed_row(config, f"{type(error).__name__}: {error}", time.perf_counter() - started)
+    except KeyboardInterrupt:
+        # Processes of an executor ignore Ctrl-C, so that there it comes from the run itself.
+        if parent_process() is None:
+            raise
+        return failed_row(config, "KeyboardInterrupt, raised by the run itself", time.perf_counter() - started)
+    finally:
+        lock.release()
+    return _row(config, report.outcome, None, report.to_dict(), time.perf_counter() - started)
+
+
+def _is_acquired(lock: FileLock) -> bool:
+    """Whether a lock could be acquired at once."""
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return False
+    return True
+
+
+def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | None:
+    """What keeps a run from starting, as far as its data, network and scheme tell; None if nothing does."""
+    from normless_lab.train.training_run import check_start
+
+    config = kind_of(kind).settings_class().from_dict(values)
+    try:
+        check_start(config, directory)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def failed_row(config: Settings, error: str, seconds: float) -> RunRow:
+    """The row of a run that raised or whose process died."""
+    return _row(config, "failed", error, None, seconds)
+
+
+def _row(
+    config: Settings, outcome: RunOutcome, error: str | None, result: Mapping[str, Any] | None, seconds: float
+) -> RunRow:
+    return RunRow(
+        hash=config.hash,
+        kind=config.COMMAND,
+        config=config.to_dict(),
+        outcome=outcome,
+        error=error,
+        result=result,
+        seconds=seconds,
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        versions=versions(),
+    )
+
+
+@cache
+def machine() -> str:
+    """Host name, processor architecture and number of cores."""
+    return f"{platform.node()}, {platform.machine()}, {available_cores()} cores"
+
+
+@cache
+def versions() -> Mapping[str, str]:
+    """The versions of normless, Python and the packages that results depend on."""
+    return versions_of("numpy")
+
+
+def is_locked(folder: Path, lock: str = LOCK) -> bool:
+    """Whether a process works in the folder of a run."""
+    if not (folder / lock).exists():
+        return False
+    try:
+        with FileLock(folder / lock, timeout=0):
+            return False
+    except (Timeout, OSError):
+        return True
+
+
+def newest_curves(folder: Path) -> Path:
+    """The file with the rows of finished epochs; of a run whose epochs are doubled, that of its last training."""
+
+    def age(path: Path) -> float:
+        try:
+            return path.stat().st_mtime
+        except OSError:
+            # The run ended meanwhile, and its folder was removed.
+            return 0.0
+
+    return max((folder / EPOCHS, *folder.glob(f"epochs-*/{EPOCHS}")), key=age)
+
+
+def finished_epochs(folder: Path) -> int:
+    """The number of epochs in the curves of a run's folder."""
+    import pyarrow.parquet
+
+    try:
+        return int(pyarrow.parquet.read_metadata(newest_curves(folder)).num_rows)
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,207 @@
+"""``normless train``, ``train-text`` and ``train-translation``: one run, from YAML and flags."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+import docstring_parser
+from jsonargparse import ArgumentParser, Namespace
+
+from normless.cli import add_json_flag, check_names, print_json, status_line
+from normless_lab.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+
+if TYPE_CHECKING:
+    from normless_lab.train.result import TrainingResult
+
+
+# Other names of flags.
+ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
+# The settings of a run under titles in its help; any other is one of the optimization.
+REST = "optimization"
+GROUPS = {
+    "network": ("model", "scheme", "dropout"),
+    "data": ("data", "data_root", "source", "target", "vocabulary", "longest", "mixup", "cutout", "crop", "flip"),
+    REST: (),
+    "machine": (
+        *("precision", "device", "devices", "strategy", "recompute", "compile", "graph", "sync_batch_norm"),
+        *("micro_batch_size", "micro_batch_tokens"),
+    ),
+    "scores": ("bleu_every", "beam_width", "length_penalty", "longer_by"),
+}
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """The command that carries out the runs with configurations of one type."""
+
+    config_type: type[RunConfig]
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Add a flag for every setting, the YAML file that may set them, and where the run goes."""
+        parser.add_argument(
+            "--config",
+            action="config",
+            help="YAML file with these settings, such as the config.yaml of a run; flags after it win",
+        )
+        # jsonargparse adds it to --config.
+        parser._option_string_actions["--print_config"].help = (
+            "print all settings as YAML, those of the other flags too, and exit; with =skip_default those alone that "
+            "differ from their defaults"
+        )
+        names = [field.name for field in fields(self.config_type)]
+        titles = {name: title for title, members in GROUPS.items() for name in members}
+        for title in GROUPS:
+            members = [name for name in names if titles.get(name, REST) == title]
+            add_flags(parser.add_argument_group(title), self.config_type, members)
+        group = parser.add_argument_group("run")
+        group.add_argument(
+            "--out",
+            type=Path | None,
+            default=None,
+            help="directory of the run, which is resumed if it was interrupted; runs/DATA-SCHEME-HASH if left out",
+        )
+        group.add_argument(
+            "--probes",
+            type=str,
+            nargs="+",
+            default=None,
+            help="measure these along the way, as signal or gradients; tables go to probes/ in the run's directory",
+        )
+        group.add_argument(
+            "--probe-every", type=int, default=100, help="at the first step and every so many after it"
+        )
+        group.add_argument(
+            "--watch",
+            action="store_true",
+            help="warn of what goes wrong along the way; findings go to findings.json in the run's directory",
+        )
+        group.add_argument(
+            "--time-limit",
+            type=str | None,
+            default=None,
+            help="save and stop after this time, as 90s, 10m or 1.5h, with exit code 75; the same command goes on",
+        )
+        group.add_argument(
+            "--checkpoint-every",
+            type=str | None,
+            default=None,
+            help="steps or time, as 500 or 10m, between two checkpoints within an epoch; at its end if left out",
+        )
+        group.add_argument(
+            "--lengthen",
+            action="store_true",
+            help="go on with a run of fewer epochs though its schedule depends on their number",
+        )
+        group.add_argument(
+            "--restart", action="store_true", help="move the run that the directory holds to former/ and start anew"
+        )
+        add_json_flag(group)
+
+    def run(self, namespace: Namespace) -> int:
+        """Carry out the run that the arguments describe; prints its result. Every outcome is a success.
+
+        Only the first of several processes prints: a progress bar on standard error, the result on standard output.
+        A run that is stopped before its end is a `StoppedError`.
+        """
+        check_names(vars(namespace))
+        config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
+        directory = namespace.out or default_directory(config)
+        with status_line("preparing the run"):
+            from normless_lab.train.run_listener import ProgressBar
+            from normless_lab.train.training_run import train
+
+        carry_out: Any = train
+        how: dict[str, Any] = {
+            name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen", "watch")
+        }
+        how["resume"] = not namespace.restart
+        if namespace.probes is not None:
+            from normless.probes import RideAlong, every
+
+            how["ride_along"] = RideAlong(tuple(namespace.probes), every(namespace.probe_every))
+        if os.environ.get("RANK", "0") != "0":
+            carry_out(config, directory, **how)
+            return 0
+        with ProgressBar() as bar:
+            result = carry_out(config, directory, listeners=[bar], **how)
+        if namespace.json:
+            print_json(result.to_dict() | {"directory": str(directory)})
+        else:
+            _print_table(_in_words(config, result) | {"directory": str(directory)})
+        return 0
+
+
+TRAIN = TrainCommand(TrainConfig)
+TRAIN_TEXT = TrainCommand(TextConfig)
+TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
+
+
+def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
+    """Add to a parser, or a group of one, a flag for each of these fields of a dataclass.
+
+    One whose default is a tuple takes several values.
+    """
+    hints, meanings = get_type_hints(kind), descriptions(kind)
+    for name in names:
+        flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
+        meaning = " ".join(meanings[name].split()).rstrip(".").replace("%", "%%")
+        for other in (one for one in hints if "_" in one):
+            meaning = re.sub(rf"\b{other}\b", f"--{other.replace('_', '-')}", meaning)
+        hint, default = hints[name], getattr(kind, name)
+        if default is None:
+            meaning = meaning.replace("if null", "if left out")
+        if isinstance(default, tuple):
+            parser.add_argument(*flags, type=get_args(hint)[0], nargs="+", default=list(default), help=meaning)
+        else:
+            parser.add_argument(*flags, type=hint, default=default, help=meaning)
+
+
+def descriptions(kind: type[Any]) -> dict[str, str]:
+    """The meaning of each setting, from the docstrings of a dataclass and its bases."""
+    return {
+        parameter.arg_name: parameter.description or ""
+        for one in reversed(kind.__mro__)
+        for parameter in docstring_parser.parse(one.__doc__ or "").params
+    }
+
+
+def default_directory(config: RunConfig) -> Path:
+    """`runs/DATA-SCHEME-HASH`: the same settings give the same directory."""
+    from normless_lab.train.task import applied_scheme, saved_folder
+
+    scheme = config.scheme if saved_folder(config.model) is None else applied_scheme(config)
+    names = (text.partition("(")[0].strip() for text in (config.data, scheme))
+    return Path("runs") / "-".join([*names, config.hash[:10]])
+
+
+def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
+    """The result for a person, by title."""
+    from normless_lab.train.task import applied_scheme
+
+    outcome = str(result.outcome)
+    if result.diverged_step is not None:
+        outcome += f" in epoch {result.diverged_epoch}, at step {result.diverged_step}"
+    return {
+        "network": f"{config.model} with {applied_scheme(config)}",
+        "data": result.data,
+        "outcome": outcome,
+        **result.metrics_in_words(),
+        "epochs": f"{len(result.epochs)}, {result.seconds_per_epoch:.2f} s each",
+        "computed": f"in {result.arithmetic}, on {result.device}",
+        **({} if result.graph is None else {"steps as a CUDA graph": result.graph}),
+    }
+
+
+def _print_table(rows: dict[str, str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
+    for name, value in rows.items():
+        table.add_row(f"[bold]{name}", value)
+    Console(soft_wrap=True, highlight=False).print(table)

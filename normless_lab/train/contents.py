@@ -1,0 +1,115 @@
+"""Digests of the user's files that a configuration names: with another content it is another run."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+
+from normless.spec import RECIPE_FILE, is_saved, split_source, split_terms
+
+# Data sets that are the user's own folder.
+FOLDERS = ("image_folder", "labelled_text", "parallel_text")
+# The files of a larger folder count by their names and lengths alone.
+MOST_BYTES = 2**28
+_SAVED = (RECIPE_FILE, "model.safetensors", "vocabulary.json")
+
+
+def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> dict[str, str]:
+    """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
+
+    A `FILE.py` counts with what it imports of its own folder; downloaded data sets have none.
+    """
+    named = {str(path): path for text in (model, scheme, data) for path in _paths(text)}
+    if split_source(data)[1].partition("(")[0].strip() in FOLDERS and not split_source(data)[0]:
+        from normless_lab.data import default_root
+
+        named[data] = default_root() if data_root is None else Path(data_root).expanduser()
+    # A sweep makes thousands of configurations: a folder of data is looked through once a second at most.
+    second = int(time.monotonic())
+    return {
+        text: _digest(path, _stamp_within(second, path) if text == data else _stamp(path))
+        for text, path in named.items()
+        if os.path.exists(path)  # noqa: PTH110 - a text too long for a path is none
+    }
+
+
+def _paths(text: str) -> Iterator[Path]:
+    """The files or folders in the text of a model, a scheme or data; a scheme's terms may name several."""
+    for term in split_terms(text):
+        source = split_source(term)[0]
+        if source.endswith(".py:"):
+            yield Path(source[:-1])
+    whole = text.strip()
+    if whole.startswith("transformers:"):
+        whole = whole.removeprefix("transformers:").strip()
+        if "/" in whole or whole.endswith(".json"):
+            yield Path(whole)
+    elif is_saved(whole):
+        yield Path(whole)
+
+
+def _files(path: Path) -> list[Path]:
+    """A file itself, with its modules if it is code; of a folder every file, of a saved network's its own."""
+    if path.is_file():
+        return _modules(path) if path.suffix == ".py" else [path]
+    if is_saved(path):
+        return [path / name for name in _SAVED if (path / name).is_file()]
+    return sorted(file for file in path.rglob("*") if file.is_file())
+
+
+def _modules(path: Path) -> list[Path]:
+    """A Python file and the modules of its folder that it imports, in turn."""
+    files = [path]
+    for file in files:
+        roots = {path.parent, file.parent}
+        names = _imported(file, file.stat().st_mtime_ns)
+        places = (root.joinpath(*name.split(".")) for root in roots for name in names)
+        modules = (one for place in places for one in (place.with_suffix(".py"), place / "__init__.py"))
+        files += [one for one in dict.fromkeys(modules) if one not in files and one.is_file()]
+    return [path, *sorted(files[1:])]
+
+
+@lru_cache(maxsize=64)
+def _imported(file: Path, _time: int) -> list[str]:
+    """The names of modules in the import statements of a file; of one that does not parse none."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):
+        return []
+    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            module = node.module or ""
+            names += [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
+    return [name for name in names if name]
+
+
+@lru_cache(maxsize=8)
+def _stamp_within(_second: int, path: Path) -> tuple[tuple[str, int, int], ...]:
+    """`_stamp`, once in a second."""
+    return _stamp(path)
+
+
+def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names, lengths and times of the files, by which a known digest is that of today."""
+    times = ((file, file.stat()) for file in _files(path))
+    return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
+
+
+@lru_cache(maxsize=64)
+def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
+    """SHA-256 over the names, lengths and contents of the files, wherever the folder lies."""
+    whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
+    for name, size, _ in stamp:
+        folder = path.parent if path.is_file() else path
+        own = "" if Path(name) == path else Path(name).relative_to(folder).as_posix()
+        whole.update(f"{own} {size}\n".encode())
+        if small or path.is_file():
+            with Path(name).open("rb") as file:
+                whole.update(hashlib.file_digest(file, "sha256").digest())
+    return whole.hexdigest()

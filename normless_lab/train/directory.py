@@ -1,0 +1,238 @@
+"""The directory of a run: its configuration, its files, its result."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import yaml
+from filelock import FileLock, Timeout
+
+from normless.errors import NormlessError
+from normless_lab.process import read_yaml
+from normless_lab.train.durable_files import Digests, replaced
+from normless_lab.train.result import Report
+from normless_lab.train.settings import Settings
+
+VOCABULARY_FILE = "vocabulary.json"
+
+Config = TypeVar("Config", bound=Settings)
+Result = TypeVar("Result", bound=Report)
+
+
+class RunDirectoryError(NormlessError, ValueError):
+    """A directory is not usable for a run; the message says what it contains and what to do."""
+
+
+class RunDirectory(Generic[Config, Result]):
+    """Where a run of any kind keeps its files.
+
+    `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
+    it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
+    `tensorboard/` the same for TensorBoard, `unfinished.csv` the losses of an epoch under way, `findings.json` what a
+    watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
+    ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
+    SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
+    A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that trains locks `run.lock`;
+    `former/` is the run that was replaced by one that started over.
+    The types are those of what `config.yaml` and `result.json` hold.
+    """
+
+    def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
+        self.path = path
+        self.config_type = config_type
+        self.result_type = result_type
+        self.config = path / "config.yaml"
+        self.result = path / "result.json"
+        self.checkpoint = path / "checkpoint.pt"
+        self.previous_checkpoint = path / "checkpoint.previous.pt"
+        self.epochs = path / "epochs.parquet"
+        self.steps = path / "steps.parquet"
+        self.tensorboard = path / "tensorboard"
+        self.unfinished = path / "unfinished.csv"
+        self.findings = path / "findings.json"
+        self.probes = path / "probes"
+        self.vocabulary = path / VOCABULARY_FILE
+        self.translations = path / "translations.txt"
+        self.former = path / "former"
+        self.digests = Digests(path)
+        self.contents = path / "contents.json"
+        self.starts_over = False
+        self.lengthens = False
+        self.lock = path / "run.lock"
+        self._lock = FileLock(self.lock)
+        self._begin_run: Callable[[], None] = self._take_lock
+
+    def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
+        """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
+        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+        inner._begin_run = lambda: self.begin(config)
+        inner.starts_over = self.starts_over
+        return inner
+
+    def check(self, config: Config) -> None:
+        """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
+        if not self.config.exists():
+            # A process that was killed as it began may have left these, and parts of files.
+            early = [self.contents, self.digests.path, self.lock, *self.path.glob("*.part")]
+            left = [file.name for file in self._files() if file.exists() and file not in early]
+            if left:
+                raise RunDirectoryError(
+                    f"{self.path} holds {', '.join(left)} but no config.yaml that says of which run; "
+                    "name another directory."
+                )
+            return
+        if self.starts_over:
+            return
+        former = self._stored_config()
+        stored, wanted = former.fields_of_identity(), config.fields_of_identity()
+        differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
+        self._check_contents(config.contents)
+        doubled = getattr(config, "epochs_until_plateau", False)
+        if "devices" in differing and not self.result.exists():
+            # Another number of processes goes on with the same batches.
+            differing.remove("devices")
+        if differing == ["epochs"] and config.epochs > former.epochs and not doubled:
+            if not (config.is_open_ended or self.lengthens):
+                raise RunDirectoryError(
+                    f"{self.path} holds the same run of {former.epochs} epochs, and its schedule depends on their "
+                    f"number: a run of {config.epochs} has other rates from its first step on. Name another "
+                    "directory, or go on at the rates of the longer one with lengthen=True (--lengthen)."
+                )
+        elif differing:
+            there, here = former.to_dict(), config.to_dict()
+            changes = ", ".join(f"{name} is {there[name]!r} there and {here[name]!r} here" for name in differing)
+            raise RunDirectoryError(
+                f"{self.path} holds another run: {changes}. Name another directory, or start over there with "
+                "resume=False (--restart)."
+            )
+
+    def _check_contents(self, contents: Mapping[str, str]) -> None:
+        """Raise a RunDirectoryError if the run began with another content of the user's files, or other data."""
+        if not self.contents.exists():
+            if contents:
+                warnings.warn(
+                    f"The run in {self.path} is of a version that kept no digest of {', '.join(contents)}; whether "
+                    "its content is still the same is not known.",
+                    stacklevel=2,
+                )
+            return
+        self.check_intact(self.contents)
+        stored = json.loads(self.contents.read_text(encoding="utf-8"))
+        changed = [name for name, digest in contents.items() if stored.get(name, digest) != digest]
+        if changed:
+            raise RunDirectoryError(
+                f"{self.path} holds a run of another content of {', '.join(changed)}, which has changed since then. "
+                f"Restore it, name another directory, or start over there with resume=False (--restart). It is in "
+                f"{self.contents.name}: delete that file if the change does not matter."
+            )
+
+    def begin(self, config: Config, data: str | None = None) -> None:
+        """Make the directory, and that of the run around it, and write the configuration and digests of its files.
+
+        A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
+        resumed on data of another provenance than `data` is a RunDirectoryError.
+        """
+        self._begin_run()
+        self.path.mkdir(parents=True, exist_ok=True)
+        if self.starts_over and self.config.exists():
+            self._set_aside()
+        self.starts_over = False
+        recorded = dict(config.contents) | ({} if data is None else {"the data, by its provenance": data})
+        if not self.config.exists():
+            with self.digests.replaced(self.contents) as part:
+                part.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        else:
+            if self.contents.exists():
+                self._check_contents(recorded)
+            if self._stored_config().epochs != config.epochs:
+                # The result of a run that is lengthened is not that of the longer one.
+                self.result.unlink(missing_ok=True)
+        with replaced(self.config) as part:
+            part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+    def end(self) -> None:
+        """Let other processes work in the directory."""
+        self._lock.release()
+
+    def _take_lock(self) -> None:
+        """Lock the directory for this process; the system unlocks it when the process dies."""
+        if self._lock.is_locked:
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            # `normless watch` has it for a moment whenever it looks.
+            self._lock.acquire(timeout=0.5)
+        except Timeout as error:
+            raise RunDirectoryError(
+                f"Another process trains in {self.path}; wait until it has finished, or name another directory."
+            ) from error
+
+    def _set_aside(self) -> None:
+        """Move the files of a run and nothing else, the configuration last."""
+        if self.former.exists():
+            shutil.rmtree(self.former)
+        self.former.mkdir()
+        for file in [*self._files(), self.config]:
+            if file.exists() and file.suffix != ".lock":
+                file.rename(self.former / file.name)
+
+    def check_intact(self, *files: Path) -> None:
+        """Raise a RunDirectoryError if a file is not as the run wrote it."""
+        for file in files:
+            if not self.digests.is_intact(file):
+                raise RunDirectoryError(
+                    f"{file} is damaged: it is not as the run wrote it. Restore it from a copy, or start over with "
+                    "resume=False (--restart)."
+                )
+
+    def stored_result(self, config: Config | None = None) -> Result | None:
+        """The result, or None of an unfinished run or one that starts over; a damaged one is a RunDirectoryError.
+
+        With `config`, None where the run there has fewer epochs.
+        """
+        if self.starts_over or not self.result.exists():
+            return None
+        if config is not None and self.config.exists() and self._stored_config().epochs < config.epochs:
+            return None
+        self.check_intact(self.result, self.epochs, self.steps)
+        return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
+
+    def store_result(self, result: Result) -> None:
+        """Write the result."""
+        with self.digests.replaced(self.result) as part:
+            part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        # Nothing goes on from the checkpoints of a finished run but a longer one, from the last.
+        self.previous_checkpoint.unlink(missing_ok=True)
+
+    def stored_config(self) -> Config:
+        """The configuration; a RunDirectoryError if there is no readable config.yaml."""
+        if not self.config.is_file():
+            raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
+        return self._stored_config()
+
+    def _stored_config(self) -> Config:
+        try:
+            return self.config_type.from_dict(dict(read_yaml(self.config)))
+        except (ValueError, TypeError) as error:
+            raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
+
+    def _files(self) -> list[Path]:
+        fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
+        fixed += [
+            self.contents,
+            self.previous_checkpoint,
+            self.vocabulary,
+            self.translations,
+            self.unfinished,
+            self.findings,
+            self.digests.path,
+            self.lock,
+        ]
+        return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])

@@ -1,0 +1,136 @@
+"""What a step minimizes: cross entropy, its gradient over micro-batches, and the L2 term; means over processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normless_lab.data import SPECIAL_TOKENS
+from normless_lab.train.task import Task
+from normless_lab.train.turns import Steps, event_on
+
+
+def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], batch: Any) -> tuple[Tensor, Tensor]:
+    """Add the gradient of the mean loss of a process's batch to the parameters' gradients.
+
+    Each micro-batch is weighted by its share of the predictions, so the sum is the gradient of the whole batch for a
+    network that computes every example on its own. Processes exchange gradients with the last micro-batch only; that
+    exchange takes the mean over processes, so shares are relative to the mean number of predictions of a process.
+
+    Returns mean loss (nats) and accuracy of the batch, scalars on its device.
+    """
+    parts = task.micro_batches(batch)
+    total = mean_of_processes(fabric, task.count(batch[-1]))
+    losses, correct = [], []
+    for index, (*inputs, targets) in enumerate(parts):
+        with fabric.no_backward_sync(network, enabled=index < len(parts) - 1):  # type: ignore[arg-type]
+            logits = network(*map(in_memory_order, inputs))
+            loss = task.loss(logits, targets) * (task.count(targets) / total)
+            fabric.backward(loss)
+        losses.append(loss.detach())
+        correct.append(task.correct(logits.detach(), targets))
+    return torch.stack(losses).sum(), torch.stack(correct).sum() / total
+
+
+def evaluate(
+    fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
+) -> Steps[list[float]]:
+    """Means over a set, whose batches are shared by the processes, of a network in evaluation mode.
+
+    The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
+    size. From logits and targets `sums` computes sums over a batch, and last the count that divides them. On a card
+    it hands back control before the sums are read.
+    """
+    total = _summed(fabric, network, batches, sums)
+    yield event_on(total.device)
+    *totals, count = total.tolist()
+    return [value / count for value in totals]
+
+
+@torch.no_grad()
+def _summed(
+    fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
+) -> Tensor:
+    """The sums over all batches of all processes, float64 on the device."""
+    network.eval()
+    if fabric.world_size > 1:
+        # Those of the first process, whose checkpoint is saved.
+        for buffer in network.buffers():
+            torch.distributed.broadcast(buffer, 0)
+    kind = next(network.parameters()).dtype
+    total = torch.zeros((), dtype=torch.float64, device=fabric.device)
+    for *inputs, targets in batches:
+        real = [in_memory_order(one.to(kind)) if one.is_floating_point() else one for one in inputs]
+        with fabric.autocast():
+            logits: Tensor = network(*real)
+        values = sums(logits.to(torch.get_default_dtype()), targets)
+        total = total + torch.stack([_on(fabric.device, value) for value in values])
+    if fabric.world_size == 1:
+        return total
+    # A process that had no batch has a 0 where the others have their sums.
+    length: Any = fabric.all_reduce(torch.tensor(total.numel(), device=total.device), reduce_op="max")
+    whole: Tensor = fabric.all_reduce(total.expand(int(length)).clone(), reduce_op="sum")  # type: ignore[assignment]
+    return whole
+
+
+def _on(device: torch.device, value: Tensor | float) -> Tensor:
+    """A scalar in double precision on a device; a number is written there, without a copy that would wait."""
+    if isinstance(value, Tensor):
+        return value.to(device, torch.float64)
+    return torch.full((), value, dtype=torch.float64, device=device)
+
+
+def mean_of_processes(fabric: Fabric, values: Any) -> Any:
+    """The mean over all processes of a tensor; a plain number is the same in all."""
+    if fabric.world_size == 1 or not isinstance(values, Tensor):
+        return values
+    real = values if values.is_floating_point() else values.to(torch.get_default_dtype())
+    return fabric.all_reduce(real, reduce_op="mean")
+
+
+def in_memory_order(inputs: Tensor) -> Tensor:
+    """Images [B, C, H, W] in channels-last order, which convolutions compute fastest."""
+    return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
+
+
+def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
+    """The number of largest logits [B, classes] at the target, or at the largest share of it."""
+    labels = targets if targets.ndim == 1 else targets.argmax(1)
+    return (logits.argmax(1) == labels).sum()
+
+
+def token_cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    padding: int = SPECIAL_TOKENS.padding,
+    reduction: Literal["mean", "sum"] = "mean",
+) -> Tensor:
+    """Cross entropy (nats) of logits [B, T, vocabulary] over all labels [B, T] except padding: mean, or sum.
+
+    With label smoothing ε the target of a token is (1 − ε)·one-hot + ε/vocabulary (Szegedy et al. 2016, section 7;
+    0.1 in Vaswani et al. 2017, section 5.4).
+    """
+    flat, options = labels.flatten(), {"label_smoothing": label_smoothing, "reduction": reduction}
+    return F.cross_entropy(logits.flatten(0, 1), flat, ignore_index=padding, **options)  # type: ignore[arg-type]
+
+
+@torch.no_grad()
+def l2_term(optimizer: Optimizer) -> Tensor:
+    """Σ over parameter groups of λ/2·‖p‖², whose gradient the optimizer's weight decay λ·p is; a scalar."""
+    groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
+    terms = [
+        torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups
+    ]
+    device = optimizer.param_groups[0]["params"][0].device
+    total = torch.stack(terms).sum() if terms else torch.zeros((), device=device)
+    # Of sharded weights it is spread over the processes.
+    whole: Tensor = total.full_tensor() if hasattr(total, "full_tensor") else total
+    return whole

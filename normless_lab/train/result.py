@@ -1,0 +1,313 @@
+"""What runs report: a row per epoch, and at the end a result with its outcome, each with the metrics of its kind."""
+
+from __future__ import annotations
+
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from normless import __version__
+
+if TYPE_CHECKING:
+    # Reading results must not import torch.
+    from torch import Tensor
+
+Outcome = Literal["trained", "chance", "diverged"]
+
+SIGNIFICANCE = 1e-3
+
+WINDOW = 0.1  # share of the epochs
+RELATIVE_FALL = 0.01
+ABSOLUTE_FALL = 1e-3  # nats
+
+
+class Scored:
+    """Base of the frozen dataclasses with a score."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def score(self) -> str:
+        """The quality of the network in a few words, as the progress bar shows it; by default the test accuracy."""
+        accuracy = getattr(self, "test_accuracy", None)
+        return "" if accuracy is None else f"test accuracy {accuracy:.2%}"
+
+
+class Row(Scored):
+    """Base of the frozen dataclasses of numbers about one finished epoch.
+
+    Attributes:
+        epoch: number of epochs finished with this one, from 1.
+        rate: learning rate of the epoch's last step, before the groups' multipliers.
+        training_loss: mean of the losses (nats) of the epoch's steps, each before its own step.
+        training_accuracy: of the same minibatches.
+        seconds: wall time of the epoch's training, without evaluating and saving.
+    """
+
+    epoch: int
+    rate: float
+    training_loss: float
+    training_accuracy: float
+    seconds: float
+
+
+SomeRow = TypeVar("SomeRow", bound=Row)
+
+
+@dataclass(frozen=True)
+class EpochRow(Row):
+    """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
+
+    Attributes:
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖², at the same weights: what a step minimizes.
+        training_accuracy: with mixup against the larger share of the target.
+        test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
+        test_accuracy: share of test examples whose class has the largest logit.
+        test_accuracy_top5: share whose class is among the five largest; None with five classes or fewer.
+    """
+
+    epoch: int
+    rate: float
+    training_loss: float
+    training_loss_with_l2: float
+    training_accuracy: float
+    test_loss: float
+    test_accuracy: float
+    test_accuracy_top5: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TranslationRow(Row):
+    """One finished epoch of translation; losses are means in nats per token, accuracies shares of tokens in 0..1.
+
+    Attributes:
+        validation_loss: teacher-forced, on the validation set after the epoch, without label smoothing.
+        validation_accuracy: share of its tokens with the largest logit, teacher-forced.
+        validation_bleu: of its translations by greedy search, 0..100; None in epochs without BLEU.
+    """
+
+    epoch: int
+    rate: float
+    training_loss: float
+    training_accuracy: float
+    validation_loss: float
+    validation_accuracy: float
+    validation_bleu: float | None
+    seconds: float
+
+    @property
+    def score(self) -> str:
+        """The validation loss, and BLEU if there is one."""
+        bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
+        return f"validation loss {self.validation_loss:.3f}{bleu}"
+
+
+class Report(Scored):
+    """Base of the frozen dataclasses that say how a run ended; each has `epochs`, a tuple of rows.
+
+    Attributes:
+        ROW: the type of the rows.
+        outcome: trained; chance, see `finished_outcome`; or diverged.
+    """
+
+    ROW: ClassVar[type[Row]] = EpochRow
+
+    outcome: Outcome
+
+    def to_dict(self) -> dict[str, Any]:
+        """The result as plain data, ready for JSON; a number that is not finite becomes its name, `inf` or `nan`."""
+        values = asdict(self)
+        rows = [_to_json(row) for row in values.pop("epochs")]
+        return _to_json(values) | {"epochs": rows}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        row: Any = cls.ROW
+        rows = tuple(row(**_from_json(row, one)) for one in values["epochs"])
+        return cls(**_from_json(cls, values) | {"epochs": rows})
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingResult(Report, Generic[SomeRow]):
+    """How a run ended.
+
+    Attributes:
+        test_loss: mean cross entropy (nats) on the test set of the network at the end; may be infinite or NaN.
+        test_accuracy: share of the test set, examples or teacher-forced tokens, classified correctly at the end.
+        chance_accuracy: that of the best constant guess.
+        seconds_per_epoch: mean wall time of training an epoch; of a run that diverged in its first epoch, the time
+            per step times the steps of an epoch.
+        steps: optimizer steps taken; a step whose loss diverged counts.
+        parameters: number of trained parameters.
+        diverged_epoch, diverged_step: epoch and step, both from 1, of the first loss that diverged; else None.
+        plateaued: whether the training loss had plateaued; None where the run was too short to tell.
+        data: provenance of the data set.
+        config_hash: hash of the run's configuration.
+        epochs: a row for every finished epoch.
+        device: the processor that trained, "cpu" or the name of a card; of a resumed run, in its last part.
+        arithmetic: number formats of the computation, see `normless_lab.train.arithmetic`.
+        graph: on a card, whether steps were replayed as a CUDA graph: "captured", or why they were not; else None.
+    """
+
+    outcome: Outcome
+    test_loss: float
+    test_accuracy: float
+    chance_accuracy: float
+    seconds_per_epoch: float
+    steps: int
+    parameters: int
+    diverged_epoch: int | None
+    diverged_step: int | None
+    plateaued: bool | None
+    data: str
+    config_hash: str
+    epochs: tuple[SomeRow, ...]
+    device: str = "cpu"
+    arithmetic: str = "float32"
+    graph: str | None = None
+
+    def metrics_in_words(self) -> dict[str, str]:
+        """What the command prints of the metrics, by title."""
+        return {
+            "test accuracy": f"{self.test_accuracy:.2%} (the best constant guess: {self.chance_accuracy:.2%})",
+            "test loss": f"{self.test_loss:.4f} nats",
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationResult(TrainingResult[EpochRow]):
+    """How a run of classification ended, with the accuracies that `EpochRow` describes."""
+
+    test_accuracy_top5: float | None
+
+    def metrics_in_words(self) -> dict[str, str]:
+        """What the command prints of the metrics, by title."""
+        words = super().metrics_in_words()
+        if self.test_accuracy_top5 is not None:
+            words["among the top five"] = f"{self.test_accuracy_top5:.2%}"
+        if self.epochs:
+            last = self.epochs[-1]
+            words["training loss"] = f"{last.training_loss:.4f}, with the L2 term {last.training_loss_with_l2:.4f}"
+        return words
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult(ClassificationResult):
+    """How an image run ended; `doublings` says how often the epochs were doubled for it."""
+
+    doublings: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfText:
+    """The further fields of runs on text.
+
+    Attributes:
+        vocabulary: number of tokens.
+        data_checksum: SHA-256, in hexadecimal, of all sentences and labels.
+        seed: of the run.
+        versions: of the packages that numbers depend on, by name.
+    """
+
+    vocabulary: int
+    data_checksum: str
+    seed: int
+    versions: dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextResult(ClassificationResult, _OfText):
+    """How a text run ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslationResult(TrainingResult[TranslationRow], _OfText):
+    """How a translation run ended.
+
+    Attributes:
+        test_bleu_greedy: BLEU on the test set by greedy search with the network at the end, 0..100.
+        test_bleu_beam: the same by beam search.
+        bleu_signature: sacrebleu's, of both.
+        validation_loss, validation_bleu: of the validation set, from the last row; None if there is no row.
+    """
+
+    ROW = TranslationRow
+
+    test_bleu_greedy: float
+    test_bleu_beam: float
+    bleu_signature: str
+    validation_loss: float | None
+    validation_bleu: float | None
+
+    @property
+    def score(self) -> str:
+        """BLEU on the test set."""
+        return f"test BLEU {self.test_bleu_beam:.1f}"
+
+    def metrics_in_words(self) -> dict[str, str]:
+        """What the command prints of the metrics, by title."""
+        bleu = f"{self.test_bleu_greedy:.2f} greedy, {self.test_bleu_beam:.2f} by beam search ({self.bleu_signature})"
+        return {"test BLEU": bleu} | super().metrics_in_words()
+
+
+def _to_json(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity and no NaN; their names stand for them."""
+    return {
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in values.items()
+    }
+
+
+def _from_json(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    real = {field.name for field in fields(kind) if str(field.type).startswith("float")}
+    return {name: float(value) if name in real and value is not None else value for name, value in values.items()}
+
+
+def chance_accuracy(labels: Tensor) -> float:
+    """Accuracy of the best constant guess: the share of the most common of the labels [N]."""
+    return float(labels.bincount().max()) / len(labels)
+
+
+def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
+    """`chance` unless the test accuracy is significantly above that of the best constant guess, else `trained`.
+
+    One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
+    the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
+    """
+    from scipy.stats import binomtest
+
+    right = round(test_accuracy * len(labels))
+    test = binomtest(right, len(labels), chance_accuracy(labels), alternative="greater")
+    return "trained" if test.pvalue < SIGNIFICANCE else "chance"
+
+
+def has_plateaued(training_losses: Sequence[float]) -> bool | None:
+    """Whether the training loss no longer falls at the end of a run; None with fewer than two epochs.
+
+    Bjorck et al. (2018, appendix B) name no rule; this is ours: with windows of w = ⌈epochs / 10⌉ epochs, the mean of
+    the last window lies less than 1% of the mean of the window before it, or less than 0.001 nats, below that mean.
+    Losses are means of each epoch, without the L2 term, in nats.
+    """
+    if len(training_losses) < 2:
+        return None
+    width = math.ceil(WINDOW * len(training_losses))
+    last = math.fsum(training_losses[-width:]) / width
+    before = math.fsum(training_losses[-2 * width : -width]) / width
+    return before - last < max(RELATIVE_FALL * before, ABSOLUTE_FALL)
+
+
+def versions_of(*packages: str) -> dict[str, str]:
+    """The versions of normless, Python, torch (with its build) and of those of the packages that are installed."""
+    import torch  # Its own version, unlike that of its distribution, names the build.
+
+    versions = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}
+    for name in packages:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions

@@ -1,0 +1,187 @@
+"""What a run writes after each epoch: the state that the next epochs depend on, and its curves."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from normless_lab.train.directory import RunDirectory, RunDirectoryError
+from normless_lab.train.durable_files import Digests, replaced
+
+
+def save_checkpoint(
+    fabric: Fabric,
+    directory: RunDirectory[Any, Any],
+    network: nn.Module,
+    optimizer: Optimizer,
+    epoch: int,
+    within: Mapping[str, Any] | None = None,
+) -> None:
+    """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
+
+    The checkpoint before it is kept. `within` is what `train_epoch` needs of an unfinished epoch, generators' states
+    included; each epoch seeds its generators from (seed, epoch).
+    """
+    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch, "within": within}
+    path = directory.checkpoint
+    with (
+        directory.digests.replaced(path, keep=directory.previous_checkpoint)
+        if fabric.is_global_zero
+        else nullcontext(path) as part
+    ):
+        fabric.save(part, state)
+
+
+def load_checkpoint(
+    fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer
+) -> tuple[int, Mapping[str, Any] | None]:
+    """Restore what `save_checkpoint` wrote and return the number of finished epochs, and what it was given `within`.
+
+    These are 0 and None where there is no file.
+    """
+    path = intact_checkpoint(directory)
+    if path is None:
+        return 0, None
+    state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
+    kernels = [group.get("fused") for group in optimizer.param_groups]
+    with _readable(path):
+        rest = fabric.load(path, state, weights_only=True)
+    # The checkpoint may be of sharded parameters, for which there is no fused SGD and whose memory order is another;
+    # a fused kernel goes through the memory of weight and momentum alike.
+    for group, fused in zip(optimizer.param_groups, kernels, strict=True):
+        group["fused"] = fused
+        # A captured step reads its rate from a tensor, of a card that this process may not have.
+        group["lr"] = float(group["lr"])
+        for parameter in group["params"]:
+            values = optimizer.state.get(parameter, {})
+            for name, value in values.items():
+                if (
+                    isinstance(value, Tensor)
+                    and value.shape == parameter.shape
+                    and value.stride() != parameter.stride()
+                ):
+                    values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+    return int(state["epoch"]), rest.get("within")
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Weights and buffers in a checkpoint, on the CPU."""
+    with _readable(path):
+        weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
+    return weights
+
+
+def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
+    """The last checkpoint; where it is damaged the one before, with a warning, and None where there is none.
+
+    Raises:
+        RunDirectoryError: every checkpoint is damaged.
+    """
+    there = [path for path in (directory.checkpoint, directory.previous_checkpoint) if path.exists()]
+    for path in there:
+        if directory.digests.is_intact(path):
+            if path != there[0]:
+                # Else it would be kept in place of the intact one.
+                there[0].unlink(missing_ok=True)
+                warnings.warn(
+                    f"{there[0]} was damaged, not as the run wrote it, and is removed; the run goes on from "
+                    f"{path.name}, a checkpoint earlier.",
+                    stacklevel=2,
+                )
+            return path
+    directory.check_intact(*there)
+    return None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Errors of torch about a checkpoint as one sentence."""
+    try:
+        yield
+    except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise RunDirectoryError(
+            f"{path} is no checkpoint of this run ({reason}); restore it from a copy, or start "
+            "over with resume=False (--restart)."
+        ) from error
+
+
+class Curves:
+    """The `rows` of finished epochs and the `losses` (nats) of all steps, in Parquet and for TensorBoard.
+
+    After an interruption with so many epochs `finished`, those of unfinished ones are dropped. A process that does
+    not write collects only.
+    """
+
+    def __init__(
+        self, directory: RunDirectory[Any, Any], *, finished: int, steps_per_epoch: int, writes: bool
+    ) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._directory = directory
+        self._steps_per_epoch = steps_per_epoch
+        self._row_type = directory.result_type.ROW
+        self.rows: list[Any] = []
+        self.losses: list[float] = []
+        if finished:
+            directory.check_intact(directory.epochs, directory.steps)
+            self.rows = _read_rows(directory.epochs, self._row_type)[:finished]
+            self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
+        # TensorBoard drops the steps of an interrupted run after its last finished epoch.
+        purge = len(self.losses) + 1
+        self._board: Any = SummaryWriter(directory.tensorboard, purge_step=purge) if writes else None
+
+    def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
+        """Add the losses of an epoch and its row, None if it diverged; write both tables and TensorBoard's file."""
+        first = len(self.losses) + 1
+        self.losses.extend(losses)
+        if row is not None:
+            self.rows.append(row)
+        if self._board is None:
+            return
+        for step, loss in enumerate(losses, first):
+            self._board.add_scalar("step/loss", loss, step)
+        for name, value in ({} if row is None else asdict(row)).items():
+            if value is not None:
+                self._board.add_scalar(f"epoch/{name}", value, len(self.losses))
+        self._write_tables()
+        self._board.flush()
+
+    def _write_tables(self) -> None:
+        columns = {field.name: "int64" if field.name == "epoch" else "float64" for field in fields(self._row_type)}
+        epochs = pd.DataFrame([asdict(row) for row in self.rows], columns=list(columns)).astype(columns)
+        step = pd.RangeIndex(1, len(self.losses) + 1).to_numpy()
+        epoch = (step - 1) // self._steps_per_epoch + 1
+        steps = pd.DataFrame({"step": step, "epoch": epoch, "loss": pd.Series(self.losses, dtype="float64")})
+        write_table(epochs, self._directory.epochs, self._directory.digests)
+        write_table(steps, self._directory.steps, self._directory.digests)
+
+    def close(self) -> None:
+        """Close TensorBoard's file."""
+        if self._board is not None:
+            self._board.close()
+
+
+def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
+    """The rows in a written table; NaN in a field that may be None is None."""
+    optional = [field.name for field in fields(row_type) if str(field.type).endswith("None")]
+    rows: list[dict[Any, Any]] = pd.read_parquet(path).to_dict("records")
+    return [row_type(**row | {name: None for name in optional if pd.isna(row[name])}) for row in rows]
+
+
+def write_table(table: pd.DataFrame, path: Path, digests: Digests | None = None) -> None:
+    """Write a table in Parquet, complete or not at all; its folder is made, and its digest recorded if need be."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with (replaced if digests is None else digests.replaced)(path) as part:
+        table.to_parquet(part, index=False)

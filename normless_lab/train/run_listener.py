@@ -1,0 +1,134 @@
+"""Callbacks of a run: start, steps, epochs, end; and the progress bar. The loop itself prints nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from normless.cli import status_line
+from normless_lab.train.result import Report, Row
+from normless_lab.train.settings import Settings
+
+Finished = TypeVar("Finished", bound=Row, covariant=True)
+# A listener to any row and report is one to those of a specific run too.
+SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
+SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
+
+
+@dataclass(frozen=True)
+class RunStart(Generic[Finished]):
+    """What is known when training starts; `finished` are the rows of the epochs done before an interruption."""
+
+    config: Settings
+    steps_per_epoch: int
+    finished: tuple[Finished, ...]
+
+
+class RunListener(Generic[SomeRow, SomeReport]):
+    """Callbacks of a run, called in its first process alone; override those of interest.
+
+    An exception in a listener ends the run, which can then be resumed from its last finished epoch.
+    """
+
+    def on_start(self, start: RunStart[SomeRow]) -> None:
+        """Training starts or resumes; with doubled epochs, once for each training."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        """The loss (nats) of a step, counted from 1, is known; on CUDA several steps come at once."""
+
+    def on_epoch(self, row: SomeRow) -> None:
+        """An epoch is finished and saved."""
+
+    def on_end(self, result: SomeReport) -> None:
+        """A training has ended, or its stored result was read."""
+
+
+class CallOnEpoch(RunListener[SomeRow, Any]):
+    """Calls a function with the row of every epoch."""
+
+    def __init__(self, call: Callable[[SomeRow], None]) -> None:
+        self._call = call
+
+    def on_epoch(self, row: SomeRow) -> None:
+        """Pass the row on."""
+        self._call(row)
+
+
+class ProgressBar(RunListener[Row, Report]):
+    """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
+
+    Until the first step can be made, with its data read and its network built, a line says so.
+
+    Where the console is no terminal, as in a cluster's log, it prints a line at the start and one per epoch.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("epoch {task.fields[epoch]}/{task.fields[epochs]}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]}"),
+            TextColumn("{task.fields[score]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._waiting = ExitStack()
+        self._task = TaskID(0)
+        self._epochs = 0
+
+    def __enter__(self) -> ProgressBar:
+        self._waiting.enter_context(status_line("preparing the run", self._console))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiting.close()
+        self._progress.stop()
+
+    def on_start(self, start: RunStart[Row]) -> None:
+        """A new bar, filled by the steps of finished epochs."""
+        self._epochs = start.config.epochs
+        done = len(start.finished)
+        self._waiting.close()
+        self._progress.start()
+        epochs, steps = (
+            f"{count} {what}{'s' * (count != 1)}"
+            for count, what in ((self._epochs, "epoch"), (start.steps_per_epoch, "step"))
+        )
+        self._line(f"{epochs} of {steps}; {done} done")
+        self._task = self._progress.add_task(
+            "training",
+            total=self._epochs * start.steps_per_epoch,
+            completed=done * start.steps_per_epoch,
+            epoch=min(done + 1, self._epochs),
+            epochs=self._epochs,
+            loss="–",
+            score=start.finished[-1].score if start.finished else "",
+        )
+
+    def on_step(self, step: int, loss: float) -> None:
+        """Move the bar."""
+        self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
+
+    def on_epoch(self, row: Row) -> None:
+        """Show the score, or print the line of the epoch."""
+        self._progress.update(self._task, epoch=min(row.epoch + 1, self._epochs), score=row.score)
+        self._line(
+            f"epoch {row.epoch}/{self._epochs}  loss {row.training_loss:.3g}  {row.score}  {row.seconds:.1f} s"
+        )
+
+    def on_end(self, result: Report) -> None:
+        """Leave the bar as it is: full, or where the run diverged. A stored result has no bar."""
+        if self._progress.tasks:
+            self._progress.update(self._task, score=result.score)
+            self._progress.stop_task(self._task)
+
+    def _line(self, text: str) -> None:
+        if not self._console.is_terminal:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)

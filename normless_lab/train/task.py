@@ -1,0 +1,234 @@
+"""What differs between the kinds of runs: data, network, loss and metrics."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import Adam, AdamW, Optimizer
+
+from normless import schemes
+from normless.lifting import running
+from normless.optim import param_groups
+from normless.residual import ResidualMap
+from normless.saving import load, read_recipe
+from normless.spec import is_saved
+from normless_lab.data import BytePairs, stored_byte_pairs
+from normless_lab.train.config import AdamConfig, RunConfig
+from normless_lab.train.directory import VOCABULARY_FILE, RunDirectory
+from normless_lab.train.result import TrainingResult
+from normless_lab.train.schedules import rate_multiplier
+from normless_lab.train.turns import Steps
+
+Config = TypeVar("Config", bound=RunConfig)
+
+
+@dataclass
+class EpochTraining:
+    """An epoch of training: the losses (nats) of its steps, and the means over them.
+
+    `losses` ends with the first that diverged, at position `diverged` (from 0); the means are then NaN.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    loss: float = float("nan")
+    loss_with_l2: float = float("nan")
+    accuracy: float = float("nan")
+    lr: float = 0.0
+    seconds: float = 0.0
+    diverged: int | None = None
+
+
+class Task(ABC, Generic[Config]):
+    """The data of a run, the network to train on it, its loss and its metrics.
+
+    A batch is a tuple of inputs of the network and, last, the targets. The directory has the vocabulary of a resumed
+    run; `vocabulary` is that of this run, if it has byte pairs.
+
+    Raises:
+        ValueError: the configuration names data that does not exist, or that does not fit its other settings.
+    """
+
+    RESULT: ClassVar[type[TrainingResult[Any]]]
+
+    def __init__(self, config: Config, directory: RunDirectory[Any, Any]) -> None:
+        self.config = config
+        self.directory = directory
+        self.vocabulary: BytePairs | None = None
+        self.data: Any = self.load_data()
+
+    @abstractmethod
+    def load_data(self) -> Any:
+        """The data set that the configuration names."""
+
+    @abstractmethod
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """What the network takes: the inputs of the first training batch, on the CPU."""
+
+    @abstractmethod
+    def build_network(self) -> nn.Module:
+        """The converted network before training, on the CPU, a pure function of the configuration and its files.
+
+        Seeds the global generator with the configuration's seed.
+        """
+
+    @abstractmethod
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The mean cross entropy (nats) that is minimized, a scalar."""
+
+    @abstractmethod
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of correct predictions, a scalar."""
+
+    @abstractmethod
+    def epoch_metrics(
+        self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
+    ) -> Steps[dict[str, Any]]:
+        """The fields that rows of this kind have besides the common ones; epochs are counted from 1."""
+
+    @abstractmethod
+    def final_metrics(
+        self, rows: Sequence[Any], diverged: bool, fabric: Fabric, network: nn.Module
+    ) -> Steps[dict[str, Any]]:
+        """The fields that results of this kind have besides the common ones; a diverged network is tested too."""
+
+    @property
+    @abstractmethod
+    def warmup(self) -> int:
+        """The steps over which the learning rate first rises linearly."""
+
+    def save_vocabulary(self) -> None:
+        """Write the vocabulary, if there is one, to the directory."""
+        if self.vocabulary is not None:
+            with self.directory.digests.replaced(self.directory.vocabulary) as part:
+                self.vocabulary.save(part)
+
+    def stored_vocabulary(self) -> BytePairs | None:
+        """The byte pairs of a resumed run, or else those in the folder of a saved network; None if there are none."""
+        folder = saved_folder(self.config.model)
+        beside = None if folder is None else stored_byte_pairs(folder / VOCABULARY_FILE)
+        if self.directory.starts_over:
+            return beside
+        self.directory.check_intact(self.directory.vocabulary)
+        return stored_byte_pairs(self.directory.vocabulary) or beside
+
+    def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
+        """The optimizer of a network on its device, by groups of the decay policy; Adam or AdamW."""
+        return build_adam(self.config, network, structure)
+
+    def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
+        """The parameters whose gradients are clipped if the configuration says so."""
+        return tuple(network.parameters())
+
+    def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:
+        """Clip the gradients of these parameters if the configuration says so."""
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, self.config.clip)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps in an epoch."""
+        return int(self.data.steps_per_epoch(self.config.batch_limit))
+
+    def place(self, fabric: Fabric) -> dict[str, Any]:
+        """What selects the parts of batches that are this process's, and their device."""
+        return {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
+
+    def train_batches(self, epoch: int, **place: Any) -> Iterator[Any]:
+        """The batches of an epoch, from 0, or the parts of a process: a pure function of configuration and epoch."""
+        config = self.config
+        return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **place))
+
+    def micro_batches(self, batch: Any) -> list[Any]:
+        """A batch in the parts that are passed through the network at once."""
+        limit = self.config.micro_batch_limit
+        if limit is None:
+            return [batch]
+        return list(zip(*(torch.split(values, limit) for values in batch), strict=True))
+
+    def count(self, targets: Tensor) -> Any:
+        """The number of predictions of which `loss` is the mean."""
+        return len(targets)
+
+    def lr(self, done: int) -> float:
+        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
+        config: Any = self.config
+        total = config.epochs * self.steps_per_epoch
+        return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
+
+
+def check_logits(
+    config: RunConfig, network: nn.Module, inputs: Sequence[Tensor], classes: int, what: str, advice: str
+) -> None:
+    """Check that a network runs on inputs with a batch of one and returns logits of so many classes.
+
+    A failure is a ValueError with `what`, the inputs in words, and `advice`.
+    """
+    try:
+        with running(network, training=False):
+            logits = network(*inputs)
+    except Exception as error:
+        raise ValueError(f"{config.model} does not run on {what}: {error}. {advice}") from error
+    shape = (1, *inputs[-1].shape[1:], classes) if len(inputs) > 1 else (1, classes)
+    if not isinstance(logits, Tensor) or logits.shape != shape:
+        actual = "×".join(map(str, logits.shape)) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+        raise ValueError(
+            f"Expected {'×'.join(map(str, shape))} logits of {config.model} for {what}, got {actual}. {advice}"
+        )
+
+
+def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> list[dict[str, Any]]:
+    """The parameter groups of a network by the configuration's decay policy."""
+    return param_groups(
+        network,
+        lr=config.rate,
+        weight_decay=config.weight_decay,
+        policy=config.decay_policy,
+        scalar_lr_scale=config.scalar_rate_scale,
+        residual_map=structure,
+    )
+
+
+def build_adam(config: RunConfig, network: nn.Module, structure: ResidualMap) -> Optimizer:
+    """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
+    assert isinstance(config, AdamConfig)
+    kind = AdamW if config.decoupled_decay else Adam
+    groups = groups_of(config, network, structure)
+    return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
+
+
+def saved_folder(model: str) -> Path | None:
+    """The folder of a network saved by `normless.save` that the text of a model names, or None."""
+    folder = Path(model.strip())
+    return folder if is_saved(folder) else None
+
+
+def applied_scheme(config: RunConfig) -> str:
+    """The scheme of the trained network: the configuration's, or the one by which a saved network was converted."""
+    folder = saved_folder(config.model)
+    return config.scheme_text if folder is None else read_recipe(folder).scheme
+
+
+def load_saved(config: RunConfig, folder: Path) -> nn.Module:
+    """The saved network with its weights, in torch's default dtype; a run that would edit it is a ValueError."""
+    saved, requested = applied_scheme(config), config.scheme_text
+    default = next(field.default for field in fields(config) if field.name == "scheme")
+    if requested != default and schemes.scheme(requested).edits != schemes.scheme(saved).edits:
+        raise ValueError(
+            f"The network saved in {config.model} was converted by {saved!r} and the run asks for {requested!r}: a "
+            "second scheme would edit edits. Leave the scheme out to train it as it is, or name the network it was "
+            "before."
+        )
+    dropout = getattr(config, "dropout", None)
+    if dropout is not None:
+        raise ValueError(
+            f"dropout={dropout} would be an edit of the network saved in {config.model}, which is trained as "
+            "it is; leave it out, or convert and save the network by a scheme with that dropout."
+        )
+    return load(folder).to(torch.get_default_dtype())

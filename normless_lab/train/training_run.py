@@ -1,0 +1,379 @@
+"""A whole run of any kind: it starts or resumes, trains epoch by epoch, saves each, and ends with a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict, Unpack, overload
+
+import torch
+from lightning_fabric import Fabric
+from torch import nn
+
+from normless.probes import RideAlong
+from normless_lab.data import TextData, TranslationData
+from normless_lab.train.arithmetic import arithmetic, device_name, tensor_cores
+from normless_lab.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless_lab.train.directory import RunDirectory, RunDirectoryError
+from normless_lab.train.image_task import ImageTask
+from normless_lab.train.live_files import LiveFiles
+from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
+from normless_lab.train.pauses import Pauses
+from normless_lab.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
+from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
+from normless_lab.train.run_listener import CallOnEpoch, RunListener, RunStart
+from normless_lab.train.settings import Settings
+from normless_lab.train.sharding import whole_weights
+from normless_lab.train.task import EpochTraining, Task
+from normless_lab.train.text_task import TextTask
+from normless_lab.train.translation_task import TranslationTask
+from normless_lab.train.turns import GlobalState, Run, Steps
+
+TASKS: Mapping[type[RunConfig], type[Task[Any]]] = {
+    TrainConfig: ImageTask,
+    TextConfig: TextTask,
+    TranslationConfig: TranslationTask,
+}
+
+# Below float32's smallest normal number, 2⁻¹²⁶.
+DENORMAL = 1e-40
+
+
+class _Options(TypedDict, total=False):
+    resume: bool
+    on_epoch: Callable[[Any], None] | None
+    listeners: Sequence[RunListener[Any, Any]]
+    ride_along: RideAlong | None
+    time_limit: str | None
+    checkpoint_every: str | None
+    lengthen: bool
+    watch: bool
+
+
+@overload
+def train(config: TrainConfig, directory: Path | str, **options: Unpack[_Options]) -> RunResult: ...
+@overload
+def train(config: TextConfig, directory: Path | str, **options: Unpack[_Options]) -> TextResult: ...
+@overload
+def train(config: TranslationConfig, directory: Path | str, **options: Unpack[_Options]) -> TranslationResult: ...
+def train(
+    config: RunConfig,
+    directory: Path | str,
+    *,
+    resume: bool = True,
+    on_epoch: Callable[[Any], None] | None = None,
+    listeners: Sequence[RunListener[Any, Any]] = (),
+    ride_along: RideAlong | None = None,
+    time_limit: str | None = None,
+    checkpoint_every: str | None = None,
+    lengthen: bool = False,
+    watch: bool = False,
+) -> TrainingResult[Any]:
+    """Carry out a run in a directory and return its result.
+
+    An interrupted run resumes from its last checkpoint; on the CPU it ends with the same weights, bit for bit,
+    as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
+    result and not an error. The caller's random state stays as it is.
+
+    Args:
+        config: what to train; a `TrainConfig`, `TextConfig` or `TranslationConfig`.
+        directory: for the run's files; made if missing.
+        resume: resume the run in the directory; else a run in it is moved to its folder `former` when the new one
+            begins.
+        on_epoch: called with the row of every finished epoch.
+        listeners: informed of starts, steps, epochs and ends, by the first process alone.
+        ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
+            in the directory, a file per epoch. The run's weights and results are the same as without. It has
+            checkpoints at the ends of epochs alone.
+        time_limit: duration, as 90s, 10m or 1.5h, after which it is saved and stopped.
+        checkpoint_every: steps or a duration, as 500 or 10m, between two checkpoints within an epoch.
+        lengthen: go on with a run of fewer epochs, though the schedule's course depends on their number.
+        watch: watch the training by `nl.watch`, which warns of what goes wrong and costs some time at each step; its
+            findings go to `findings.json` in the directory. Weights and results are the same as without.
+
+    Raises:
+        StoppedError: it reached its time limit, or was told to end by SIGTERM, and is saved.
+        RunDirectoryError: the directory holds another run or damaged files, or another process trains in it.
+        ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
+        DataNotFoundError: the data is not available.
+        ModuleNotFoundError: a package for this kind of run is not installed.
+    """
+    run = begin(
+        config,
+        directory,
+        resume=resume,
+        on_epoch=on_epoch,
+        listeners=listeners,
+        ride_along=ride_along,
+        time_limit=time_limit,
+        checkpoint_every=checkpoint_every,
+        lengthen=lengthen,
+        watch=watch,
+    )
+    with own_settings(torch.device("cpu") if run.state is None else run.state.device), run.pauses.listening():
+        return run.finish()
+
+
+def begin(
+    config: RunConfig,
+    directory: Path | str,
+    *,
+    resume: bool = True,
+    on_epoch: Callable[[Any], None] | None = None,
+    listeners: Sequence[RunListener[Any, Any]] = (),
+    ride_along: RideAlong | None = None,
+    time_limit: str | None = None,
+    checkpoint_every: str | None = None,
+    lengthen: bool = False,
+    watch: bool = False,
+) -> Run[TrainingResult[Any]]:
+    """A run that is carried out turn by turn, as several on one card are; arguments and errors as in `train`.
+
+    Nothing is trained or written before the first turn.
+    """
+    if ride_along is not None or watch:
+        check_measurable(config)
+    if watch and config.devices > 1:
+        raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
+    place = _place(directory, type(config))
+    fabric = make_fabric(config)
+    every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    if not fabric.is_global_zero:
+        every, ride_along = [], None
+    pauses = Pauses(time_limit, checkpoint_every)
+    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses, watch=watch)
+    place.lengthens, place.starts_over = lengthen, not resume
+    dtype = torch.float64 if config.precision == "64-true" else torch.get_default_dtype()
+    return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
+
+
+# One function carries out all kinds of runs; these are its names from when there were three.
+train_text = train
+train_translation = train
+
+
+def _carried_out(
+    config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+) -> Steps[TrainingResult[Any]]:
+    """Check the directory and carry out the run in it."""
+    place.check(config)
+    try:
+        if isinstance(config, TrainConfig) and config.epochs_until_plateau:
+            result: TrainingResult[Any] = yield from _train_until_plateau(config, place, once)
+            if fabric.is_global_zero:
+                place.store_result(result)
+            return result
+        whole: TrainingResult[Any] = yield from once(config, place)
+        return whole
+    finally:
+        place.end()
+
+
+@contextmanager
+def own_settings(device: torch.device) -> Iterator[None]:
+    """In the body denormals are 0, and a card computes on its tensor cores."""
+    with denormals_flushed(), tensor_cores(device):
+        yield
+
+
+@contextmanager
+def denormals_flushed() -> Iterator[None]:
+    """Take denormal numbers as 0 in the body, as most accelerators do; the former setting is restored.
+
+    Processors are a hundred times slower on them. A signal or gradient that shrinks from block to block, as with sums
+    times √½, is denormal in some fifty blocks of a very deep network before it is 0. Without effect where the
+    processor does not support it. A library's threads inherit the setting when they start and keep it: enter before
+    the first operator to reach those of oneDNN's convolutions.
+    """
+    before = are_flushed()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+def are_flushed() -> bool:
+    """Whether torch's operators take denormal numbers as 0 in this thread."""
+    return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
+
+
+def _train_until_plateau(
+    config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+) -> Steps[RunResult]:
+    """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
+    for doublings in range(config.max_doublings + 1):
+        attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
+        result = yield from once(attempt, place.training(config, attempt.epochs))
+        if result.plateaued or result.outcome == "diverged":
+            break
+    whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
+    return whole
+
+
+def _train_once(
+    config: RunConfig,
+    place: RunDirectory[Any, Any],
+    *,
+    fabric: Fabric,
+    listeners: Sequence[RunListener[Any, Any]],
+    ride_along: RideAlong | None,
+    pauses: Pauses,
+    watch: bool,
+) -> Steps[Any]:
+    """Carry out one training, or what is left of it; the result of a finished one is read."""
+    result = place.stored_result(config)
+    if result is None:
+        training = assemble(_task_type(type(config))(config, place), fabric, ride_along, watch)
+        if fabric.is_global_zero:
+            place.begin(config, training.task.data.provenance)
+            training.task.save_vocabulary()
+            listeners = [*listeners, LiveFiles(place, training.watch)]
+        # Until then others would read the checkpoint of a run that is replaced.
+        fabric.barrier()
+        result = yield from _trained(training, listeners, pauses)
+        if fabric.is_global_zero:
+            place.store_result(result)
+        fabric.barrier()
+    for listener in listeners:
+        listener.on_end(result)
+    return result
+
+
+def _trained(
+    training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses
+) -> Steps[TrainingResult[Any]]:
+    """Go through the remaining epochs."""
+    task, fabric, place = training.task, training.fabric, training.task.directory
+    finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
+    steps = task.steps_per_epoch
+    curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
+    for listener in listeners:
+        listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
+    try:
+        for epoch in range(finished, task.config.epochs):
+            trained = yield from train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
+            begun = None
+            row = None if trained.diverged is not None else (yield from _row(training, epoch + 1, trained))
+            curves.add_epoch(trained.losses, row)
+            training.write_measurements(epoch + 1)
+            if row is None:
+                _say_diverged(training, epoch, trained)
+                return (yield from _result(training, curves, trained))
+            save_checkpoint(fabric, place, training.network, training.optimizer, epoch + 1)
+            for listener in listeners:
+                listener.on_epoch(row)
+            if epoch + 1 < task.config.epochs:
+                pauses.check(fabric)
+        return (yield from _result(training, curves, None))
+    finally:
+        curves.close()
+        training.close()
+
+
+def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
+    """Tell the watch, if there is one, of the loss at which the training stops."""
+    if training.watch is not None and trained.diverged is not None:
+        step = epoch * training.task.steps_per_epoch + trained.diverged + 1
+        # Hooks see torch's own optimizer, inside Fabric's.
+        optimizer = getattr(training.optimizer, "optimizer", training.optimizer)
+        training.watch.diverged(step, trained.losses[trained.diverged], optimizer)
+
+
+def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
+    """The row of a finished epoch, counted from 1."""
+    row: Any = training.task.RESULT.ROW
+    with whole_weights(training.module):
+        metrics = yield from training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
+    return row(
+        epoch=epoch,
+        rate=trained.lr,
+        training_loss=trained.loss,
+        training_accuracy=trained.accuracy,
+        seconds=trained.seconds,
+        **metrics,
+    )
+
+
+def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> Steps[TrainingResult[Any]]:
+    """The result of a finished or diverged training."""
+    task, fabric, rows, steps = training.task, training.fabric, curves.rows, len(curves.losses)
+    seconds = [row.seconds for row in rows]
+    if diverged is not None and not rows:
+        seconds = [diverged.seconds / len(diverged.losses) * task.steps_per_epoch]
+    with whole_weights(training.module):
+        metrics = yield from task.final_metrics(rows, diverged is not None, fabric, training.module)
+    return task.RESULT(
+        seconds_per_epoch=sum(seconds) / len(seconds),
+        steps=steps,
+        parameters=sum(p.numel() for p in training.network.parameters() if p.requires_grad),
+        diverged_epoch=None if diverged is None else len(rows) + 1,
+        diverged_step=None if diverged is None else steps,
+        plateaued=None if diverged is not None else has_plateaued([row.training_loss for row in rows]),
+        data=task.data.provenance,
+        config_hash=task.config.hash,
+        epochs=tuple(rows),
+        device=device_name(fabric.device),
+        arithmetic=arithmetic(task.config.precision, fabric.device),
+        graph=training.graph_in_words,
+        **metrics,
+    )
+
+
+def check_start(config: Settings, directory: Path | str) -> None:
+    """Load the data of a run, build its network and convert it, as its start does; nothing is written.
+
+    Errors are those of `train`. A subclass is checked as the kind of run that it derives from; a configuration of
+    another type is not checked.
+    """
+    kind = next((one for one in type(config).__mro__ if one in TASKS), None)
+    if kind is not None:
+        with torch.random.fork_rng(devices=[]):
+            _task_type(kind)(config, _place(directory, kind)).build_network()
+
+
+def trained_network(directory: Path | str) -> nn.Module:
+    """The network of an image run as of its last checkpoint, on the CPU, in evaluation mode.
+
+    A directory with no run, or with one that has no checkpoint, is a RunDirectoryError.
+    """
+    return _network_and_data(directory, TrainConfig)[0]
+
+
+def trained_text_classifier(directory: Path | str) -> tuple[nn.Module, TextData]:
+    """The network of a text run, as `trained_network`, and its data."""
+    return _network_and_data(directory, TextConfig)
+
+
+def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationData]:
+    """The network of a translation run, as `trained_network`, and its data; `decoding.translate` takes both."""
+    return _network_and_data(directory, TranslationConfig)
+
+
+def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
+    place = _place(directory, config_type)
+    config = place.stored_config()
+    checkpoint = intact_checkpoint(place)
+    if checkpoint is None:
+        raise RunDirectoryError(f"The run in {place.path} has no checkpoint: it finished no epoch of its own.")
+    with torch.random.fork_rng(devices=[]):
+        task = _task_type(config_type)(config, place)
+        network = task.build_network()
+    weights = load_weights(checkpoint)
+    kind = next(weights[name].dtype for name, _ in network.named_parameters())
+    network.to(kind).load_state_dict(weights)
+    return network.eval(), task.data
+
+
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
+    return RunDirectory(Path(directory), config_type, _task_type(config_type).RESULT)
+
+
+def _task_type(config_type: type[RunConfig]) -> type[Task[Any]]:
+    if config_type not in TASKS:
+        names = " or ".join(kind.__name__ for kind in TASKS)
+        raise TypeError(f"Expected a {names} to train by, got a {config_type.__name__}.")
+    return TASKS[config_type]

@@ -1,0 +1,224 @@
+"""The benchmarks of a card, tiny and on the CPU; a machine without a card is told so."""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_outputs import check_output
+
+import normless_lab.bench
+from normless import convert
+from normless.cli import main
+from normless.models import resnet_cifar
+from normless_lab.bench import CardBench, measure_card
+from normless_lab.bench.by_hand import Bare
+from normless_lab.bench.card import driver_version
+from normless_lab.bench.card_runs import Counter, Stopwatch, photographs_or_noise
+from normless_lab.bench.card_settings import MODES, PARTS
+from normless_lab.bench.card_steps import Compiler, _judged, forward_flops, prepared
+from normless_lab.bench.command import LISTS
+from normless_lab.bench.timing import timer_of
+from normless_lab.sweeps.executors.admission import SETTLED
+
+TINY: dict[str, Any] = {
+    "architectures": ((8, 0), (10, 1)),
+    "batch_sizes": (2,),
+    "image_size": 8,
+    "rounds": 2,
+    "replays": 1,
+    "matrix": 32,
+    "runs_together": (2, 2),
+    "run_data": "digits(train=20, test=10)",
+    "data": "digits(train=40, test=20)",
+    "device": "cpu",
+    "epochs": 2,
+}
+
+
+@dataclass(frozen=True)
+class OneNetwork(CardBench):
+    """Without a flag for the networks and the matrices."""
+
+    architectures: tuple[tuple[int, int], ...] = ((8, 0),)
+    matrix: int = 32
+
+
+SCHEMES = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_without_a_card_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "card"]) == 2
+    assert "measures on a CUDA card, and torch finds none here" in capsys.readouterr().err
+
+
+def test_steps_of_all_schemes_and_their_share_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
+    table = measure_card(CardBench(parts=("peak", "step"), **TINY))
+    step = table[table["part"] == "step"]
+    eager = step[step["mode"] == "eager"]
+    assert eager["scheme"].tolist() == [*SCHEMES, "hand-written fixup", *SCHEMES]
+    assert (eager["milliseconds"] > 0).all()
+    assert (eager["lowest"] <= eager["ratio"]).all()
+    assert (eager["ratio"] <= eager["highest"]).all()
+    assert (eager["ratio"][eager["scheme"] == "bare"] == 1).all()
+    assert set(step["note"][step["mode"] != "eager"]) == {"on a card only"}
+    peak = table[(table["part"] == "peak") & (table["mode"] == "eager")]
+    assert peak["share"].iloc[0] == 1
+    assert len(peak) == 1 + len(eager)
+    # Three forward passes of the bare network's operations, in the time of the step.
+    for row, timed in zip(peak.iloc[1:].itertuples(), eager.itertuples(), strict=True):
+        assert row.share == pytest.approx(row[table.columns.get_loc("TFLOP/s") + 1] / peak["TFLOP/s"].iloc[0])
+        assert row.scheme == timed.scheme
+    assert set(table["torch"]) == {torch.__version__}
+    assert len(capsys.readouterr().err.splitlines()) == len(table)
+
+
+def test_operations_of_a_pass() -> None:
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3, padding=1), torch.nn.Flatten(), torch.nn.Linear(80, 7))
+    assert forward_flops(network, torch.randn(1, 3, 4, 4)) == 2 * (16 * 5 * 27 + 80 * 7)
+
+
+def test_aims_are_judged() -> None:
+    ratios = {"bare": 1.0, "skipinit(alpha=1)": 1.04, "fixup": 1.3, "batch_norm": 1.2}
+    rows = {
+        row["scheme"]: row for row in _judged([{"scheme": name, "ratio": ratio} for name, ratio in ratios.items()])
+    }
+    assert rows["skipinit(alpha=1)"]["result"] == rows["skipinit(alpha=1)"]["below_batch_norm"] == "pass"
+    assert rows["fixup"]["result"] == rows["fixup"]["below_batch_norm"] == "miss"
+    assert "result" not in rows["batch_norm"]
+    assert _judged([{"scheme": "fixup"}]) == [{"scheme": "fixup"}]
+
+
+def test_a_step_that_fails_is_noted() -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
+    step = prepared(network, (torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)), "eager", lambda _: None)
+    assert step.action is None
+    assert step.note is not None
+    assert step.note.startswith("RuntimeError: ")
+
+
+def test_compilation_ends_at_the_limit() -> None:
+    with pytest.raises(TimeoutError, match="limit of -1 seconds"):
+        Compiler(-1)(torch.nn.Linear(1, 1), torch.randn(1, 1))
+
+
+def test_networks_are_compiled_by_block_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    module = types.ModuleType("normless_lab.train.compilation")
+    module.compile_blocks = lambda network, residual_map: asked.append((network, len(residual_map.blocks)))
+    monkeypatch.setitem(sys.modules, "normless_lab.train.compilation", module)
+    monkeypatch.setattr("normless_lab.train.compilation", module, raising=False)
+    network, images = resnet_cifar(8), torch.randn(2, 3, 8, 8)
+    bare, converted = Bare(network), convert(network, "fixup")
+    compiler = Compiler(60)
+    for _ in range(2):
+        compiler(bare, images)
+        compiler(converted, images)
+    assert asked == [(converted, 3)]
+    assert all(block._compiled_call_impl is not None for block in bare.blocks)
+
+
+def test_runs_one_after_another_and_at_once() -> None:
+    table = measure_card(CardBench(parts=("together",), **TINY))
+    assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
+    assert table["at_once"].tolist() == [1, 2, 1, 2]
+    assert table["runs"].tolist() == [2, 2, 2, 2]
+    for row in table.itertuples():
+        assert row.runs_per_minute == pytest.approx(60 * row.runs / row.seconds)
+    assert table["ratio"][1] == pytest.approx(table["runs_per_minute"][1] / table["runs_per_minute"][0])
+    assert table["data"][0].startswith("digits: ")
+
+
+def test_a_run_that_fails_ends_the_benchmark() -> None:
+    with pytest.raises(RuntimeError, match=r"A run of the benchmark failed with .*mine"):
+        measure_card(CardBench(parts=("together",), **{**TINY, "scheme": "mine"}))
+
+
+def test_steps_are_counted_while_all_runs_are_under_way() -> None:
+    times = count()
+    counter = Counter(2, lambda: float(next(times)))
+    for run in "ab":
+        counter.begin(run)
+    for _ in range(SETTLED + 50):
+        counter.count("a")
+    assert counter.steps_per_second is None
+    for _ in range(SETTLED + 3):
+        counter.count("b")
+    assert counter.steps_per_second == 1
+    counter.end("a")
+    counter.count("b")
+    assert next(times) == 4
+
+
+def test_seconds_to_an_accuracy() -> None:
+    table = measure_card(CardBench(parts=("accuracy",), target=0.0, **TINY))
+    assert table["scheme"].tolist() == ["batch_norm", "fixup"]
+    assert table["result"].tolist() == ["pass", "pass"]
+    for row in table.itertuples():
+        assert 0 < row.seconds <= row.seconds_of_all
+        assert 0 <= row.best_accuracy <= 1
+        assert row.epochs == 2
+    assert set(table["network"]) == {"WRN-10-1"}
+    missed = measure_card(CardBench(parts=("accuracy",), target=1.1, trained=("fixup",), **TINY))
+    assert missed["seconds"][0] is None
+    assert missed["epoch"][0] is None
+    assert missed["result"][0] == "miss"
+    assert missed["best_epoch"][0] in (1, 2)
+
+
+def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no data set 'cifar11'"):
+        measure_card(CardBench(**{**TINY, "data": "cifar11", "data_root": str(tmp_path)}, parts=PARTS))
+
+
+def test_noise_stands_for_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr("normless_lab.bench.card_runs.load_data", _recorder(asked))
+    photographs_or_noise(root=tmp_path)
+    assert asked == ["cifar10", "gaussian(train=50000, test=10000)"]
+
+
+def _recorder(asked: list[str]) -> object:
+    from normless_lab.data import DataNotFoundError
+
+    def load(name: str, **_: object) -> None:
+        asked.append(name)
+        if name == "cifar10":
+            raise DataNotFoundError("It is not there.")
+
+    return load
+
+
+def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    flags = ["--device", "cpu", "--modes", "eager", "--batch-sizes", "2", "--image-size", "8", "--rounds", "1"]
+    monkeypatch.setattr(normless_lab.bench, "CardBench", OneNetwork)
+    assert main(["bench", "card", "--parts", "step", "peak", *flags]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("step: cpu") < printed.index("peak: cpu")
+    assert "note" not in printed
+    assert main(["bench", "card", "--parts", "step", *flags, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    check_output("bench", facts)
+    assert {row["part"] for row in facts["rows"]} == {"step"}
+
+
+def test_names_of_parts_and_modes() -> None:
+    assert tuple(LISTS["parts"]["choices"]) == PARTS
+    assert tuple(LISTS["modes"]["choices"]) == MODES
+    with pytest.raises(ValueError, match=r"Expected parts of step, .*, got 'stpe'\."):
+        CardBench(parts=("stpe",))
+
+
+def test_the_clock_times_the_cpu() -> None:
+    assert timer_of(torch.device("cpu"), 3)(lambda: None) >= 0
+    assert driver_version() is None or "." in str(driver_version())
+    assert Stopwatch().seconds == []

@@ -1,0 +1,59 @@
+"""The benchmark's cases that were seen while the checks were written: the true cause comes first."""
+
+from __future__ import annotations
+
+import pytest
+
+from normless.diagnosis import diagnose
+from normless_lab.bench import DiagnosisBench, measure_diagnosis
+from normless_lab.bench.diagnosis.cases import CASES
+from normless_lab.bench.diagnosis.measure import FILES
+
+# Their causes show in steps only.
+OF_TRIALS = {
+    "rate_of_twenty",
+    "rate_of_a_millionth",
+    "momentum_near_one",
+    "decay_of_five",
+    "bfloat16_weights",
+    "loss_of_a_ten_millionth",
+}
+# They take seconds each; `normless bench diagnose` has them.
+SLOW = {
+    "no_norms",
+    "deep_post_norm",
+    "skip_forgotten",
+    "adam_at_one",
+    "clipped_to_nothing",
+    "large_bias",
+    "two_zeros",
+}
+SEEN = [name for name, case in CASES.items() if not case.aside and name not in SLOW]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("name", SEEN)
+def test_the_true_cause_comes_first(name: str) -> None:
+    case = CASES[name]
+    patient = case.make()
+    steps = 20 if name in OF_TRIALS else 0
+    found = diagnose(
+        patient.model, patient.batch, loss=patient.loss, optimizer=patient.optimizer, trial_steps=steps
+    ).findings
+    kinds = [one.kind for one in found]
+    assert not kinds if case.healthy else kinds[0] in case.causes
+
+
+def test_the_cases_are_many_and_a_third_is_kept_aside() -> None:
+    assert len(FILES) == 5
+    broken = [case for case in CASES.values() if not case.healthy]
+    assert len(broken) >= 60
+    assert len(CASES) - len(broken) >= 25
+    for some in (broken, [case for case in CASES.values() if case.healthy]):
+        assert 3 * sum(case.aside for case in some) >= len(some)
+
+
+def test_the_benchmark_counts() -> None:
+    table = measure_diagnosis(DiagnosisBench(names=("nan_pixel", "healthy_mlp", "plain_list"), trial_steps=1))
+    row = table.set_index("cases").loc["seen"]
+    assert (row["broken"], row["right"], row["missed"], row["healthy"], row["false_alarms"]) == (2, 2, 0, 1, 0)

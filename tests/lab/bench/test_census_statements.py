@@ -1,0 +1,133 @@
+"""Maps compared with what people have read in the source, and that each difference is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normless as nl
+from normless_lab.bench.census import networks, stated
+
+
+class Nested(nn.Module):
+    """A block with two branches, one with a projection and a gate inside a global skip path, and two norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head, self.logits = (nn.Linear(4, 4) for _ in range(3))
+        self.parts = nn.ModuleDict({name: nn.Linear(4, 4) for name in "abcdefg"})
+        self.norm, self.down = nn.LayerNorm(4), nn.LayerNorm(4)
+
+    def forward(self, value: Tensor) -> Tensor:
+        x = start = self.stem(value)
+        x = x + self.parts["a"](x).relu() + self.parts["b"](x).tanh()
+        y = self.parts["d"](self.norm(self.parts["c"](x)).relu())
+        x = self.down(self.parts["g"](x)) + y * self.parts["e"](y).sigmoid()
+        output: Tensor = self.logits(self.head(start + self.parts["f"](x)).relu())
+        return output
+
+
+NESTED: dict[str, Any] = {
+    "blocks": [
+        {
+            "branch": ["parts.f"],
+            "inner": [
+                {"branches": [["parts.a"], ["parts.b"]]},
+                {
+                    "each": {"end": [["d e", "norm"]]},
+                    "branch": ["parts: c {end[0]}"],
+                    "skip": ["parts.g"],
+                    "gates": ["parts.e"],
+                    "last": ["{end[1]}"],
+                    "down": ["down"],
+                },
+            ],
+        }
+    ],
+    "stem": ["stem"],
+    "classifier": ["logits"],
+    "without": ["head"],
+    "norms": 2,
+}
+
+
+def test_a_right_statement_differs_in_nothing() -> None:
+    mapped = nl.residual_map(Nested(), torch.randn(2, 4))
+    assert stated.differences(NESTED, mapped) == []
+    whole = {**NESTED["blocks"][0], "branch": ["parts: a b c d e g f"]}
+    assert stated.differences({**NESTED, "blocks": [whole]}, mapped) == [], "layers of inner blocks may be repeated"
+    assert stated.differences(NESTED, None) == ["the network was not mapped"]
+
+
+def inside(number: int, **changes: Any) -> dict[str, Any]:
+    """The statement with something else of an inner block."""
+    (around,) = NESTED["blocks"]
+    inner = [{**one, **(changes if at == number else {})} for at, one in enumerate(around["inner"])]
+    return {"blocks": [{**around, "inner": inner}]}
+
+
+(AROUND,) = NESTED["blocks"]
+PROJECTED = "the block [parts.c, parts.d, parts.e]"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"blocks": []}, ["[parts.f] is mapped, not stated", "[parts.a] + [parts.b] is mapped", "[parts.c"]),
+        (inside(0, branches=[["parts: a b"]]), ["[parts.a, parts.b] is stated, not mapped", "[parts.a] + [parts.b]"]),
+        (inside(1, branch=["parts: d c e"]), ["[parts.d, parts.c, parts.e] is stated", f"{PROJECTED} is mapped"]),
+        (inside(1, skip=[]), [f"{PROJECTED} has the skip path [parts.g], stated []"]),
+        (inside(1, gates=["parts: d e"]), [f"{PROJECTED} has the gates [parts.e], stated [parts.d, parts.e]"]),
+        (inside(1, last=[], down=["norm"]), ["the norm norm has the role last, stated down"]),
+        ({"blocks": [{**AROUND, "inner": AROUND["inner"][::-1]}]}, ["[parts.a] + [parts.b] is in another place"]),
+        (
+            {"blocks": [{**AROUND, "inner": []}, *AROUND["inner"]]},
+            ["[parts.a] + [parts.b] is inside 1 others, stated 0", f"{PROJECTED} is inside 1 others, stated 0"],
+        ),
+        ({"stem": ["head"]}, ["the stem is [stem], stated [head]", "which is not stated"]),
+        ({"classifier": ["head"]}, ["the classifier is logits, stated [head]", "which is not stated"]),
+        ({"classifier": [], "without": ["head", "logits"]}, ["the classifier is logits, stated []"]),
+        ({"without": ["stem"]}, ["are [head], which is not stated, and not [stem]"]),
+        ({"norms": 3}, ["2 norms, stated 3"]),
+    ],
+    ids=[
+        "blocks",
+        "branches",
+        "branch",
+        "skip",
+        "gates",
+        "role",
+        "order",
+        "nesting",
+        "stem",
+        "classifier",
+        "no_classifier",
+        "without",
+        "norms",
+    ],
+)
+def test_each_wrong_statement_is_told(change: dict[str, Any], said: list[str]) -> None:
+    told = stated.differences({**NESTED, **change}, nl.residual_map(Nested(), torch.randn(2, 4)))
+    assert len(told) == len(said)
+    for sentence, part in zip(told, said, strict=True):
+        assert part in sentence
+
+
+def test_a_statement_fills_in_the_product_of_its_choices() -> None:
+    block = {"each": {"s": "1-2", "u": ["x", "y"]}, "branch": ["s{s}.{u}: a b"], "skip": ["s{s}.skip"]}
+    blocks = list(stated._stated([block], {}, 0))
+    assert [one.branches[0] for one in blocks] == [(f"s{s}.{u}.a", f"s{s}.{u}.b") for s in (1, 2) for u in "xy"]
+    assert [one.skip for one in blocks] == [("s1.skip",)] * 2 + [("s2.skip",)] * 2
+    assert stated._paths(["head", {"each": {"n": "0-1"}, "layers": ["p{n}"]}], {}) == ("head", "p0", "p1")
+
+
+def test_the_statements_are_of_networks_of_the_tables() -> None:
+    for package in networks.tables():
+        listed = {network.text for network in networks._read(package)}
+        for text, statement in stated.statements(package).items():
+            assert text in listed
+            paths = [path for block in stated._stated(statement["blocks"], {}, 0) for path in sum(block.branches, ())]
+            assert not any(character in path for path in paths for character in "{} ")

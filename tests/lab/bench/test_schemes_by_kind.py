@@ -1,0 +1,207 @@
+"""The networks of docs/which-scheme.md, the runs side by side, and the tables of the page."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normless as nl
+from normless.errors import NormlessError
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("schemes_by_kind")
+
+
+@pytest.fixture
+def tables(runs: ModuleType) -> ModuleType:
+    return importlib.import_module("schemes_by_kind_table")
+
+
+def entry_of(runs: ModuleType, name: str) -> Any:
+    return next(entry for entry in runs.NETWORKS if entry.name == name)
+
+
+def converted_or_refused(bench: Any, scheme: str) -> str:
+    """The reason of a refusal; any other error is raised."""
+    try:
+        converted = bench.converted(scheme, 0)
+    except NormlessError as error:
+        return str(error)
+    assert all(parameter.isfinite().all() for parameter in converted.parameters())
+    return ""
+
+
+def test_three_networks_of_each_of_ten_kinds(runs: ModuleType) -> None:
+    assert [len(entries) for entries in runs.KINDS.values()] == [3] * 10
+    assert len({entry.name for entry in runs.NETWORKS}) == 30
+
+
+def test_every_network_has_a_loss_and_gradients_on_its_data(runs: ModuleType) -> None:
+    for entry in runs.NETWORKS:
+        bench = runs.Bench(entry)
+        batch = bench.task.train.at(torch.arange(runs.BATCH))
+        network = bench.built(0)
+        loss = bench.task.loss(network(*batch.inputs), *batch.targets)
+        loss.backward()
+        assert 0 < loss.item() < 20, entry.name
+        idle = {name for name, parameter in network.named_parameters() if parameter.grad is None}
+        # What the last layer of a WaveNet would give to the next one is not read.
+        assert idle <= {"layers.5.res.weight", "layers.5.res.bias"}, entry.name
+
+
+def test_a_scheme_converts_a_network_or_is_refused(runs: ModuleType) -> None:
+    """Some of them; all in the slow test."""
+    asked = [("ResNet-V2", "nf_resnet"), ("GIN", "group_norm"), ("dueling Q-network", "dyt")]
+    reasons = [converted_or_refused(runs.Bench(entry_of(runs, name)), scheme) for name, scheme in asked]
+    assert [bool(reason) for reason in reasons] == [False, True, False]
+
+
+@pytest.mark.slow
+def test_every_scheme_converts_every_network_or_is_refused_as_the_page_says(
+    runs: ModuleType, tables: ModuleType
+) -> None:
+    refused = tables.Table(runs.Results(tables.RESULTS)).refused
+    tried = {(row["network"], row["scheme"]) for row in runs.Results(tables.RESULTS).rows if "network" in row}
+    for entry in runs.NETWORKS:
+        bench = runs.Bench(entry)
+        for scheme in runs.SCHEMES:
+            reason = converted_or_refused(bench, scheme)
+            if (entry.name, scheme) in tried:
+                assert bool(reason) == ((entry.name, scheme) in refused), (entry.name, scheme, reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme"), [("contrastive embedding", "as_written"), ("VAE", "fixup"), ("ViT", "skipinit")]
+)
+def test_networks_side_by_side_train_as_each_alone(
+    name: str, scheme: str, runs: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "STEPS", 4)
+    bench = runs.Bench(entry_of(runs, name))
+    asked = [runs.Run("sgd", 0.02, 0), runs.Run("adamw", 0.003, 0), runs.Run("sgd", 0.02, 1)]
+    together = bench.trained(scheme, asked)
+    for run, outcome in zip(asked, together, strict=True):
+        network = bench.converted(scheme, run.seed)
+        groups = nl.param_groups(
+            network,
+            lr=run.rate,
+            weight_decay={"sgd": 5e-4, "adamw": 0.01}[run.optimizer],
+            residual_map=nl.residual_map(network, *bench.inputs),
+        )
+        optimizer: torch.optim.Optimizer = torch.optim.AdamW(groups)
+        if run.optimizer == "sgd":
+            optimizer = torch.optim.SGD(groups, momentum=0.9)
+        losses = []
+        for done, rows in enumerate(bench.batches(run.seed)):
+            for group in optimizer.param_groups:
+                group["lr"] = run.rate * group["rate_scale"] * runs.schedule(done)
+            losses.append(step(network, bench, rows, optimizer))
+        network.eval()
+        batches = [bench.task.held_out.at(rows) for rows in torch.arange(352).split(32)]
+        with torch.no_grad():
+            tested = [float(bench.task.loss(network(*batch.inputs), *batch.targets)) for batch in batches]
+        assert outcome["train"] == pytest.approx(sum(losses) / 4, rel=1e-3)
+        assert outcome["held_out"] == pytest.approx(sum(tested) / len(tested), rel=1e-3)
+
+
+def step(network: nn.Module, bench: Any, rows: torch.Tensor, optimizer: torch.optim.Optimizer) -> float:
+    batch = bench.task.train.at(rows)
+    optimizer.zero_grad()
+    loss = bench.task.loss(network(*batch.inputs), *batch.targets)
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+def test_a_diverged_run_leaves_those_beside_it_alone(runs: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "STEPS", 6)
+    bench = runs.Bench(entry_of(runs, "dueling Q-network"))
+    wild, tame = runs.Run("sgd", 1e6, 0), runs.Run("sgd", 0.02, 0)
+    outcomes = bench.trained("skipinit", [wild, tame])
+    assert outcomes[0] == {"diverged": True}
+    assert outcomes[1] == pytest.approx(bench.trained("skipinit", [tame])[0], rel=1e-4)
+
+
+def made_up(rate: float, seed: int, loss: float | None, scheme: str = "as_written", optimizer: str = "sgd") -> Any:
+    outcome = {"diverged": True} if loss is None else {"train": loss, "held_out": 2 * loss}
+    return {"network": "ViT", "scheme": scheme, "optimizer": optimizer, "rate": rate, "seed": seed, **outcome}
+
+
+def cell(runs: ModuleType, scheme: str, losses: list[float | None]) -> Iterator[Any]:
+    """All rates of both optimizers, the third the best on seed 0, and the other seeds at it."""
+    for optimizer, rates in runs.RATES.items():
+        for rate in rates:
+            yield made_up(rate, 0, losses[0] if rate == rates[2] else None, scheme, optimizer)
+        yield from (made_up(rates[2], seed, losses[seed], scheme, optimizer) for seed in (1, 2))
+
+
+def results_of(runs: ModuleType, path: Path, rows: list[Any]) -> Any:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return runs.Results(path)
+
+
+def test_runs_go_on_where_they_were_interrupted(runs: ModuleType, tmp_path: Path) -> None:
+    rows = list(cell(runs, "as_written", [0.2, 0.3, 0.4]))
+    key = {"network": "ViT", "scheme": "as_written"}
+    assert list(runs.pending(results_of(runs, tmp_path / "all.jsonl", rows), key)) == [[], []]
+    lost = [row for row in rows if (row["optimizer"], row["seed"]) != ("adamw", 2)]
+    missing = list(runs.pending(results_of(runs, tmp_path / "some.jsonl", lost), key))
+    assert missing == [[], [runs.Run("adamw", runs.RATES["adamw"][2], 2)]]
+    first = next(runs.pending(results_of(runs, tmp_path / "none.jsonl", []), key))
+    assert len(first) == 10
+    assert {run.seed for run in first} == {0}
+
+
+def test_verdicts_compare_held_out_losses_with_the_original(
+    runs: ModuleType, tables: ModuleType, tmp_path: Path
+) -> None:
+    rows = [
+        *cell(runs, "as_written", [0.20, 0.21, 0.19]),
+        *cell(runs, "skipinit", [0.10, 0.10, 0.11]),
+        *cell(runs, "fixup", [0.20, 0.20, 0.20]),
+        *cell(runs, "dyt", [0.20, 2.0, 0.20]),
+        *cell(runs, "none", [0.20, None, 0.20]),
+        {
+            "network": "ViT",
+            "scheme": "nf_resnet",
+            "refused": "nf_resnet is not possible: Edit() is not possible at a.b: it is a test; more.",
+        },
+    ]
+    table = tables.Table(results_of(runs, tmp_path / "rows.jsonl", rows))
+    expected = {"skipinit": "ahead", "fixup": "level", "dyt": "behind", "none": "diverged", "nf_resnet": "refused"}
+    assert {scheme: table.verdict("ViT", scheme) for scheme in expected} == expected
+    assert table.verdict("ViT", "group_norm") == table.verdict("GAT", "fixup") == ""
+    made = tables.parts(table)
+    assert "0.200 ± 0.010 / 0.400" in made["sgd"]
+    assert "diverged on 1 of 3 seeds" in made["adamw"]
+    assert made["refused"] == "1. `nf_resnet`: it is a test."
+
+
+def test_what_was_interrupted_is_not_in_the_tables(runs: ModuleType, tables: ModuleType, tmp_path: Path) -> None:
+    trained, diverged = list(cell(runs, "fixup", [0.2, 0.3, 0.4])), list(cell(runs, "none", [None, None, None]))
+    counts = [(trained, 3, 0), (trained, 6, 0), (trained, 7, 1), (trained, 14, 2), (diverged, 4, 0), (diverged, 5, 1)]
+    for rows, count, complete in counts:
+        table = tables.Table(results_of(runs, tmp_path / "rows.jsonl", rows[:count]))
+        assert len(table.cells) == complete, count
+
+
+def test_the_page_has_the_tables_of_the_committed_runs(runs: ModuleType, tables: ModuleType) -> None:
+    table = tables.Table(runs.Results(tables.RESULTS))
+    page = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.written(page, tables.parts(table)) == page
+    for name in tables.parts(table):
+        assert f"<!-- {name} -->" in page
+    assert f"{table.runs:,} runs" in page

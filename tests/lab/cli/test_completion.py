@@ -1,0 +1,110 @@
+"""``normless completion``: the script for bash is read by bash, and completes; that for zsh has the same words."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command_outputs import check_output
+
+import normless as nl
+from normless.cli import main
+from normless.cli.commands import COMMANDS
+from normless.errors import MissingExtraError
+from normless_lab.cli.completion import SHELLS, completion_script
+from normless_lab.data import DATA
+
+BASH = shutil.which("bash")
+# What bash does at a tab: the words so far, and the function that is registered for the program.
+AT_TAB = """
+source "$1"; shift
+COMP_WORDS=(normless "$@"); COMP_CWORD=$#
+registered=$(complete -p normless | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+$registered normless "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("completion") / "normless"
+    path.write_text(completion_script("bash"))
+    return path
+
+
+def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]:
+    assert BASH is not None
+    command = [BASH, "--norc", "-c", AT_TAB, "bash", str(script), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
+    assert done.stderr == ""
+    return set(done.stdout.split())
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash")
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (("",), {name.partition(".")[0] for name in COMMANDS}),
+        (("ins",), {"inspect"}),
+        (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
+        (("train", "--warm-start-r"), {"--warm-start-rate"}),
+        (("train", "--device", ""), {"auto", "cpu", "cuda"}),
+        (("train", "--flip", ""), {"true", "false"}),
+        (("train", "--scheme", "regul"), {"regularized_skipinit"}),
+        (("convert", "net.py:net", "--scheme", ""), set(nl.SCHEMES)),
+        (("probe", "net.py:net", "--data", "cifar"), {name for name in DATA if name.startswith("cifar")}),
+        (("completion", ""), set(SHELLS)),
+    ],
+)
+def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path) -> None:
+    assert completed(script, *words) - {"-h", "--help", "--version"} == offered
+
+
+@pytest.mark.skipif(BASH is None, reason="no bash")
+def test_bash_completes_files(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "depth.yaml").touch()
+    (tmp_path / "network.py").touch()
+    assert completed(script, "sweep", "run", "dep", folder=tmp_path) == {"depth.yaml"}
+    assert completed(script, "inspect", "net", folder=tmp_path) == {"network.py"}
+    assert completed(script, "train", "--config", "dep", folder=tmp_path) == {"depth.yaml"}
+
+
+def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:
+    assert main(["completion", "bash"]) == 0
+    assert capsys.readouterr().out.rstrip() == script.read_text().rstrip()
+    assert main(["completion", "zsh", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    check_output("completion", printed)
+    assert printed["script"].startswith("#compdef normless")
+    words = {word for name in COMMANDS for word in name.split(".")}
+    # Versions of shtab quote the text, or all.
+    assert all(re.search(rf"    \"?{word}:", printed["script"]) for word in words)
+    assert main(["completion", "fsh"]) == 2
+    assert "Expected shell to be bash or zsh, got fsh" in capsys.readouterr().err
+
+
+def test_a_command_without_its_extra_has_no_flags_and_shtab_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(parser: object) -> None:
+        raise MissingExtraError("Inspecting needs something.", name="something")
+
+    monkeypatch.setattr("normless.cli.inspect.add_arguments", missing)
+    made = completion_script("bash")
+    assert "_shtab_normless_inspect_option_strings" in made
+    assert "--figure" not in made
+
+    find = importlib.util.find_spec
+
+    def without(name: str, *given: Any) -> Any:
+        return None if name == "shtab" else find(name, *given)
+
+    monkeypatch.setattr("normless.extras.find_spec", without)
+    with pytest.raises(
+        MissingExtraError, match=r"needs shtab, not installed here: pip install 'normless\[completion\]'"
+    ):
+        completion_script("bash")

@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normless_lab.data import Augmentation, Batch, ImageData
+from normless_lab.data.images.tensor_images import Split, TensorImages, channel_statistics, checked_split
+
+NOTHING = Augmentation()
+EVERYTHING = Augmentation(crop=2, flip=True, cutout=4, mixup=0.5)
+
+
+def numbered(train: int = 22, test: int = 7, classes: int = 3) -> ImageData:
+    """Images 2×8×8 of one value each, which tells them apart; the second channel is constant in the whole set."""
+
+    def images(n: int) -> np.ndarray:
+        pixels = np.full((n, 2, 8, 8), 9, np.uint8)
+        pixels[:, 0] = np.arange(n)[:, None, None]
+        return pixels
+
+    splits = (checked_split(images(n), np.arange(n) % classes, classes=classes, origin="here") for n in (train, test))
+    return stored(*splits, classes=classes)
+
+
+def stored(train: Split, test: Split, *, classes: int) -> ImageData:
+    mean, std = channel_statistics(train.images)
+    return TensorImages(
+        name="numbered",
+        classes=classes,
+        image_shape=tuple(train.images.shape[1:]),
+        source="a test",
+        train=train,
+        test=test,
+        mean=mean,
+        std=std,
+    )
+
+
+def values(data: ImageData, batches: Iterator[Batch]) -> list[int]:
+    """Which image each input is, by its value before normalization."""
+    inputs = torch.cat([batch.inputs[:, 0] for batch in batches])
+    pixels = (inputs * data.std[0] + data.mean[0]) * 255
+    assert torch.allclose(pixels, pixels[:, :1, :1], atol=1e-3)
+    return [round(value) for value in pixels[:, 0, 0].tolist()]
+
+
+def test_every_example_comes_once_in_a_random_order_with_its_label() -> None:
+    data = numbered()
+    batches = list(data.train_batches(11, seed=0, epoch=0, augmentation=NOTHING, device="cpu"))
+    order = values(data, iter(batches))
+    assert sorted(order) == list(range(22))
+    assert order != sorted(order)
+    labels = torch.cat([batch.targets for batch in batches])
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == [value % 3 for value in order]
+
+
+@given(size=st.integers(1, 40), batch_size=st.integers(1, 50))
+def test_only_whole_batches_unless_the_set_is_smaller(size: int, batch_size: int) -> None:
+    data = numbered(train=size)
+    batches = list(data.train_batches(batch_size, seed=0, epoch=0, augmentation=NOTHING, device="cpu"))
+    assert len(batches) == data.steps_per_epoch(batch_size)
+    assert {len(batch.inputs) for batch in batches} == {min(size, batch_size)}
+    seen = values(data, iter(batches))
+    assert len(seen) == len(set(seen))
+
+
+def test_inputs_are_normalized_per_channel() -> None:
+    data = numbered()
+    (batch,) = data.train_batches(22, seed=0, epoch=0, augmentation=NOTHING, device="cpu")
+    assert batch.inputs.dtype == torch.float32
+    assert batch.inputs[:, 0].mean().item() == pytest.approx(0, abs=1e-5)
+    assert batch.inputs[:, 0].std(correction=0).item() == pytest.approx(1, abs=1e-5)
+    assert batch.inputs[:, 1].abs().max().item() == pytest.approx(0, abs=1e-5)  # constant, so divided by 1
+    assert data.std[1] == 1
+
+
+def test_statistics_are_those_of_all_pixels() -> None:
+    generator = np.random.default_rng(0)
+    images = generator.integers(256, size=(6, 3, 5, 7), dtype=np.uint8)
+    split = checked_split(images, np.zeros(6, np.int64), classes=1, origin="here")
+    data = stored(split, split, classes=1)
+    np.testing.assert_allclose(data.mean.numpy(), (images / 255).mean((0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(data.std.numpy(), (images / 255).std((0, 2, 3)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("augmentation", [NOTHING, EVERYTHING])
+def test_an_epoch_is_a_pure_function_of_seed_and_epoch(augmentation: Augmentation) -> None:
+    data = numbered()
+
+    def epoch(seed: int, number: int) -> torch.Tensor:
+        batches = data.train_batches(11, seed=seed, epoch=number, augmentation=augmentation, device="cpu")
+        return torch.cat([batch.inputs for batch in batches])
+
+    first = epoch(0, 1)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    assert torch.equal(epoch(0, 1), first)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(epoch(1, 0), first)
+    assert not torch.equal(epoch(0, 2), first)
+
+
+def test_crop_pads_with_black_before_normalization_and_cutout_sets_the_mean_after_it() -> None:
+    data = numbered()
+    black = -data.mean[1] / data.std[1]
+    (cropped,) = data.train_batches(22, seed=0, epoch=0, augmentation=Augmentation(crop=3), device="cpu")
+    assert cropped.inputs[:, 1].unique().tolist() == pytest.approx([black.item(), 0], abs=1e-6)
+    (cut,) = data.train_batches(22, seed=0, epoch=0, augmentation=Augmentation(cutout=3), device="cpu")
+    (plain,) = data.train_batches(22, seed=0, epoch=0, augmentation=NOTHING, device="cpu")
+    assert torch.equal(cut.inputs[cut.inputs != 0], plain.inputs[cut.inputs != 0])
+    holes = (cut.inputs[:, 0] == 0).sum((1, 2))
+    assert torch.all((holes >= 4) & (holes <= 9))  # a 3×3 square, of which a corner keeps 2×2
+
+
+def test_mixup_mixes_each_example_with_the_next_of_its_batch_and_closes_the_ring() -> None:
+    data = numbered()
+    arguments = {"seed": 0, "epoch": 0, "device": "cpu"}
+    plain = list(data.train_batches(11, augmentation=NOTHING, **arguments))  # type: ignore[arg-type]
+    mixed = list(data.train_batches(11, augmentation=Augmentation(mixup=1.0), **arguments))  # type: ignore[arg-type]
+    for clean, batch in zip(plain, mixed, strict=True):
+        assert batch.targets.shape == (11, 3)
+        onehot = torch.nn.functional.one_hot(clean.targets, 3).float()
+        partners, partner_targets = clean.inputs.roll(-1, 0), onehot.roll(-1, 0)
+        distance = partners[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]
+        share = 1 - (batch.inputs[:, 0, 0, 0] - clean.inputs[:, 0, 0, 0]) / distance
+        assert torch.all((share > -1e-4) & (share < 1 + 1e-4))
+        assert len(share.unique()) == 11
+        expected = share[:, None] * onehot + (1 - share[:, None]) * partner_targets
+        torch.testing.assert_close(batch.targets, expected, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("augmentation", [NOTHING, EVERYTHING])
+@pytest.mark.parametrize("world_size", [2, 5])
+def test_the_parts_of_all_processes_are_the_batch_of_one(augmentation: Augmentation, world_size: int) -> None:
+    data = numbered()
+
+    def epoch(**share: int) -> list[Batch]:
+        return list(data.train_batches(10, seed=0, epoch=0, augmentation=augmentation, device="cpu", **share))
+
+    parts = [epoch(rank=rank, world_size=world_size) for rank in range(world_size)]
+    for whole, *shares in zip(epoch(), *parts, strict=True):
+        assert torch.equal(whole.inputs, torch.cat([share.inputs for share in shares]))
+        assert torch.equal(whole.targets, torch.cat([share.targets for share in shares]))
+
+
+@given(test=st.integers(1, 20), batch_size=st.integers(1, 25), world_size=st.integers(1, 4))
+def test_every_test_example_comes_once_in_order(test: int, batch_size: int, world_size: int) -> None:
+    data = numbered(test=test)
+    assert values(data, data.test_batches(batch_size, device="cpu")) == list(range(test))
+    shares = [
+        list(data.test_batches(batch_size, device="cpu", rank=rank, world_size=world_size))
+        for rank in range(world_size)
+    ]
+    assert all(len(batch.inputs) for share in shares for batch in share)
+    seen = [value for share in shares if share for value in values(data, iter(share))]
+    assert sorted(seen) == list(range(test))
+
+
+def test_impossible_batches_are_refused_at_once() -> None:
+    data = numbered()
+    arguments = {"seed": 0, "epoch": 0, "augmentation": NOTHING, "device": "cpu"}
+    with pytest.raises(ValueError, match="batch_size must be at least 1"):
+        data.train_batches(0, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="10 cannot be shared evenly by 3"):
+        data.train_batches(10, rank=0, world_size=3, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rank must be 0 to"):
+        data.train_batches(10, rank=2, world_size=2, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="rank must be 0 to"):
+        data.test_batches(10, device="cpu", rank=-1, world_size=2)
+
+
+def test_subset_keeps_proportions_nests_and_says_so() -> None:
+    data = numbered(train=60, test=20)
+    small, large = data.subset(train=12, test=5), data.subset(train=30)
+    assert (small.train_size, small.test_size, large.train_size, large.test_size) == (12, 5, 30, 20)
+    assert small.train_labels.bincount().tolist() == [4, 4, 4]
+    assert "subset of 12 of 60 train and 5 of 20 test" in small.provenance
+
+    def members(part: ImageData) -> set[int]:
+        return set(values(part, part.train_batches(99, seed=0, epoch=0, augmentation=NOTHING, device="cpu")))
+
+    assert members(small) < members(large)
+    assert members(small) == members(data.subset(train=12))
+    assert torch.equal(small.mean, data.mean)
+    for size in (0, 61):
+        with pytest.raises(ValueError, match="1 to 60 train examples"):
+            data.subset(train=size)
+
+
+def test_provenance_tells_sizes_and_changes_with_any_byte() -> None:
+    line = numbered().provenance
+    assert line.startswith("numbered: a test; 22 train / 7 test, 3 classes, 2×8×8; sha256 ")
+    assert numbered().provenance == line
+    other = numbered()
+    other.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
+    assert other.provenance != line
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_an_epoch_is_the_same_on_another_device() -> None:
+    data = numbered()
+    for here, there in zip(
+        data.train_batches(11, seed=0, epoch=0, augmentation=EVERYTHING, device="cpu"),
+        data.train_batches(11, seed=0, epoch=0, augmentation=EVERYTHING, device="cuda"),
+        strict=True,
+    ):
+        torch.testing.assert_close(here.inputs, there.inputs.cpu())
+        torch.testing.assert_close(here.targets, there.targets.cpu())

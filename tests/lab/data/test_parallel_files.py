@@ -1,0 +1,237 @@
+"""Parallel text read from small files in the layouts of Multi30k, IWSLT and the Hub."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normless_lab.data import DataFormatError, DataNotFoundError, load_parallel_text
+from normless_lab.data.tables import read_lines
+from normless_lab.data.text_sets import Pairs, ParallelText
+
+SETS = {
+    "train": (["Zwei Büsche.", "Ein Hund", "Drei"], ["Two bushes.", "A dog", "Three"]),
+    "val": (["Vier"], ["Four"]),
+    "test": (["Fünf", "Sechs"], ["Five", "Six"]),
+}
+
+
+def write_text(path: Path, lines: Sequence[str], end: str = "\n") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = "".join(line + end for line in lines).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def write_sets(folder: Path, names: Sequence[str], suffix: str = "", middle: str = "") -> None:
+    for name, (german, english) in zip(names, SETS.values(), strict=True):
+        write_text(folder / f"{name}{middle}.de{suffix}", german)
+        write_text(folder / f"{name}{middle}.en{suffix}", english)
+
+
+def assert_is_the_text(text: ParallelText) -> None:
+    for pairs, (german, english) in zip((text.train, text.validation, text.test), SETS.values(), strict=True):
+        assert pairs.source == tuple(german)
+        assert pairs.target == tuple(english)
+    assert text.languages == ("de", "en")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize(
+    ("names", "middle"),
+    [
+        (("train", "val", "test_2016_flickr"), ""),
+        (("train", "valid", "test"), ""),
+        (("train", "dev", "test"), ".de-en"),
+        (("train", "validation", "test2017"), ".en-de"),
+    ],
+)
+def test_text_files_are_read(tmp_path: Path, names: Sequence[str], suffix: str, middle: str) -> None:
+    write_sets(tmp_path, names, suffix, middle)
+    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_multi30k_is_read_from_its_folder_or_the_root(tmp_path: Path, inside: bool) -> None:
+    write_sets(tmp_path / "multi30k" if inside else tmp_path, ("train", "val", "test_2016_flickr"), ".gz")
+    text = load_parallel_text("multi30k", root=tmp_path, download=False)
+    assert_is_the_text(text)
+    assert text.provenance.startswith(
+        "multi30k, de to en: text files, test set test_2016_flickr; 3 train / 1 validation / 2 test pairs; sha256 "
+    )
+    other = load_parallel_text("multi30k(source='en', target='de')", root=tmp_path, download=False)
+    assert other.train == Pairs(*reversed(text.train))
+
+
+def test_one_side_may_be_compressed_and_the_plain_file_comes_first(tmp_path: Path) -> None:
+    write_sets(tmp_path, ("train", "val", "test"))
+    (tmp_path / "train.en").unlink()
+    write_text(tmp_path / "train.en.gz", SETS["train"][1])
+    write_text(tmp_path / "train.de.gz", ["something", "else", "here"])
+    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+
+
+def test_windows_files_and_outer_white_space(tmp_path: Path) -> None:
+    write_sets(tmp_path, ("train", "val", "test"))
+    german = [f" {line}\t" for line in SETS["train"][0]]
+    german[0] = "\ufeff" + german[0]
+    write_text(tmp_path / "train.de", german, end="\r\n")
+    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+
+
+@settings(deadline=None)
+@given(st.lists(st.text(st.characters(exclude_characters="\n\ufeff", exclude_categories=["Cs"]))))
+def test_lines_end_with_line_feeds_only(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    for name in ("lines.de", "lines.de.gz"):
+        path = tmp_path_factory.getbasetemp() / name
+        write_text(path, lines)
+        assert read_lines(path) == lines
+    path.write_bytes(gzip.compress("\n".join([*lines, "last"]).encode()))
+    assert read_lines(path) == [*lines, "last"]
+
+
+def test_several_test_sets_must_be_told_apart(tmp_path: Path) -> None:
+    write_sets(tmp_path, ("train", "val", "test_2016_flickr"))
+    write_text(tmp_path / "test_2017_flickr.de", ["Sieben"])
+    write_text(tmp_path / "test_2017_flickr.en.gz", ["Seven"])
+    write_text(tmp_path / "test_2018.de", ["in one language only"])
+    with pytest.raises(DataFormatError, match="several test sets: test_2016_flickr, test_2017_flickr; name one by"):
+        load_parallel_text("parallel_text", root=tmp_path)
+    for options in ("parallel_text(test='test_2017_flickr')", "multi30k(test='test_2017_flickr')"):
+        assert load_parallel_text(options, root=tmp_path).test.source == ("Sieben",)
+
+
+def spoil_count(folder: Path) -> None:
+    write_text(folder / "val.de", ["Vier", "Fünf"])
+
+
+def spoil_gzip(folder: Path) -> None:
+    (folder / "val.de").unlink()
+    (folder / "val.de.gz").write_bytes(gzip.compress(b"Vier\n" * 99)[:-9])
+
+
+def spoil_encoding(folder: Path) -> None:
+    (folder / "val.de").write_bytes("Fünf\n".encode("latin-1"))
+
+
+def spoil_emptied(folder: Path) -> None:
+    for side in ("de", "en"):
+        (folder / f"val.{side}").write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (spoil_count, r"val\.de and .*val\.en hold 2 and 1 sentences; expected as many"),
+        (spoil_gzip, r"val\.de\.gz is not text in UTF-8, compressed by gzip"),
+        (spoil_encoding, r"val\.de is not text in UTF-8"),
+        (spoil_emptied, "hold 0 and 0 sentences"),
+        (lambda folder: (folder / "val.de").unlink(), r"no val\.de with val\.en or valid\.de"),
+        (lambda folder: (folder / "test.en").unlink(), r"no test\.de with test\.en \(or \.gz\)"),
+    ],
+)
+def test_damaged_text_files_are_named(tmp_path: Path, spoil: Callable[[Path], None], message: str) -> None:
+    write_sets(tmp_path, ("train", "val", "test"))
+    spoil(tmp_path)
+    with pytest.raises(DataFormatError, match=message):
+        load_parallel_text("parallel_text", root=tmp_path)
+
+
+def write_talks(folder: Path) -> None:
+    for side, (kind, hello) in {"de": ("Titel", "Hallo"), "en": ("Title", "Hello")}.items():
+        head = ["<url>http://x</url>", "<keywords>talks</keywords>", "<talkid>1</talkid>", f"<title>{kind}</title>"]
+        write_text(folder / f"train.tags.de-en.{side}", [*head, *(f" {hello} {n} < 3 " for n in range(45))])
+        for name in ("IWSLT14.TED.tst2010", "IWSLT14.TED.dev2010"):
+            lines = [
+                "<doc>",
+                f'<seg id="1"> {hello} &amp; {name[-7:]} </seg>',
+                "</doc>",
+                f'<seg id="2">{hello}</seg>',
+            ]
+            write_text(folder / f"{name}.de-en.{side}.xml", lines)
+
+
+def test_talks_are_read_as_distributed(tmp_path: Path) -> None:
+    write_talks(tmp_path)
+    text = load_parallel_text("parallel_text", root=tmp_path)
+    whole = [("Titel", "Title"), *((f"Hallo {n} < 3", f"Hello {n} < 3") for n in range(45))]
+    held = [whole[22], whole[45]]
+    assert list(zip(text.validation.source, text.validation.target, strict=True)) == held
+    train = list(zip(text.train.source, text.train.target, strict=True))
+    assert train == [pair for pair in whole if pair not in held]
+    assert text.test.source == ("Hallo & dev2010", "Hallo", "Hallo & tst2010", "Hallo")
+    other = load_parallel_text("parallel_text(source='en', target='de')", root=tmp_path)
+    assert other.test == Pairs(*reversed(text.test))
+    (tmp_path / "IWSLT14.TED.dev2010.de-en.en.xml").unlink()
+    with pytest.raises(DataFormatError, match=r"dev2010\.de-en\.en\.xml is missing"):
+        load_parallel_text("parallel_text", root=tmp_path)
+
+
+def write_hub(folder: Path, *, struct: bool, train_shards: int = 2) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def write(name: str, german: Sequence[str], english: Sequence[str]) -> None:
+        columns = {"de": pa.array(german), "en": pa.array(english)}
+        rows = pa.array([{"de": one, "en": other} for one, other in zip(german, english, strict=True)])
+        pq.write_table(pa.table({"translation": rows} if struct else columns), folder / name)
+
+    german, english = SETS["train"]
+    for number in range(train_shards):
+        part = slice(0, 1) if number == 0 else slice(1, None)
+        write(f"train-0000{number}-of-00002.parquet", german[part], english[part])
+    write("validation-00000-of-00001.parquet", *SETS["val"])
+    write("test-00000-of-00001.parquet", *SETS["test"])
+
+
+@pytest.mark.parametrize("below", [".", "data", "de-en"])
+@pytest.mark.parametrize("struct", [True, False])
+def test_hub_pairs_are_read(tmp_path: Path, below: str, struct: bool) -> None:
+    write_hub(tmp_path / below, struct=struct)
+    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+
+
+def test_hub_files_without_the_language_or_a_shard_are_named(tmp_path: Path) -> None:
+    write_hub(tmp_path, struct=True)
+    with pytest.raises(DataFormatError, match=r"no sentences in 'fr': expected a column translation .*found de, en"):
+        load_parallel_text("parallel_text(source='fr')", root=tmp_path)
+    pq.write_table(pa.table({"de": [1], "en": ["One"]}), tmp_path / "test-00000-of-00001.parquet")
+    with pytest.raises(DataFormatError, match=r"'de' of .*test-.* have 1; expected text"):
+        load_parallel_text("parallel_text", root=tmp_path)
+    (tmp_path / "test-00000-of-00001.parquet").unlink()
+    with pytest.raises(DataFormatError, match=r"but no \*test\*\.parquet"):
+        load_parallel_text("parallel_text", root=tmp_path)
+    (tmp_path / "train-00001-of-00002.parquet").unlink()
+    with pytest.raises(DataFormatError, match="not all the 2 shards"):
+        load_parallel_text("parallel_text", root=tmp_path)
+
+
+def test_a_folder_without_text_says_what_was_sought(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataNotFoundError, match=r"neither train\.de with train\.en .* nor \*train\*\.parquet.* by --data-root \("
+    ):
+        load_parallel_text("parallel_text", root=tmp_path)
+    with pytest.raises(
+        ValueError, match=r"no data set 'wmt' of parallel text\. There are grammar, multi30k, parallel"
+    ):
+        load_parallel_text("wmt", root=tmp_path)
+    with pytest.raises(ValueError, match="no option size; its options are source, target, test"):
+        load_parallel_text("multi30k(size=3)", root=tmp_path)
+
+
+def test_a_subset_is_the_first_pairs(tmp_path: Path) -> None:
+    write_sets(tmp_path, ("train", "val", "test"))
+    text = load_parallel_text("parallel_text", root=tmp_path)
+    small = text.subset(train=2, test=1)
+    assert small.train.source == ("Zwei Büsche.", "Ein Hund")
+    assert (small.validation, small.test.target) == (text.validation, ("Five",))
+    assert "the first 2 of 3 train and the first 1 of 2 test" in small.provenance
+    assert small.checksum != text.checksum
+    assert text.subset() == text
+    with pytest.raises(ValueError, match="has 1 to 3 train pairs, not 4"):
+        text.subset(train=4)

@@ -1,0 +1,252 @@
+"""The live page: what its server refuses, and in a real browser curves that grow, quietly, with texts as texts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from html import unescape
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pandas as pd
+import pytest
+import yaml
+from command_outputs import check_output
+
+from normless.cli import main
+from normless_lab.live import LiveServer, View, run_view
+from normless_lab.live.view import Chart, line
+from normless_lab.plots import Column, Table
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+HOSTILE = "</script><script>document.title='stolen'</script><b id=evil>&amp;"
+NUMBERS = Chart(HOSTILE, HOSTILE, [line(HOSTILE, [1, 2], [0.0, 5.0], "scheme-none")], HOSTILE, log=True, marks=[1.5])
+TEXTS = View(
+    title=HOSTILE,
+    state=HOSTILE,
+    words=HOSTILE,
+    charts=[NUMBERS],
+    findings=[(HOSTILE, HOSTILE)],
+    tables=[Table(HOSTILE, [Column(HOSTILE)], [[HOSTILE]])],
+    settings=[(HOSTILE, HOSTILE)],
+    problems=[HOSTILE],
+)
+
+
+@contextmanager
+def served(look: Callable[[], View]) -> Iterator[LiveServer]:
+    with LiveServer(look) as server:
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def write(folder: Path, epochs: int) -> None:
+    """A run of so many finished epochs of five."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"epochs": 5, "scheme": "skipinit"}))
+    at = range(1, epochs + 1)
+    table = {"epoch": at, "training_loss": [1 / one for one in at], "training_accuracy": [one / 5 for one in at]}
+    pd.DataFrame(table).to_parquet(folder / "epochs.parquet")
+
+
+def ask(server: LiveServer, path: str, method: str = "GET", **headers: str) -> Any:
+    connection = HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    content = answer.read()
+    connection.close()
+    return answer, content
+
+
+def test_the_server_answers_to_this_machine_two_addresses_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, 2)
+    with served(lambda: run_view(tmp_path)) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        for host in (f"localhost:{server.server_port}", "127.0.0.1", "localhost:8000"):
+            answer, content = ask(server, "/view.json", Host=host)
+            assert answer.status == 200
+            assert json.loads(content)["words"] == "2 of 5 epochs finished"
+        for host in (
+            "evil.invalid",
+            f"evil.invalid:{server.server_port}",
+            "localhost.evil.invalid",
+            "127.0.0.1.evil",
+            "",
+        ):
+            answer, content = ask(server, "/view.json", Host=host)
+            assert answer.status == 403
+            assert b"epochs" not in content
+        for path in ("/config.yaml", "/../config.yaml", "/view.json/..", f"/{tmp_path}/config.yaml", "/<b>"):
+            answer, content = ask(server, path)
+            assert answer.status == 404
+            assert b"scheme" not in content
+            assert b"<b>" not in content
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert ask(server, "/view.json", method)[0].status == 501
+        answer, content = ask(server, "/")
+        assert answer.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        policy = re.search(r'content="(default-src[^"]*)"', content.decode())
+        assert policy is not None
+        assert re.fullmatch(
+            r"default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+            r"script-src 'sha256-[\w+/=]+'; connect-src 'self'",
+            unescape(policy[1]),
+        )
+
+
+def test_a_look_that_fails_is_shown_and_the_next_goes_on() -> None:
+    looks = iter([ZeroDivisionError("no such <b>"), View("fine", "running", "1 epoch")])
+
+    def look() -> View:
+        if isinstance(one := next(looks), Exception):
+            raise one
+        return one
+
+    with served(look) as server:
+        failed = json.loads(ask(server, "/view.json")[1])
+        assert failed["problems"] == ["ZeroDivisionError: no such <b>"]
+        # One look serves all that ask at about the same time.
+        assert json.loads(ask(server, "/view.json")[1]) == failed
+        server._next = 0.0
+        assert json.loads(ask(server, "/view.json")[1])["title"] == "fine"
+
+
+@pytest.fixture
+def opened(browser: Browser) -> Iterator[Any]:
+    """Opens a page; whatever the browser complains of fails the test."""
+    contexts, complaints = [], []
+
+    def open_page(url: str, width: int = 1280) -> Page:
+        context = browser.new_context(viewport={"width": width, "height": 900})
+        contexts.append(context)
+        context.set_default_timeout(10_000)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: request.url.startswith(url) or complaints.append(request.url))
+        page.goto(url)
+        page.wait_for_selector("#state[data-is]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any, width: int) -> None:
+    write(tmp_path, 2)
+    with served(lambda: run_view(tmp_path)) as server:
+        page = opened(server.url, width)
+        loss = page.locator("figure", has=page.get_by_role("heading", name="Loss"))
+        assert page.locator("figure").count() == 2
+        assert page.locator("#state").inner_text() == "interrupted"
+        assert loss.locator("path.curve").get_attribute("d").count("L") == 1
+        assert loss.locator(".legend").inner_text() == "training 0.5"
+        write(tmp_path, 4)
+        page.get_by_text("4 of 5 epochs finished").wait_for()
+        assert loss.locator("path.curve").get_attribute("d").count("L") == 3
+        assert loss.locator(".legend").inner_text() == "training 0.25"
+        assert page.locator("#progress").evaluate("one => one.value") == 0.8
+        # Half of a file that is being copied: told, and the page goes on.
+        (tmp_path / "epochs.parquet").write_bytes(b"PAR1")
+        page.get_by_text("epochs.parquet is not used").wait_for()
+        write(tmp_path, 5)
+        page.get_by_text("5 of 5 epochs finished").wait_for()
+        assert page.locator("#problems li").count() == 0
+        box = loss.locator("svg").bounding_box()
+        page.mouse.move(box["x"] + 60, box["y"] + 50)
+        assert loss.locator(".legend").inner_text().split() == ["epoch", "1", "training", "1"]
+        page.mouse.move(0, 0)
+        assert loss.locator(".legend").inner_text() == "training 0.2"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_texts_of_somebody_else_are_texts(opened: Any) -> None:
+    with served(lambda: TEXTS) as server:
+        page = opened(server.url)
+        assert page.title() == f"{HOSTILE} – normless watch"
+        assert page.locator("#evil").count() == 0
+        assert page.locator("script").count() == 1
+        for place in ("h1", "#state", "#words", "#problems", "#findings", "figure h2", "th", "td"):
+            assert HOSTILE in page.locator(place).first.inner_text()
+
+
+def test_an_empty_run_and_numbers_that_are_none(opened: Any) -> None:
+    gaps = [
+        line("gaps", [1, 2, 3, 4], [float("nan"), 1.0, float("inf"), 2.0], "quiet"),
+        line("flat", [1], [0], "quiet"),
+    ]
+    view = replace(TEXTS, charts=[Chart("gaps", "epoch", gaps, log=True), Chart("none", "epoch", [])])
+    with served(lambda: view) as server:
+        page = opened(server.url)
+        assert page.locator("figure").count() == 2
+        assert page.locator("path.curve").first.get_attribute("d").count("M") == 2
+        assert "NaN" not in page.locator("#charts").inner_html()
+
+
+def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    write(tmp_path, 3)
+    # A shell starts its background jobs, and so all tests within one, with Ctrl-C ignored.
+    heeding = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heeding}; from normless.cli import main; sys.exit(main(['watch', sys.argv[1]]))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            url = re.fullmatch(
+                rf"{re.escape(str(tmp_path))} is shown at (http://127\.0\.0\.1:\d+/) until Ctrl-C\n", told
+            )
+            assert url is not None
+            with urlopen(f"{url[1]}view.json", timeout=100) as answer:
+                assert json.load(answer)["done"] == 3
+            process.send_signal(signal.SIGINT)
+            assert process.communicate(timeout=100) == ("", "normless: interrupted.\n")
+        finally:
+            process.kill()
+    assert process.returncode == 130
+
+
+def test_json_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "run", 1)
+    assert main(["watch", str(tmp_path / "run"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["words"] == "1 of 5 epochs finished"
+    check_output("watch", printed)
+    (tmp_path / "lab" / "work").mkdir(parents=True)
+    assert main(["watch", str(tmp_path / "lab"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["words"] == "0 runs finished, 0 running"
+    (tmp_path / "sweep.yaml").write_text("name: tiny\nrates: [0.1]\nreplicates: 3\n")
+    assert main(["watch", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "lab"), "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["words"] == "0 of 3 runs finished, 0 running"
+    check_output("watch", printed)
+    with served(lambda: TEXTS) as server:
+        for words, said in (
+            ([str(tmp_path)], "Expected the folder of a run, with its config.yaml, a sweep's YAML file"),
+            ([str(tmp_path / "nowhere")], "nowhere is not there."),
+            ([str(tmp_path / "run"), "--port", "99999"], "The page cannot be served on port 99999"),
+            ([str(tmp_path / "run"), "--port", str(server.server_port)], "name another."),
+            ([str(tmp_path / "lab"), "--metrics", "luck"], "There is no metric luck"),
+        ):
+            assert main(["watch", *words]) == 2
+            assert said in capsys.readouterr().err

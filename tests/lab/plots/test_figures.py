@@ -1,0 +1,160 @@
+"""Figures draw the numbers they were given, and nothing of matplotlib's global state changes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from PIL import Image
+
+from normless_lab.plots import (
+    accuracy_against_depth,
+    inline_svg,
+    save_png,
+    save_svg,
+    skip_variance_against_block,
+)
+from normless_lab.plots.palette import scheme_ink
+
+
+@pytest.fixture
+def runs() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "depth": [16, 100, 400, 16, 100, 400],
+            "scheme": ["none"] * 3 + ["skipinit"] * 3,
+            "outcome": ["trained", "chance", "diverged", "trained", "trained", "trained"],
+            "test_accuracy": [0.81, 0.11, np.nan, 0.9, 0.8, 0.7],
+        }
+    )
+
+
+@pytest.fixture
+def signal() -> pd.DataFrame:
+    blocks = np.arange(1, 199)
+    tables = [
+        pd.DataFrame({"scheme": scheme, "block": blocks, "skip_variance": law * 1.03, "predicted_skip_variance": law})
+        for scheme, law in {"none": 2.0**blocks, "batch_norm": 1.0 * blocks, "skipinit": np.ones(198)}.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
+    (line,) = [line for line in axes.get_lines() if line.get_label() == label]
+    return list(line.get_xdata()), list(line.get_ydata())
+
+
+def _texts(axes: Axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
+    axes = accuracy_against_depth(runs, chance=0.1)
+    for scheme, rows in runs.groupby("scheme"):
+        depths, accuracies = _line(axes, scheme)
+        assert depths == list(rows["depth"])
+        np.testing.assert_array_equal(accuracies, rows["test_accuracy"])
+    assert axes.get_xscale() == "log"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "100", "400"]
+
+
+def test_failed_runs_are_hollow_and_each_line_is_named_with_its_last_accuracy(runs: pd.DataFrame) -> None:
+    axes = accuracy_against_depth(runs)
+    depths, _ = _line(axes, "none, not trained")
+    assert depths == [100, 400]
+    assert _line(axes, "skipinit, not trained")[0] == []
+    assert {"none  11 %", "skipinit  70 %"} <= set(_texts(axes))
+
+
+def test_repeated_runs_are_averaged(runs: pd.DataFrame) -> None:
+    again = runs.assign(test_accuracy=runs["test_accuracy"] + 0.1)
+    _, accuracies = _line(accuracy_against_depth(pd.concat([runs, again])), "skipinit")
+    np.testing.assert_allclose(accuracies, [0.95, 0.85, 0.75])
+
+
+def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
+    axes = skip_variance_against_block(signal, laws={"none": "2ᵈ"})
+    for scheme, rows in signal.groupby("scheme"):
+        for label, column in (("predicted", "predicted_skip_variance"), ("measured", "skip_variance")):
+            blocks, variances = _line(axes, f"{scheme}, {label}")
+            assert blocks == list(rows["block"])
+            np.testing.assert_array_equal(variances, rows[column])
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim()[1] == 4 * 198
+    assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ ↑", "batch_norm", "skipinit"}
+
+
+def test_a_variance_beyond_floating_point_leaves_the_picture(signal: pd.DataFrame, tmp_path: Path) -> None:
+    signal.loc[signal["block"] > 100, ["skip_variance", "predicted_skip_variance"]] = np.inf
+    axes = skip_variance_against_block(signal)
+    save_svg(axes, tmp_path / "figure.svg")
+    assert {"none ↑", "batch_norm ↑", "skipinit ↑"} <= set(_texts(axes))
+
+
+def test_two_networks_in_one_signal_table_are_refused(signal: pd.DataFrame) -> None:
+    with pytest.raises(ValueError, match="one is there twice"):
+        skip_variance_against_block(pd.concat([signal, signal]))
+
+
+@pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
+def test_a_table_without_its_columns_or_rows_is_refused(draw, runs, signal) -> None:  # type: ignore[no-untyped-def]
+    table = runs if draw is accuracy_against_depth else signal
+    with pytest.raises(ValueError, match=r"lacks scheme; it has (depth|block)"):
+        draw(table.drop(columns="scheme"))
+    with pytest.raises(ValueError, match="at least one row"):
+        draw(table.head(0))
+
+
+def test_figures_draw_where_they_are_told_and_leave_global_state_alone(
+    runs: pd.DataFrame, signal: pd.DataFrame, tmp_path: Path
+) -> None:
+    before = dict(mpl.rcParams)
+    left, right = Figure().subplots(1, 2)
+    assert accuracy_against_depth(runs, left) is left
+    assert skip_variance_against_block(signal, right) is right
+    save_svg(left, tmp_path / "both.svg")
+    assert dict(mpl.rcParams) == before
+
+
+def test_png_has_the_size_asked_for(runs: pd.DataFrame, tmp_path: Path) -> None:
+    axes = accuracy_against_depth(runs)
+    width, height = axes.figure.get_size_inches()
+    with Image.open(save_png(axes, tmp_path / "figure.png", dpi=100)) as image:
+        assert image.size == (round(width * 100), round(height * 100))
+
+
+def test_svg_keeps_text_and_is_the_same_twice(runs: pd.DataFrame, tmp_path: Path) -> None:
+    first = save_svg(accuracy_against_depth(runs), tmp_path / "first.svg").read_text("utf-8")
+    second = save_svg(accuracy_against_depth(runs), tmp_path / "second.svg").read_text("utf-8")
+    assert first == second
+    assert "skipinit  70 %" in "".join(ElementTree.fromstring(first).itertext())
+
+
+def test_inline_svg_has_its_own_ids_and_follows_the_page(runs: pd.DataFrame) -> None:
+    svg = inline_svg(accuracy_against_depth(runs), name="accuracy", description="Accuracy & depth")
+    root = ElementTree.fromstring(svg)
+    ids = {element.get("id") for element in root.iter() if element.get("id")}
+    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | {
+        element.attrib["href"].removeprefix("#") for element in root.iter() if "href" in element.attrib
+    }
+    assert ids
+    assert all(name.startswith("accuracy-") for name in ids)
+    assert used
+    assert used <= ids
+    assert root.get("aria-label") == "Accuracy & depth"
+    assert "var(--scheme-skipinit, #0068a8)" in svg
+    assert "xlink" not in svg
+    assert "http" not in svg
+
+
+def test_a_scheme_keeps_its_ink_whatever_its_arguments() -> None:
+    assert scheme_ink("skipinit(alpha=1)") == scheme_ink("skipinit")
+    assert scheme_ink("skipinit") != scheme_ink("fixup")
+    assert scheme_ink("of_somebody_else").marker

@@ -1,0 +1,198 @@
+"""Runs side by side in one process: turns, how many of them, and what becomes of them when one fails or is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lab_helpers import TinyConfig
+from turning_helpers import order
+
+from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor, WorkerDiedError
+from normless_lab.sweeps.executors import card
+from normless_lab.sweeps.executors.admission import SETTLED, WINDOW, Admission
+from normless_lab.sweeps.executors.card_worker import Ended, Order, Turns
+from normless_lab.sweeps.worker import carry_out_run
+from normless_lab.train import TrainConfig
+
+KIND = "turning_helpers:TURNING"
+
+
+def _orders(folder: Path, configs: list[TinyConfig], kind: str = KIND) -> list[Order]:
+    runs = [(kind, config.to_dict(), str(folder / f"run-{index}")) for index, config in enumerate(configs)]
+    return [Order(number, carry_out_run, run) for number, run in enumerate(runs)]
+
+
+def _carried_out(orders: list[Order], together: int) -> dict[int, Ended]:
+    """The outcomes of orders by number; so many runs take turns."""
+    ended: dict[int, Ended] = {}
+    turns = Turns(Admission(together, lambda: (0.0, 1.0)), lambda outcome: ended.update({outcome.number: outcome}))
+    waiting = [*orders]
+    while waiting or not turns.is_idle or turns.orders:
+        while waiting and turns.has_room:
+            turns.take(waiting.pop(0))
+        turns.turn()
+    return ended
+
+
+def test_runs_take_turns_and_draw_what_they_draw_alone(tmp_path: Path) -> None:
+    configs = [TinyConfig(seed=seed, epochs=3) for seed in range(3)]
+    alone, beside = tmp_path / "alone", tmp_path / "beside"
+    rows = [_carried_out(_orders(folder, configs), together) for folder, together in ((alone, 1), (beside, 3))]
+    assert order(alone) == [(seed, epoch) for seed in range(3) for epoch in (1, 2, 3)]
+    assert order(beside) == [(seed, epoch) for epoch in (1, 2, 3) for seed in range(3)]
+    for seed in range(3):
+        drawn = f"draws-{seed}.txt"
+        torch.manual_seed(seed)
+        assert (
+            (alone / drawn).read_text()
+            == (beside / drawn).read_text()
+            == repr([float(torch.rand(())) for _ in "abc"])
+        )
+        accuracies = {row[seed].result.result["test_accuracy"] for row in rows}
+        assert len(accuracies) == 1
+
+
+def test_a_run_that_fails_leaves_the_others_alone(tmp_path: Path) -> None:
+    fates = ["well", "raises", "cannot begin", "well"]
+    ended = _carried_out(
+        _orders(tmp_path, [TinyConfig(seed=i, epochs=3, fate=fate) for i, fate in enumerate(fates)]), 4
+    )
+    assert [ended[number].result.outcome for number in range(4)] == ["trained", "failed", "failed", "trained"]
+    assert ended[1].result.error == "ArithmeticError: no such number"
+    assert ended[2].result.error == "ValueError: no such fate"
+
+
+def test_a_run_without_memory_begins_again_when_another_has_ended(tmp_path: Path) -> None:
+    configs = [TinyConfig(seed=0, epochs=5), TinyConfig(seed=1, epochs=3, fate="lacks memory")]
+    ended = _carried_out(_orders(tmp_path, configs), 2)
+    assert ended[0].result.outcome == "trained"
+    # Alone it lacks memory too.
+    assert ended[1].result.outcome == "failed"
+    assert "OutOfMemoryError" in ended[1].result.error
+    assert order(tmp_path)[-2:] == [(1, 1), (1, 2)]
+
+
+def test_a_kind_without_turns_is_carried_out_at_once(tmp_path: Path) -> None:
+    ended = _carried_out(_orders(tmp_path, [TinyConfig(seed=3)], "turning_helpers:WHOLE"), 2)
+    assert ended[0].result.outcome == "trained"
+
+
+def _limit_after(speeds: dict[int, float], total: float = 1e9) -> int:
+    """The limit that is found where so many runs together make so many steps per second, and each takes 10 bytes."""
+    now = 0.0
+    admission = Admission(
+        None, lambda: (10.0 * len(admission._turns), total - 10.0 * len(admission._turns)), lambda: now
+    )
+    for _ in range(5_000):
+        runs = admission.limit
+        for run in range(runs):
+            if run not in admission._turns:
+                admission.begin(run)
+            now += 1 / speeds[runs]
+            admission.count(run)
+    return admission.limit
+
+
+def test_the_number_of_runs_is_doubled_while_it_pays() -> None:
+    per_second = {1: 100.0, 2: 180.0, 4: 250.0, 8: 260.0, 16: 261.0}
+    # The step from 4 to 8 makes 4 % more.
+    assert _limit_after(per_second) == 8
+    assert _limit_after({1: 100.0, 2: 101.0}) == 2
+
+
+def test_the_number_of_runs_is_what_the_memory_holds() -> None:
+    per_second = {runs: 100.0 * runs for runs in range(1, 9)}
+    assert _limit_after(per_second, total=18.0) == 1
+    # Beside two runs, nine tenths of what is left hold one more.
+    assert _limit_after(per_second, total=35.0) == 3
+    assert _limit_after(per_second | {16: 800.0}, total=90.0) == 8
+
+
+def test_a_number_that_is_given_stays() -> None:
+    admission = Admission(3, lambda: (1.0, 1e9), lambda: 0.0)
+    for run in range(3):
+        admission.begin(run)
+    for _ in range(10 * SETTLED):
+        for run in range(3):
+            admission.count(run)
+    assert admission.limit == 3
+    admission.lack_memory()
+    assert admission.limit == 2
+    assert WINDOW > 0
+
+
+def _process() -> int:
+    return os.getpid()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _raise() -> None:
+    raise ArithmeticError("no such number")
+
+
+def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> None:
+    with CardExecutor(2) as executor:
+        first, second = (executor.submit(_process).result(60) for _ in range(2))
+        assert first == second != os.getpid()
+        with pytest.raises(ArithmeticError, match="no such number"):
+            executor.submit(_raise).result(60)
+        with pytest.raises(WorkerDiedError, match="exit code -9"):
+            executor.submit(_die).result(60)
+        assert executor.submit(_process).result(60) != first
+
+
+def test_what_waits_is_cancelled_when_the_executor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(card, "SECONDS_TO_SAVE", 0.5)
+    with CardExecutor(1) as executor:
+        config = TinyConfig(pause=30.0)
+        running = executor.submit(carry_out_run, "lab_helpers:TINY", config.to_dict(), str(tmp_path / "run"))
+        waiting = executor.submit(_process)
+        while not (tmp_path / "run" / "lock").exists():
+            time.sleep(0.05)
+    assert waiting.cancelled()
+    with pytest.raises(WorkerDiedError):
+        running.result(0)
+
+
+def test_fewer_than_one_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 or more"):
+        CardExecutor(0)
+
+
+def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:
+    with Laboratory(folder, executor=executor) as laboratory:
+        rows = laboratory.carry_out(configs)
+    return [
+        {name: value for name, value in (row.result or {}).items() if name != "seconds_per_epoch"} for row in rows
+    ]
+
+
+def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
+    """Trainings, one of which diverges, by this executor and by one process after another."""
+    config = TrainConfig(
+        model="normless:wide_resnet(depth=10, width=1)", data="digits(train=64, test=40)", batch_size=32, epochs=2
+    )
+    changes: list[dict[str, Any]] = [
+        {},
+        {"seed": 1, "dropout": 0.3, "scheme": "skipinit"},
+        {"rate": 1e6, "scheme": "none"},
+    ]
+    configs = [replace(config, **change) for change in changes]
+    together = _rows(tmp_path / "together", configs, lambda: CardExecutor(3))
+    single = _rows(tmp_path / "single", configs, lambda: LocalExecutor(1))
+    for row, other in zip(together, single, strict=True):
+        for epoch in (*row["epochs"], *other["epochs"]):
+            del epoch["seconds"]
+    assert together == single
+    assert [row["outcome"] for row in together][-1] == "diverged"

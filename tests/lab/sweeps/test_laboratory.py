@@ -1,0 +1,318 @@
+"""The laboratory: what is run, what is not run again, what becomes of runs that raise or whose process dies."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
+
+from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, WeightsError, axis_of
+from normless_lab.sweeps.dispatch import RESUBMISSIONS
+
+
+class Notes(LaboratoryListener):
+    def __init__(self) -> None:
+        self.notes: list[tuple[Any, ...]] = []
+
+    def on_begin(self, missing: int, finished: int) -> None:
+        self.notes.append(("begin", missing, finished))
+
+    def on_runs(self, rows: Sequence[RunRow]) -> None:
+        self.notes += [("run", row.outcome) for row in rows]
+
+    def on_resubmit(self, config_hash: str, error: str) -> None:
+        self.notes.append(("again", error))
+
+    def on_end(self) -> None:
+        self.notes.append(("end",))
+
+
+def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
+    here, notes = Here(), Notes()
+    configs = [TinyConfig(seed=seed) for seed in (3, 1, 2, 1)]
+    with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
+        rows = lab.carry_out(configs)
+        again = lab.carry_out([*configs, TinyConfig(seed=4)])
+    assert [row.hash for row in rows] == [config.hash for config in configs]
+    assert [row.settings() for row in rows] == configs
+    assert rows == again[:4]
+    assert len(here.carried_out) == 4
+    assert (here.entered, here.left) == (1, 1)
+    trained = ("run", "trained")
+    assert notes.notes == [("begin", 3, 0), trained, trained, trained, ("end",), ("begin", 1, 3), trained, ("end",)]
+    assert list((tmp_path / "work").iterdir()) == []
+    with Laboratory(tmp_path, executor=lambda: here) as lab:
+        assert lab.carry_out(configs) == rows
+    assert here.entered == 1
+
+
+def test_a_row_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
+    config = TinyConfig(rate=0.5, fate="diverges")
+    with Laboratory(tmp_path, executor=Here) as lab:
+        (row,) = lab.carry_out([config])
+    assert (row.hash, row.kind, row.outcome, row.error) == (config.hash, "lab_helpers:TINY", "diverged", None)
+    assert row.config == config.to_dict()
+    report = row.report()
+    assert report is not None
+    assert math.isnan(report.test_loss)  # type: ignore[attr-defined]
+    assert row.finished_at.endswith("+00:00")
+    assert set(row.versions) == {"normless", "python", "torch", "numpy"}
+    assert "cores" in row.machine
+
+
+def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
+    configs = [TinyConfig(seed=0), TinyConfig(seed=1, fate="raises"), TinyConfig(seed=2)]
+    with Laboratory(tmp_path, executor=Here) as lab:
+        rows = lab.carry_out(configs)
+        assert [row.outcome for row in rows] == ["trained", "failed", "trained"]
+        assert (rows[1].error, rows[1].result, rows[1].report()) == (
+            "ArithmeticError: no such number as 1",
+            None,
+            None,
+        )
+        # Its folder stays: it may be tried again.
+        assert [folder.name for folder in lab.work.iterdir()] == [configs[1].hash]
+
+
+@pytest.mark.parametrize("deaths", [1, RESUBMISSIONS, RESUBMISSIONS + 1])
+def test_a_run_whose_process_dies_is_tried_again_a_few_times(tmp_path: Path, deaths: int) -> None:
+    notes = Notes()
+    here = Here(window=2, deaths={1: deaths})
+    with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
+        rows = lab.carry_out([TinyConfig(seed=seed) for seed in range(4)])
+    survives = deaths <= RESUBMISSIONS
+    assert [row.outcome for row in rows] == ["trained", "trained" if survives else "failed", "trained", "trained"]
+    assert notes.notes.count(("again", "its process died with exit code -9.")) == min(deaths, RESUBMISSIONS)
+    if not survives:
+        assert rows[1].error == "WorkerDiedError: its process died with exit code -9. This happened 4 times."
+
+
+def test_no_more_is_submitted_than_the_window_allows(tmp_path: Path) -> None:
+    class Narrow(Here):
+        flying = most = 0
+
+        def submit(self, function: Any, *args: Any, group: Any = None) -> Any:
+            future = super().submit(function, *args, group=group)
+            Narrow.flying += 1
+            Narrow.most = max(Narrow.most, Narrow.flying)
+            return future
+
+    class Counting(LaboratoryListener):
+        def on_runs(self, rows: Sequence[RunRow]) -> None:
+            Narrow.flying -= len(rows)
+
+    with Laboratory(tmp_path, executor=lambda: Narrow(window=3), listener=Counting()) as lab:
+        assert len(lab.carry_out([TinyConfig(seed=seed) for seed in range(20)])) == 20
+    assert Narrow.most == 3
+
+
+def test_replicates_and_rates_of_a_point_are_one_group(tmp_path: Path) -> None:
+    here = Here()
+    with Laboratory(tmp_path, executor=lambda: here) as lab:
+        lab.run(tiny_sweep(rates=RateGrid((0.125, 0.25), None)))
+    assert len(here.groups) == 8
+    assert len(set(here.groups[:4])) == len(set(here.groups[4:])) == 1
+    assert here.groups[0] != here.groups[4]
+
+
+def test_a_sweep_gives_its_tables(tmp_path: Path) -> None:
+    sweep = tiny_sweep(
+        axes={"scheme": axis_of("scheme", ["none", "fixup"]), "fate": axis_of("fate", ["well", "raises"])}
+    )
+    with Laboratory(tmp_path, executor=Here) as lab:
+        result = lab.run(sweep)
+    assert result.missing == 0
+    assert list(result.runs.columns[:5]) == ["scheme", "fate", "rate", "seed", "outcome"]
+    points = [(*point.labels.values(), point.rate, point.seed, point.config.hash) for point in sweep.points()]
+    found = result.runs[["scheme", "fate", "rate", "seed", "hash"]].itertuples(index=False, name=None)
+    assert list(found) == points
+    good = result.runs[result.runs["fate"] == "well"]
+    for row in good.to_dict("records"):
+        config = TinyConfig(scheme=row["scheme"], rate=row["rate"], seed=row["seed"])
+        expected = tiny_result(config)
+        assert row["test_accuracy"] == expected.test_accuracy
+        assert row["training_loss"] == expected.epochs[-1].training_loss
+        assert (row["outcome"], row["epochs"], row["error"]) == ("trained", 2, None)
+        assert math.isnan(row["bleu"])
+    bad = result.runs[result.runs["fate"] == "raises"]
+    assert set(bad["outcome"]) == {"failed"}
+    assert bad["test_accuracy"].isna().all()
+    assert len(result.epochs) == 2 * len(good)
+    assert list(result.epochs.columns[:6]) == ["scheme", "fate", "rate", "seed", "hash", "epoch"]
+    assert list(result.epochs["epoch"][:4]) == [1, 2, 1, 2]
+    assert (result.epochs["rate"] == result.epochs["epoch_rate"]).all()
+    optima = result.optima("test_accuracy").set_index(["scheme", "fate"])
+    assert optima.loc[("none", "well"), "rate"] == 0.25
+    assert optima.loc[("none", "raises"), "failed"] == 6
+
+
+def test_rates_are_extended_where_the_optimum_lies_at_an_end_and_nowhere_else(tmp_path: Path) -> None:
+    sweep = tiny_sweep(
+        axes={"place": {"inside": {"good": 0.25}, "above": {"good": 2.0}, "far below": {"good": 2.0**-9}}},
+        rates=RateGrid.powers(-3, -1),
+    )
+    here = Here()
+    with Laboratory(tmp_path, executor=lambda: here) as lab:
+        result = lab.run(sweep)
+        tried = result.runs.groupby("place", sort=False)["rate"].unique().map(sorted)
+        first = len(here.carried_out)
+        again = lab.run(sweep)
+    assert tried["inside"] == [0.125, 0.25, 0.5]
+    # Up to the rate behind the best one, and not further than three rates.
+    assert tried["above"] == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0]
+    assert tried["far below"] == [2.0**-6, 2.0**-5, 2.0**-4, 0.125, 0.25, 0.5]
+    optima = result.optima("test_accuracy").set_index("place")
+    assert list(optima["rate"]) == [0.25, 2.0, 2.0**-6]
+    assert list(optima["edge"]) == ["", "", "lowest"]
+    assert len(here.carried_out) == first == len(result.runs) == 2 * (3 + 6 + 6)
+    pd.testing.assert_frame_equal(result.runs, again.runs)
+
+
+def test_each_metric_has_its_own_optimum_and_extension(tmp_path: Path) -> None:
+    # The loss is best at `good` too; a metric that is best at the smallest rate extends downwards as well.
+    sweep = tiny_sweep(base={"good": 1.0}, axes={})
+    with Laboratory(tmp_path, executor=Here) as lab:
+        one = lab.run(sweep, metrics=["test_accuracy"])
+        both = lab.run(sweep, metrics=["test_accuracy", "seconds_per_epoch"])
+    assert sorted(set(one.runs["rate"])) == [0.125, 0.25, 0.5, 1.0, 2.0]
+    assert set(both.runs["rate"]) >= set(one.runs["rate"])
+
+
+def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
+    sweep = tiny_sweep(base={"good": 1.0}, replicates=6, best=6)
+    url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
+    executors = [Here(), Here(), Here()]
+    rounds = 0
+    missing = 1
+    while missing:
+        rounds += 1
+        for index, here in enumerate(executors, 1):
+            folder = tmp_path / f"machine-{index}"
+            with Laboratory(folder, url=url, executor=lambda here=here: here, shard=Shard(index, 3)) as lab:  # type: ignore[misc]
+                missing = lab.run(sweep).missing
+        assert rounds < 5
+    with Laboratory(tmp_path / "alone", executor=Here) as lab:
+        alone = lab.run(sweep)
+    with Laboratory(tmp_path / "reader", url=url, executor=Here) as lab:
+        together = lab.read(sweep)
+    carried_out = [args[2].rpartition("/")[2] for here in executors for args in here.carried_out]
+    assert len(carried_out) == len(set(carried_out)) == len(alone.runs)
+    assert all(here.carried_out for here in executors)
+    kept = alone.runs.drop(columns="seconds_per_epoch")
+    pd.testing.assert_frame_equal(kept, together.runs.drop(columns="seconds_per_epoch"))
+
+
+@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/", "-1/2", "1/0"])
+def test_a_shard_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a shard from 1/n to n/n"):
+        Shard.from_text(text)
+
+
+def test_shards_are_parts_of_all_hashes() -> None:
+    hashes = [TinyConfig(seed=seed).hash for seed in range(200)]
+    parts = [[name for name in hashes if Shard(index, 8).takes(name)] for index in range(1, 9)]
+    assert sorted(name for part in parts for name in part) == sorted(hashes)
+    assert all(part for part in parts)
+    assert str(Shard.from_text("2/8")) == "2/8"
+
+
+def test_nothing_finished_gives_empty_tables(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, executor=Here) as lab:
+        result = lab.read(tiny_sweep())
+    assert (len(result.runs), len(result.epochs), result.missing) == (0, 0, 12)
+    assert {"scheme", "rate", "seed", "outcome", "test_accuracy", "hash"} <= set(result.runs.columns)
+    assert len(result.optima("test_accuracy")) == 0
+
+
+def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: Path) -> None:
+    class Interrupting(LaboratoryListener):
+        def on_runs(self, rows: Sequence[RunRow]) -> None:
+            raise KeyboardInterrupt
+
+    here = Here(window=1)
+    configs = [TinyConfig(seed=seed) for seed in range(3)]
+    lab = Laboratory(tmp_path, executor=lambda: here, listener=Interrupting())
+    with pytest.raises(KeyboardInterrupt), lab:
+        lab.carry_out(configs)
+    assert here.left >= 1
+    with Laboratory(tmp_path, executor=Here) as lab:
+        assert lab.state.finished([config.hash for config in configs]) == {configs[0].hash}
+
+
+def test_who_only_reads_finished_runs_need_not_wait_for_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from normless_lab.sweeps import Laboratory, RateGrid, Sweep; "
+        "sweep = Sweep('one', {}, {}, RateGrid((0.1,)), 1, 1); "
+        "print(Laboratory(Path(sys.argv[1])).read(sweep).missing, 'torch' in sys.modules)"
+    )
+    notes = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert notes.stdout.split() == ["1", "False"]
+
+
+def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
+    here = Here()
+    sweep = tiny_sweep(axes={}, rates=RateGrid((0.25,)), keep_weights=True)
+    configs = [point.config for point in sweep.points()]
+    other = TinyConfig(seed=7)
+    with Laboratory(tmp_path, executor=lambda: here) as lab:
+        lab.run(sweep)
+        assert lab.weights(configs) == [lab.weights_folder(config) for config in configs]
+        assert len(here.carried_out) == 2
+        # A run that was finished without them is carried out again; its row stays.
+        (row,) = lab.carry_out([other])
+        assert list(lab.work.iterdir()) == []
+        (folder,) = lab.weights([other])
+        assert len(here.carried_out) == 4
+        assert lab.carry_out([other]) == [row]
+        assert (folder / "epochs.txt").read_text().splitlines() == [f"{epoch} {os.getpid()}" for epoch in (1, 2)]
+        assert lab.asked == {config.hash for config in (*configs, other)}
+        lab.forget_weights([other])
+        assert not folder.exists()
+        assert lab.weights(configs)[0].exists()
+    assert here.entered == 1
+
+
+def test_a_failed_run_has_no_weights(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, executor=Here) as lab, pytest.raises(WeightsError, match="no such number as 1"):
+        lab.weights([TinyConfig(seed=0), TinyConfig(seed=1, fate="raises")])
+
+
+def test_weights_of_another_shard_are_not_trained_here(tmp_path: Path) -> None:
+    config = TinyConfig()
+    others = Shard(1 if Shard(2, 2).takes(config.hash) else 2, 2)
+    here = Here()
+    with (
+        Laboratory(tmp_path, executor=lambda: here, shard=others) as lab,
+        pytest.raises(WeightsError, match="belongs to another shard"),
+    ):
+        lab.weights([config])
+    assert here.carried_out == []
+
+
+def test_a_run_starts_from_a_folder_unless_it_has_begun(tmp_path: Path) -> None:
+    begun, finished = TinyConfig(seed=1), TinyConfig(seed=2)
+    with Laboratory(tmp_path / "lab", executor=Here) as lab:
+        lab.carry_out([finished])
+        for config in (begun, finished):
+            folder = tmp_path / config.hash
+            folder.mkdir()
+            (folder / "epochs.txt").write_text("1 0\n")
+            lab.start_from(config, folder)
+            assert folder.exists() == (config == finished)
+        (row,) = lab.carry_out([begun])
+        assert row.result is not None
+        assert row.result["resumed_after"] == 1
+        assert list(lab.work.iterdir()) == []
+
+
+def test_any_function_can_be_called_in_a_worker_process(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, workers=1) as lab:
+        assert lab.submit(divmod, 7, 2).result() == (3, 1)

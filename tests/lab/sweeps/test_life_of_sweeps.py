@@ -1,0 +1,172 @@
+"""Sweeps whose files change, whose runs cannot start, that are stopped, or that share their work by shards."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from lab_helpers import Here, TinyConfig, tiny_sweep
+
+from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
+from normless_lab.sweeps.store import sqlite_url
+
+NETWORK = """
+from torch import nn
+
+
+def network():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, {width}), nn.ReLU(), nn.Linear({width}, 10))
+"""
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    file = tmp_path / "mine.py"
+    file.write_text(NETWORK.format(width=8))
+    return file
+
+
+def _sweep(model: str, **changes: Any) -> Sweep:
+    base = {"model": model, "batch_size": 512, "epochs": 1, "crop": 0, "flip": False, "device": "cpu"}
+    usual: dict[str, Any] = {
+        "name": "small",
+        "base": base | {"scheme": "as_written"},
+        "axes": {},
+        "rates": RateGrid((0.1,), None),
+        "replicates": 1,
+        "best": 1,
+    }
+    return Sweep(**{**usual, **changes})
+
+
+def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
+    sweep, here = _sweep(f"{network}:network"), Here()
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        first = lab.run(sweep).runs
+        assert lab.run(sweep).runs.equals(first)
+        network.write_text(NETWORK.format(width=16))
+        second = lab.run(sweep).runs
+        assert int(second["parameters"][0]) > int(first["parameters"][0])
+        network.write_text(NETWORK.format(width=8))
+        assert lab.run(sweep).runs.equals(first)
+
+
+def test_rows_from_before_there_were_digests_are_told_and_not_used(tmp_path: Path, network: Path) -> None:
+    sweep, here = _sweep(f"{network}:network"), Here()
+    config = sweep.points()[0].config
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        lab.run(sweep)
+        row = lab.state.read([config.hash])[config.hash]
+        lab.state.remove([config.hash])
+        lab.state.add([replace(row, hash=config.hash_without_contents)])
+        with pytest.warns(
+            UserWarning, match=r"^1 rows of these settings .* kept no digest of .*mine\.py; they are not"
+        ):
+            assert list(lab.run(sweep).runs["hash"]) == [config.hash]
+
+
+def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, network: Path) -> None:
+    sweep, here = _sweep(f"{network}:network"), Here()
+    config = sweep.points()[0].config
+    network.write_text(NETWORK.format(width=16))
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        (row,) = lab.carry_out([config])
+    assert row.hash == config.hash
+    assert row.error is not None
+    assert "mine.py changed while the sweep ran; start the sweep again" in row.error
+
+
+def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
+    sweep = _sweep(
+        "normless:wide_resnet(depth=10, width=1)",
+        axes={
+            "scheme": axis_of("scheme", ["batch_norm", "skpinit"]),
+            "model": axis_of("model", ["normless:wide_resnet(depth=10, width=1)", "normless:wide_resnet(depth=11)"]),
+        },
+    )
+    here = Here()
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        with pytest.raises(SweepError, match="No run was begun") as told:
+            lab.run(sweep)
+        assert not lab.state.hashes()
+    for word in ("skpinit", "depth", "wide_resnet(depth=11) with batch_norm on digits"):
+        assert word in str(told.value)
+    assert len(here.carried_out) == 4, "each data, network and scheme once"
+    assert not list((tmp_path / "lab").rglob("config.yaml"))
+
+
+def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None:
+    sweep = _sweep("normless:wide_resnet(depth=10, width=1)", time_limit="0.001s")
+    sweep = replace(sweep, base={**sweep.base, "scheme": "batch_norm"})
+    here, parts = Here(), 0
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        while True:
+            parts += 1
+            (row,) = lab.run(sweep).runs.to_dict("records")
+            if row["outcome"] != "failed":
+                break
+            assert "TimeLimitError: The run reached its time limit after step" in row["error"]
+            lab.state.remove([row["hash"]])
+    assert parts == 2, "of two steps"
+    assert Sweep.from_dict(sweep.to_dict()) == sweep
+
+
+def test_a_time_limit_that_is_none_is_told() -> None:
+    with pytest.raises(SweepError, match="time_limit: Expected a duration such as 90s"):
+        _sweep("x:y", time_limit="soon")
+    with pytest.raises(SweepError, match=f"Runs of the kind {TinyConfig.COMMAND} take no time_limit"):
+        tiny_sweep(time_limit="1h")
+
+
+def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laboratory, "SECONDS_BETWEEN_LOOKS", 0.01)
+    sweep = tiny_sweep(base={"good": 4.0}, rates=RateGrid.powers(-3, -1))
+    with Laboratory(tmp_path / "whole", executor=Here) as lab:
+        whole = lab.run(sweep)
+    assert len(whole.runs) > len(sweep.points()), "the optimum lies beyond the rates"
+    url, results = sqlite_url(tmp_path / "shared.sqlite"), {}
+
+    def carry_out(index: int) -> None:
+        folder = tmp_path / str(index)
+        with Laboratory(folder, url=url, executor=Here, shard=Shard(index, 2), wait=True) as lab:
+            results[index] = lab.run(sweep)
+
+    threads = [threading.Thread(target=carry_out, args=(index,)) for index in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    for index in (1, 2):
+        assert results[index].missing == 0
+        assert results[index].runs["hash"].tolist() == whole.runs["hash"].tolist()
+
+
+def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
+    file, out = tmp_path / "sweep.yaml", tmp_path / "out"
+    base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}
+    file.write_text(yaml.safe_dump({"name": "long", "base": base, "rates": [0.1], "replicates": 1}))
+    command = [sys.executable, "-m", "normless", "sweep", "run", str(file), "--out", str(out), "--workers", "1"]
+    driver = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not list(out.glob("work/*/checkpoint.pt")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    driver.send_signal(signal.SIGTERM)
+    _, told = driver.communicate(timeout=30)
+    assert driver.returncode == 143, told
+    assert "normless: The sweep was told to end (SIGTERM)" in told
+    assert "Traceback" not in told
+    (checkpoint,) = out.glob("work/*/checkpoint.pt")
+    import torch
+
+    # Only a run that was told to end has a checkpoint within an epoch.
+    assert torch.load(checkpoint, weights_only=True)["within"] is not None
+    with RunState(sqlite_url(out / "runs.sqlite")) as state:
+        assert not state.hashes()

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import math
+import statistics
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normless_lab.sweeps import is_minimized, optima
+
+OUTCOMES = ("trained", "chance", "diverged", "failed")
+
+
+def run_rows(label: str, rate: float, values: list[float], outcome: str = "trained") -> list[dict[str, Any]]:
+    return [
+        {
+            "scheme": label,
+            "rate": rate,
+            "seed": seed,
+            "outcome": outcome,
+            "test_accuracy": value,
+            "training_loss": value,
+        }
+        for seed, value in enumerate(values)
+    ]
+
+
+def row_of(rows: list[dict[str, Any]], metric: str = "test_accuracy", best: int = 2) -> Any:
+    table = optima(pd.DataFrame(rows), axes=["scheme"], metric=metric, best=best)
+    assert len(table) == 1
+    return table.iloc[0]
+
+
+def test_the_mean_is_over_the_best_and_the_range_within_one_deviation() -> None:
+    rows = [
+        *run_rows("none", 0.1, [0.1, 0.88, 0.86]),
+        *run_rows("none", 0.2, [0.9, 0.2, 0.86]),
+        *run_rows("none", 0.4, [0.8, 0.8, 0.8]),
+    ]
+    row = row_of(rows)
+    assert (row["mean"], row["n"], row["rate"]) == (pytest.approx(0.88), 2, 0.2)
+    assert row["deviation"] == pytest.approx(statistics.stdev([0.9, 0.86]))
+    assert (row["rate_low"], row["rate_high"], row["edge"]) == (0.1, 0.2, "")
+
+
+def test_the_loss_of_a_diverged_run_never_wins() -> None:
+    rows = [*run_rows("none", 0.1, [2.0, 2.2]), *run_rows("none", 0.2, [0.01, 0.02], "diverged")]
+    row = row_of(rows, "training_loss")
+    assert (row["rate"], row["mean"], row["edge"], row["diverged"]) == (0.1, pytest.approx(2.1), "lowest", 2)
+
+
+def test_what_is_no_number_never_wins() -> None:
+    rows = [*run_rows("none", 0.1, [0.3, 0.3]), *run_rows("none", 0.2, [math.nan, 0.99])]
+    assert row_of(rows)["rate"] == 0.1
+
+
+def test_where_every_run_diverged_there_is_no_optimum_and_lower_rates_are_asked_for() -> None:
+    rows = [run_rows("none", rate, [math.nan, math.inf], "diverged") for rate in (0.1, 0.2)]
+    row = row_of([one for part in rows for one in part], "training_loss")
+    assert row[["rate", "mean", "deviation"]].isna().all()
+    assert (row["edge"], row["trainable"], row["n"], row["runs"]) == ("lowest", False, 0, 4)
+
+
+def test_a_single_rate_has_no_ends_and_a_single_run_no_deviation() -> None:
+    row = row_of(run_rows("none", 0.1, [0.5]), best=1)
+    assert math.isnan(row["deviation"])
+    assert (row["edge"], row["rate_low"], row["rate_high"]) == ("", 0.1, 0.1)
+
+
+def test_trainable_asks_for_as_many_trained_runs_as_count() -> None:
+    half = [*run_rows("none", 0.1, [0.5]), *run_rows("none", 0.1, [0.1, 0.1], "diverged")]
+    assert not row_of(half)["trainable"]
+    assert row_of([*half, *run_rows("none", 0.1, [0.5])])["trainable"]
+
+
+def test_missing_columns_and_no_best_are_refused() -> None:
+    runs = pd.DataFrame(run_rows("none", 0.1, [0.5]))
+    with pytest.raises(ValueError, match="has no column bleu"):
+        optima(runs, axes=["scheme"], metric="bleu", best=1)
+    with pytest.raises(ValueError, match="best 1 or more"):
+        optima(runs, axes=["scheme"], metric="test_accuracy", best=0)
+
+
+def test_without_axes_all_runs_are_one_combination() -> None:
+    table = optima(pd.DataFrame(run_rows("none", 0.1, [0.5, 0.7])), axes=[], metric="test_accuracy", best=2)
+    assert table["mean"].tolist() == [pytest.approx(0.6)]
+
+
+def test_which_metrics_are_minimized() -> None:
+    assert [name for name in ("training_loss", "test_accuracy", "bleu", "test_loss") if is_minimized(name)] == [
+        "training_loss",
+        "test_loss",
+    ]
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "b"]),
+        st.sampled_from([0.1, 0.2, 0.4]),
+        st.one_of(st.integers(0, 8).map(lambda k: k / 8), st.just(math.nan), st.just(math.inf)),
+        st.sampled_from(OUTCOMES),
+    ),
+    min_size=1,
+    max_size=24,
+)
+
+
+@given(runs=RUNS, best=st.integers(1, 4), metric=st.sampled_from(["training_loss", "test_accuracy"]))
+def test_optima_are_those_of_a_search_through_all_subsets(runs: Any, best: int, metric: str) -> None:
+    """The oracle takes the best mean over every subset of k runs at every rate."""
+    # An accuracy is finite or not a number.
+    rows = [
+        {"scheme": a, "rate": b, "outcome": d, metric: math.nan if metric == "test_accuracy" and c == math.inf else c}
+        for a, b, c, d in runs
+    ]
+    table = optima(pd.DataFrame(rows), axes=["scheme"], metric=metric, best=best).set_index("scheme")
+    for scheme in {row["scheme"] for row in rows}:
+        mine = [row for row in rows if row["scheme"] == scheme]
+        found = table.loc[scheme]
+        assert found["runs"] == len(mine)
+        assert all(found[name] == sum(row["outcome"] == name for row in mine) for name in OUTCOMES[1:])
+        means = {rate: _best_mean(mine, rate, metric, best) for rate in sorted({row["rate"] for row in mine})}
+        finite = {rate: mean for rate, mean in means.items() if mean is not None and math.isfinite(mean)}
+        if not finite:
+            assert math.isnan(found["rate"])
+            continue
+        target = (min if metric == "training_loss" else max)(finite.values())
+        assert found["mean"] == pytest.approx(target)
+        assert found["rate"] == min(rate for rate, mean in finite.items() if mean == pytest.approx(target, abs=1e-12))
+        tried = [rate for rate, mean in means.items() if mean is not None]
+        ends = {tried[0]: "lowest", tried[-1]: "highest"} if len(tried) > 1 else {}
+        assert found["edge"] == ends.get(found["rate"], "")
+        assert found["rate_low"] <= found["rate"] <= found["rate_high"]
+        tolerance = 0.0 if math.isnan(found["deviation"]) else found["deviation"]
+        near = [rate for rate, mean in finite.items() if abs(mean - target) <= tolerance + 1e-12]
+        assert (found["rate_low"], found["rate_high"]) == (min(near), max(near))
+
+
+def _best_mean(rows: list[dict[str, Any]], rate: float, metric: str, best: int) -> float | None:
+    values = []
+    for row in rows:
+        if row["rate"] == rate and row["outcome"] != "failed":
+            worst = math.inf if metric == "training_loss" else -math.inf
+            value = row[metric]
+            diverged = metric == "training_loss" and row["outcome"] == "diverged"
+            values.append(worst if diverged or math.isnan(value) else value)
+    if not values:
+        return None
+    subsets = [sum(some) / len(some) for some in combinations(values, min(best, len(values)))]
+    return min(subsets) if metric == "training_loss" else max(subsets)

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
+from normless_lab.sweeps.result_tables import extended, further_points
+from normless_lab.sweeps.runs import KINDS, UnknownKindError, kind_of
+
+SMALL = RateGrid.powers(-3, -1)
+
+
+def small_sweep(**changes: Any) -> Sweep:
+    usual: dict[str, Any] = {
+        "name": "small",
+        "base": {"data": "digits", "epochs": 2},
+        "axes": {
+            "scheme": axis_of("scheme", ["none", "fixup"]),
+            "depth": {
+                str(depth): {"model": f"normless:wide_resnet(depth={depth}, width=1)"} for depth in (10, 16, 22)
+            },
+        },
+        "rates": SMALL,
+        "replicates": 3,
+        "best": 2,
+    }
+    return Sweep(**{**usual, **changes})
+
+
+def test_powers_of_two_are_exact_and_increasing() -> None:
+    assert RateGrid.powers(-6, 0).rates == (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rates": ()}, "rates should have at least 1 item"),
+        ({"rates": (0.2, 0.1)}, "increasing order"),
+        ({"rates": (0.0, 0.1)}, "rates.0 should be greater than 0"),
+        ({"rates": (0.1,), "factor": 1.0}, "factor should be greater than 1"),
+        ({"rates": (0.1,), "extensions": -1}, "extensions should be greater than or equal to 0"),
+    ],
+)
+def test_a_grid_that_is_none_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RateGrid(**settings)
+
+
+def test_every_point_is_a_run_of_its_own() -> None:
+    points = small_sweep().points()
+    assert len(points) == 2 * 3 * 3 * 3
+    assert len({point.config.hash for point in points}) == len(points)
+    first, last = points[0], points[-1]
+    assert (dict(first.labels), first.rate, first.seed) == ({"scheme": "none", "depth": "10"}, 1 / 8, 0)
+    assert (dict(last.labels), last.rate, last.seed) == ({"scheme": "fixup", "depth": "22"}, 1 / 2, 2)
+    assert all((point.config.rate, point.config.seed) == (point.rate, point.seed) for point in points)
+
+
+def test_excluded_combinations_are_left_out() -> None:
+    sweep = small_sweep(exclude=({"scheme": "none", "depth": "22"}, {"depth": "10"}))
+    assert sweep.combinations == (("none", "16"), ("fixup", "16"), ("fixup", "22"))
+
+
+def test_a_label_with_its_own_rate_is_run_at_that_one_and_never_extended() -> None:
+    axis = {"low": {"rate": 1e-4}, "grid": {}}
+    sweep = small_sweep(axes={"rate of": axis})
+    assert [point.rate for point in sweep.points() if point.labels["rate of"] == "low"] == [1e-4] * 3
+    edges = {("low",): ["lowest"], ("grid",): ["lowest"]}
+    assert extended(sweep, {("low",): [1e-4], ("grid",): SMALL.rates}, edges) == {("grid",): (1 / 16,)}
+
+
+def test_a_sweep_without_axes_is_a_grid_of_rates() -> None:
+    assert [point.rate for point in small_sweep(axes={}, replicates=2).points()] == [
+        1 / 8,
+        1 / 8,
+        1 / 4,
+        1 / 4,
+        0.5,
+        0.5,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": {"epoch": 3}}, "base sets 'epoch'.*Did you mean epochs"),
+        ({"base": {"rate": 3}}, "base sets rate"),
+        ({"axes": {"scheme": {"x": {"schema": "none"}}}}, r"axes\.scheme\.x sets 'schema'.*Did you mean scheme"),
+        ({"axes": {"outcome": {"x": {}}}}, "cannot be called outcome"),
+        ({"axes": {"a": {"x": {"seed": 1}}}}, r"axes\.a\.x sets seed"),
+        ({"axes": {"a": {}}}, "has no combination"),
+        ({"base": {"epochs": 0}}, "cannot be configured: .*epochs"),
+        ({"exclude": ({"width": "3"},)}, "exclude names the axis 'width'"),
+        ({"exclude": ({"scheme": "lsuv"},)}, "exclude names 'lsuv'"),
+        ({"exclude": ({},)}, "names no label"),
+        ({"replicates": 0}, "replicates should be greater than or equal to 1, got 0"),
+        ({"best": 4}, "best 4 of 3"),
+        ({"seed": -1}, "seed should be greater than or equal to 0, got -1"),
+    ],
+)
+def test_what_is_wrong_with_a_sweep_is_said_with_its_place(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(SweepError, match=message):
+        small_sweep(**changes)
+
+
+def test_a_kind_of_run_is_found_by_name_or_by_where_it_lies() -> None:
+    assert kind_of("train").settings_class().COMMAND == "train"
+    assert kind_of("train-translation").settings_class().COMMAND == "train-translation"
+    assert kind_of("test_sweep:ELSEWHERE") == KINDS["train"]
+    for name in ("walk", "json:dumps", "nowhere:X", "json:nothing"):
+        with pytest.raises(UnknownKindError, match="no kind of run"):
+            kind_of(name)
+
+
+ELSEWHERE = KINDS["train"]
+
+
+def test_a_sweep_is_what_its_file_says(tmp_path: Path) -> None:
+    text = """
+name: ablation
+base: {data: digits, epochs: 2}
+axes:
+  scheme: [none, skipinit(alpha=1), fixup]
+  flip: [true, null]
+  depth:
+    16: {model: "normless:wide_resnet(depth=16, width=1)"}
+    22: {model: "normless:wide_resnet(depth=22, width=1)"}
+rates: {from: -2, to: 0}
+replicates: 5
+exclude:
+  - {scheme: none, depth: 22}
+"""
+    path = tmp_path / "ablation.yaml"
+    path.write_text(text)
+    sweep = Sweep.from_yaml(path)
+    assert sweep.rates == RateGrid.powers(-2, 0)
+    assert (sweep.replicates, sweep.best, sweep.run) == (5, 4, "train")
+    assert len(sweep.combinations) == 3 * 2 * 2 - 2
+    assert sweep.settings(("fixup", "null", "16")) == {
+        "data": "digits",
+        "epochs": 2,
+        "scheme": "fixup",
+        "flip": None,
+        "model": "normless:wide_resnet(depth=16, width=1)",
+    }
+    again = Sweep.from_dict(yaml.safe_load(yaml.safe_dump(sweep.to_dict(), sort_keys=False)))
+    assert again.points() == sweep.points()
+    assert again == sweep
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: x", "rates missing"),
+        ("{name: x, rates: [0.1], axis: {}}", "axis unknown"),
+        ("[1, 2]", "should hold a mapping"),
+        ("{name: x, rates: {from: -1}}", "rates: Expected a list of learning rates, exponents"),
+        ("{name: x, rates: {from: a, to: 2}}", "whole exponents"),
+        ("{name: x, rates: 0.1}", "Expected a list of learning rates"),
+        ("{name: x, rates: {from: 1, to: 0}}", "from the lowest to the highest"),
+        ("{name: x, rates: [0.1], replicates: many}", "replicates should be a valid integer, got 'many'"),
+        ("{name: x, rates: [0.1], axes: {scheme: [none, none]}}", "not all different"),
+        ("{name: x, rates: [0.1], axes: {scheme: 3}}", "axes.scheme should be a valid mapping, got 3"),
+        ("{name: x, rates: [0.1], base: {epoch: 3}}", "base sets 'epoch'"),
+        ("{name: x, rates: [0.1], exclude: {a: b}}", "exclude should be a valid list"),
+        ("{name: x, rates: [0.1", "is not YAML"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(text)
+    with pytest.raises(SweepError, match=message) as caught:
+        Sweep.from_yaml(path)
+    assert "wrong.yaml" in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(SweepError, match=r"missing\.yaml cannot be read"):
+        Sweep.from_yaml(tmp_path / "missing.yaml")
+
+
+GRIDS = st.tuples(st.integers(-6, 0), st.integers(1, 4), st.integers(0, 4))
+
+
+@given(grid=GRIDS, best=st.integers(-16, 12))
+def test_a_grid_grows_until_the_optimum_is_inside_or_extensions_are_used_up(
+    grid: tuple[int, int, int], best: int
+) -> None:
+    """A metric with one peak at 2^best: the rates tried in the end are counted by hand."""
+    low, width, extensions = grid
+    high = low + width
+    sweep = small_sweep(axes={}, rates=RateGrid.powers(low, high, extensions=extensions), replicates=1, best=1)
+    points = list(sweep.points())
+    for _ in range(2 * extensions + 3):
+        runs = pd.DataFrame(
+            [
+                {
+                    "rate": point.rate,
+                    "seed": point.seed,
+                    "outcome": "trained",
+                    "test_accuracy": 1 / (1 + abs(math.log2(point.rate) - best)),
+                }
+                for point in points
+            ]
+        )
+        new = further_points(sweep, runs, ["test_accuracy"])
+        if not new:
+            break
+        points += new
+    else:
+        raise AssertionError("the grid grows without end")
+    lowest = max(low - extensions, min(low, best - 1))
+    highest = min(high + extensions, max(high, best + 1))
+    assert sorted(point.rate for point in points) == [2.0**power for power in range(lowest, highest + 1)]
+
+
+def test_extensions_are_for_the_combination_and_any_metric_that_needs_them() -> None:
+    sweep = small_sweep(axes={"scheme": axis_of("scheme", ["none", "fixup"])}, replicates=1, best=1)
+    rows = [
+        {
+            "scheme": point.labels["scheme"],
+            "rate": point.rate,
+            "seed": 0,
+            "outcome": "trained",
+            "test_accuracy": 1 - abs(point.rate - 1 / 4),
+            "training_loss": point.rate if point.labels["scheme"] == "none" else abs(point.rate - 1 / 4),
+        }
+        for point in sweep.points()
+    ]
+    new = further_points(sweep, pd.DataFrame(rows), ["test_accuracy", "training_loss"])
+    assert [(point.labels["scheme"], point.rate) for point in new] == [("none", 1 / 16)]
+    assert further_points(sweep, pd.DataFrame(rows), ["test_accuracy"]) == ()

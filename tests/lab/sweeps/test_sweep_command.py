@@ -1,0 +1,243 @@
+"""``normless sweep``: from a YAML file to tables, and what becomes of runs that failed or are not wanted any more."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from command_outputs import check_output
+from filelock import FileLock
+from lab_helpers import Here, TinyConfig, tiny_sweep
+from rich.console import Console
+
+from normless.cli import main
+from normless_lab.cli.sweep_text import status_table
+from normless_lab.sweeps import (
+    Laboratory,
+    RateGrid,
+    RunRow,
+    Sweep,
+    SweepProgress,
+    axis_of,
+    prunable,
+    prune,
+    sweep_status,
+)
+from normless_lab.sweeps.worker import LOCK
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    content = {
+        "name": "tiny",
+        "run": TinyConfig.COMMAND,
+        "base": {"good": 1.0},
+        "axes": {"scheme": ["none", "fixup"], "fate": {"well": {}, "badly": {"fate": "raises once", "good": 0.25}}},
+        "rates": {"from": -3, "to": -1},
+        "replicates": 2,
+        "best": 2,
+    }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.fixture
+def said(tmp_path: Path, capsys: Capture) -> Any:
+    """Runs a command and returns the JSON object that it prints, its exit code, and its standard error."""
+
+    def run(*words: str) -> tuple[dict[str, Any], int, str]:
+        code = main(["sweep", *words, "--out", str(tmp_path / "out"), "--json"])
+        printed = capsys.readouterr()
+        facts = json.loads(printed.out)
+        check_output(f"sweep {words[0]}", facts)
+        return facts, code, printed.err
+
+    return run
+
+
+def test_a_sweep_from_its_file_to_its_table(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+    before, _, _ = said("status", str(file))
+    assert (before["wanted"], before["finished"], before["running"]) == (24, 0, [])
+    facts, code, progress = said("run", str(file), "--workers", "1")
+    assert code == 1
+    # The best rate is beyond the grid, where the runs that went well follow it: 1 and 2.
+    assert (facts["runs"], facts["missing"]) == (24 + 8, 0)
+    assert facts["outcomes"] == {"trained": 20, "chance": 0, "diverged": 0, "failed": 12}
+    assert facts["errors"] == ["ArithmeticError: no such number as 0", "ArithmeticError: no such number as 1"]
+    assert "tiny: 24 runs to carry out, 0 finished before" in progress
+    best = {(row["scheme"], row["fate"]): (row["rate"], row["mean"]) for row in facts["optima"]}
+    assert best["none", "well"] == best["fixup", "well"] == (1.0, pytest.approx(1 - 0.5e-3))
+    assert best["none", "badly"] == (None, None)
+
+    again, code, progress = said("run", str(file), "--workers", "1")
+    assert (again, code, progress) == (facts, 1, "")
+    status, _, _ = said("status", str(file))
+    assert (status["finished"], status["wanted"], status["interrupted"]) == (32, 32, 0)
+    assert [one["runs"] for one in status["errors"]] == [6, 6]
+
+    retried, code, progress = said("retry", str(file), "--workers", "1")
+    assert "12 failed runs are carried out again" in progress
+    assert code == 0
+    assert (retried["runs"], retried["outcomes"]["trained"]) == (32, 32)
+    assert list((tmp_path / "out" / "work").iterdir()) == []
+
+    for name, words in (("runs.csv", []), ("epochs.parquet", ["--epochs"])):
+        to = tmp_path / "tables" / name
+        exported, _, _ = said("export", str(file), str(to), *words)
+        table = pd.read_csv(to) if name.endswith("csv") else pd.read_parquet(to)
+        assert exported == {"name": "tiny", "file": str(to), "rows": len(table), "missing": 0}
+        assert len(table) == (64 if words else 32)
+        assert set(table["scheme"]) == {"none", "fixup"}
+
+    assert main(["sweep", "run", str(file), "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("tiny: 32 runs: 32 trained\n")
+    assert len([line for line in printed.splitlines() if line.startswith(("none", "fixup"))]) == 4
+
+
+@pytest.mark.parametrize("command", ["status", "export", "prune"])
+def test_what_only_reads_creates_nothing(file: Path, tmp_path: Path, said: Any, command: str) -> None:
+    before = set(tmp_path.rglob("*"))
+    facts, code, _ = said(command, str(file), *([str(tmp_path / "runs.csv")] if command == "export" else []))
+    assert code == 0
+    assert (facts["missing"] == 24) if command == "export" else True
+    assert set(tmp_path.rglob("*")) - before <= {tmp_path / "runs.csv"}
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "sqlite://",
+        "sqlite:///:memory:",
+        "postgresq://lab:SECRET@h/d",
+        "mysql://h/d?password=SECRET",
+        "h password=SECRET",
+    ],
+)
+def test_a_database_that_would_lose_runs_or_is_none_is_refused(
+    file: Path, tmp_path: Path, capsys: Capture, url: str
+) -> None:
+    for command in ("status", "run"):
+        assert main(["sweep", command, str(file), "--out", str(tmp_path / "out"), "--json", "--db", url]) == 2
+        printed = capsys.readouterr()
+        assert printed.out == ""
+        assert printed.err.startswith("normless: Expected a database as sqlite:///FILE or postgresql://")
+        assert printed.err.count("\n") == 1
+        assert "SECRET" not in printed.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> None:
+    wide = tiny_sweep(base={"good": 1.0})
+    narrow = tiny_sweep(base={"good": 1.0}, axes={"scheme": axis_of("scheme", ["none"])})
+    with Laboratory(tmp_path, executor=Here) as lab:
+        runs = lab.run(wide).runs
+        lab.carry_out([TinyConfig(scheme="none", good=1.0, seed=9, fate="raises")])
+        unknown, held = lab.work / ("0" * 64), lab.work / ("1" * 64)
+        unknown.mkdir()
+        held.mkdir()
+        with FileLock(held / LOCK):
+            found = prunable(lab, [narrow], ["test_accuracy"])
+            gone = set(runs.loc[runs["scheme"] == "fixup", "hash"])
+            failed = TinyConfig(scheme="none", good=1.0, seed=9, fate="raises").hash
+            assert set(found.rows) == gone | {failed}
+            assert set(found.folders) == {unknown, lab.work / failed}
+            assert len(lab.state.hashes()) == len(runs) + 1
+            prune(lab, found)
+        assert lab.state.hashes() == set(runs["hash"]) - gone
+        assert list(lab.work.iterdir()) == [held]
+        assert prunable(lab, [narrow, wide], ["test_accuracy"]).rows == ()
+
+
+def test_prune_keeps_the_weights_of_sweeps_that_keep_them(tmp_path: Path) -> None:
+    sweep = tiny_sweep(axes={}, rates=RateGrid((0.25,)), keep_weights=True)
+    with Laboratory(tmp_path, executor=Here) as lab:
+        lab.run(sweep)
+        folders = {lab.weights_folder(point.config) for point in sweep.points()}
+        assert prunable(lab, [sweep], ["test_accuracy"]).folders == ()
+        unreferenced = prunable(lab, [replace(sweep, keep_weights=False)], ["test_accuracy"])
+        assert (unreferenced.rows, set(unreferenced.folders)) == ((), folders)
+        prune(lab, unreferenced)
+        assert list(lab.kept.iterdir()) == []
+
+
+def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+    with Laboratory(tmp_path / "out", executor=Here) as lab:
+        lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
+    assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
+    assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
+    assert said("prune", str(file))[0]["rows"] == 0
+
+
+def test_status_tells_what_runs_and_what_was_interrupted(tmp_path: Path) -> None:
+    sweep = tiny_sweep()
+    points = sweep.points()
+    with Laboratory(tmp_path, executor=Here) as lab:
+        lab.carry_out([point.config for point in points[:3]])
+        running, interrupted = (lab.work / point.config.hash for point in points[3:5])
+        for folder, epochs in ((running, 1), (interrupted / "epochs-4", 3)):
+            folder.mkdir(parents=True)
+            pd.DataFrame({"epoch": range(epochs)}).to_parquet(folder / "epochs.parquet")
+        (interrupted / LOCK).touch()
+        with FileLock(running / LOCK):
+            status = sweep_status(lab, sweep, ["test_accuracy"])
+    assert (status.wanted, status.finished, status.interrupted) == (12, 3, 1)
+    assert [one.running for one in status.combinations] == [1, 0]
+    (flight,) = status.running
+    assert (flight.labels, flight.rate, flight.seed) == (points[3].labels, points[3].rate, points[3].seed)
+    assert (flight.epochs, flight.of) == (1, 2)
+    stream = io.StringIO()
+    Console(file=stream, width=120).print(status_table(status))
+    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert lines == [
+        "tiny: 3 of 12 runs finished, 1 running, 1 interrupted",
+        "",
+        "scheme finished trained chance diverged failed running",
+        "none 3/6 3 – – – 1",
+        "fixup 0/6 – – – – –",
+        "",
+        "running rate seed epochs",
+        "none 0.25 1 1/2",
+    ]
+
+
+def test_progress_is_lines_without_a_terminal_and_a_bar_on_one(tmp_path: Path) -> None:
+    with Laboratory(tmp_path, executor=Here) as lab:
+        rows: list[RunRow] = lab.carry_out([TinyConfig(seed=seed) for seed in range(3)])
+    stream = io.StringIO()
+    with SweepProgress("tiny", Console(file=stream)) as progress:
+        progress.on_begin(3, 1)
+        progress.on_runs(rows[:1])
+        progress.on_runs(rows[1:2])
+        progress.on_resubmit("f" * 64, "its process died.")
+        progress.on_runs(rows[2:])
+    assert stream.getvalue().splitlines() == [
+        "tiny: 3 runs to carry out, 1 finished before",
+        "tiny: 2 of 4 runs (1 trained)",
+        "tiny: run ffffffff: its process died. It goes on in another process.",
+        "tiny: 4 of 4 runs (3 trained)",
+    ]
+    stream = io.StringIO()
+    with SweepProgress("tiny", Console(file=stream, force_terminal=True, width=120)) as progress:
+        progress.on_begin(3, 1)
+        progress.on_runs(rows)
+    assert "3 trained" in stream.getvalue()
+    assert "4/4" in stream.getvalue()
+
+
+def test_the_sweep_in_the_documentation_is_one() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text()
+    sweep = Sweep.from_dict(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
+    assert len(sweep.points()) == 7 * 5 * 5
+    assert (sweep.replicates, sweep.best) == (5, 4)

@@ -1,0 +1,184 @@
+"""What killed processes, full disks, damaged files and second processes do to a run: nothing goes unnoticed."""
+
+from __future__ import annotations
+
+import errno
+import random
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from run_helpers import Interrupt, assert_same_run, without_seconds
+
+from normless_lab.train import RunListener, RunResult, TrainConfig, train, trained_network
+from normless_lab.train.directory import RunDirectoryError
+from normless_lab.train.durable_files import Digests, replaced
+
+STEPS = 2  # 1437 digits in whole batches of 512
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)", batch_size=512, epochs=3, crop=0, flip=False, device="cpu"
+)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
+    directory = tmp_path_factory.mktemp("whole")
+    return directory, train(CONFIG, directory)
+
+
+@pytest.fixture(scope="module")
+def two_epochs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("two_epochs")
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, directory, listeners=[Interrupt(2 * STEPS + 1)])
+    return directory
+
+
+def flip_bit(path: Path, place: float) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(place * len(data))] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_part_of_a_configuration_ends_no_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    (tmp_path / "config.yaml.part").write_text("model: x")
+    assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(whole[1])
+    assert not (tmp_path / "config.yaml.part").exists()
+
+
+def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_text("before")
+    digests = Digests(tmp_path)
+
+    def fill(part: Path) -> None:
+        part.write_text("aft")
+        raise OSError(errno.ENOSPC, "full")
+
+    for writer in (replaced, digests.replaced):
+        with pytest.raises(OSError, match="full"), writer(path) as part:
+            fill(part)
+    assert {one.name for one in tmp_path.iterdir()} == {"a"}
+    assert path.read_text() == "before"
+
+
+@pytest.mark.parametrize("at", ["part", "listed", "kept"])
+def test_a_file_is_intact_wherever_its_replacement_is_killed(tmp_path: Path, at: str) -> None:
+    path, kept, digests = tmp_path / "a", tmp_path / "b", Digests(tmp_path)
+    for text in ("1", "2", "3"):
+        with digests.replaced(path, keep=kept) as part:
+            part.write_text(text)
+    # As it would be left by a process that wrote 4.
+    if at != "part":
+        listing = tmp_path / "copy"
+        shutil.copytree(tmp_path, listing)
+        with Digests(listing).replaced(listing / "a", keep=listing / "b") as part:
+            part.write_text("4")
+        shutil.copy(listing / "digests.json", tmp_path / "digests.json")
+    if at == "kept":
+        path.replace(kept)
+    there = [one for one in (path, kept) if one.exists()]
+    assert [one.read_text() for one in there] == {"kept": ["3"]}.get(at, ["3", "2"])
+    assert all(map(digests.is_intact, there))
+    there[0].write_text("5")
+    assert not digests.is_intact(there[0])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_flipped_bit_of_the_checkpoint_costs_an_epoch(
+    tmp_path: Path, two_epochs: Path, whole: tuple[Path, RunResult], seed: int
+) -> None:
+    shutil.copytree(two_epochs, tmp_path, dirs_exist_ok=True)
+    flip_bit(tmp_path / "checkpoint.pt", random.Random(seed).random())
+    rows: list[int] = []
+    with pytest.warns(UserWarning, match=r"checkpoint\.pt was damaged.* goes on from checkpoint\.previous\.pt"):
+        result = train(CONFIG, tmp_path, on_epoch=lambda row: rows.append(row.epoch))
+    assert rows == [2, 3]
+    assert without_seconds(result) == without_seconds(whole[1])
+    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4, 0.99])
+def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, two_epochs: Path, kept: float) -> None:
+    shutil.copytree(two_epochs, tmp_path, dirs_exist_ok=True)
+    for name in ("checkpoint.pt", "checkpoint.previous.pt"):
+        data = (tmp_path / name).read_bytes()
+        (tmp_path / name).write_bytes(data[: int(kept * len(data))])
+    before = {one.name for one in tmp_path.iterdir()}
+    for read in (lambda: train(CONFIG, tmp_path), lambda: trained_network(tmp_path)):
+        with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is damaged: it is not as the run wrote it"):
+            read()
+    assert {one.name for one in tmp_path.iterdir()} >= before
+    # Of a run from before there were digests.
+    (tmp_path / "digests.json").unlink()
+    with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is no checkpoint of this run"):
+        train(CONFIG, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["result.json", "epochs.parquet", "steps.parquet"])
+def test_other_damaged_files_are_told(
+    tmp_path: Path, two_epochs: Path, whole: tuple[Path, RunResult], name: str
+) -> None:
+    shutil.copytree(whole[0] if name == "result.json" else two_epochs, tmp_path, dirs_exist_ok=True)
+    flip_bit(tmp_path / name, 0.5)
+    with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
+        train(CONFIG, tmp_path)
+    if name != "result.json":
+        (tmp_path / name).unlink()
+        with pytest.raises(RunDirectoryError, match=re.escape(name) + " is damaged"):
+            train(CONFIG, tmp_path)
+    result = train(CONFIG, tmp_path, resume=False)
+    assert without_seconds(result) == without_seconds(whole[1])
+
+
+def test_starting_over_with_a_mistake_leaves_the_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    for wrong in (
+        replace(CONFIG, model="normless:resnet_cifer(depth=8)"),
+        replace(CONFIG, scheme="skpinit"),
+        replace(CONFIG, data="digit"),
+    ):
+        with pytest.raises(ValueError, match=r"resnet_cifer|skpinit|digit"):
+            train(wrong, tmp_path, resume=False)
+        assert train(CONFIG, tmp_path) == whole[1]
+    other = train(replace(CONFIG, epochs=1), tmp_path, resume=False)
+    assert train(replace(CONFIG, epochs=1), tmp_path) == other
+    assert train(CONFIG, tmp_path / "former") == whole[1], "the former run is whole"
+
+
+def test_starting_over_touches_no_folder_that_is_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "mine.txt").write_text("mine")
+    (tmp_path / "movie.part").write_text("half")
+    with pytest.raises(RunDirectoryError, match=r"holds probes but no config\.yaml"):
+        train(CONFIG, tmp_path, resume=False)
+    assert (tmp_path / "probes" / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "movie.part").read_text() == "half"
+
+
+def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    program = (
+        "import sys; from normless_lab.train import TrainConfig, train\n"
+        f"train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1])"
+    )
+
+    class Second(RunListener[object, object]):
+        told = ""
+
+        def on_step(self, step: int, loss: float) -> None:
+            if step == STEPS + 1:
+                second = subprocess.run(
+                    [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+                )
+                self.told = second.stderr
+
+    second = Second()
+    torch.manual_seed(1)
+    result = train(CONFIG, tmp_path, listeners=[second])
+    assert f"RunDirectoryError: Another process trains in {tmp_path}" in second.told
+    assert without_seconds(result) == without_seconds(whole[1])

@@ -1,0 +1,72 @@
+"""Numbers below the smallest normal one are 0 while a run trains, and only then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from normless_lab.train import RunListener, TrainConfig, train
+from normless_lab.train.training_run import are_flushed, denormals_flushed
+
+CONVOLUTION = """
+import torch
+from normless_lab.train.training_run import DENORMAL, denormals_flushed
+torch.set_num_threads(2)
+def images():
+    return torch.nn.functional.conv2d(torch.full((32, 8, 64, 64), DENORMAL), torch.ones(8, 8, 1, 1))
+with denormals_flushed():
+    print(images().view(torch.int32).count_nonzero().item())
+"""
+
+
+@pytest.fixture(autouse=True)
+def _supported() -> None:
+    supported = torch.set_flush_denormal(True)
+    torch.set_flush_denormal(False)
+    if not supported:
+        pytest.skip("this processor cannot take denormal numbers as 0")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_they_are_zero_inside_and_behind_an_error_all_is_as_before(before: bool) -> None:
+    torch.set_flush_denormal(before)
+    try:
+        with pytest.raises(ArithmeticError):
+            _fail_inside()
+        assert are_flushed() == before
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def _fail_inside() -> None:
+    with denormals_flushed():
+        assert are_flushed()
+        raise ArithmeticError
+
+
+def test_every_thread_of_a_convolution_that_starts_inside_takes_them_as_zero() -> None:
+    done = subprocess.run([sys.executable, "-c", CONVOLUTION], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "0"
+
+
+class _Seen(RunListener[Any, Any]):
+    """Records the setting at each step."""
+
+    def __init__(self) -> None:
+        self.flushed: list[bool] = []
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.flushed.append(are_flushed())
+
+
+def test_a_run_trains_like_this(tmp_path: Path) -> None:
+    seen = _Seen()
+    model, data = "normless:wide_resnet(depth=10, width=1)", "digits(train=64, test=10)"
+    train(TrainConfig(model=model, data=data, epochs=1, batch_size=32), tmp_path, listeners=[seen])
+    assert seen.flushed == [True, True]
+    assert not are_flushed()

@@ -1,0 +1,110 @@
+"""What a run writes of an epoch under way, and a watched run: the run it was, with its findings in a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+import normless as nl
+from normless.diagnosis.watch import WatchWarning
+from normless_lab.train import RunDirectory, RunListener, RunResult, RunStart, TrainConfig, train, trained_network
+from normless_lab.train import live_files as module
+from normless_lab.train.live_files import LiveFiles
+
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    scheme="batch_norm",
+    batch_size=32,
+    epochs=2,
+    rate=2.0,
+    device="cpu",
+)
+
+
+class Reader(RunListener[Any, Any]):
+    """Reads the losses of the unfinished epoch before each step's are written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.seen = path, dict[int, list[list[float]]]()
+
+    def on_step(self, step: int, loss: float) -> None:
+        text = self.path.read_text() if self.path.exists() else ""
+        self.seen[step] = [[float(one) for one in line.split(",")] for line in text.splitlines()]
+
+
+def test_a_watched_run_is_the_run_it_was(tmp_path: Path) -> None:
+    plain = train(CONFIG, tmp_path / "plain")
+    with pytest.warns(WatchWarning) as said:
+        watched = train(CONFIG, tmp_path / "watched", watch=True)
+    assert [row.training_loss for row in plain.epochs] == [row.training_loss for row in watched.epochs]
+    assert plain.test_loss == watched.test_loss
+    one, other = (trained_network(tmp_path / name).state_dict() for name in ("plain", "watched"))
+    assert all(torch.equal(value, other[name]) for name, value in one.items())
+    findings = json.loads((tmp_path / "watched" / "findings.json").read_text())
+    assert [f"Step {one['evidence']['step']}: {one['title']}" for one in findings] == [
+        str(one.message) for one in said
+    ]
+    # 1437 images in batches of 32 are 44 steps.
+    assert [one["epochs"] for one in findings] == [one["evidence"]["step"] / 44 for one in findings]
+    assert not (tmp_path / "plain" / "findings.json").exists()
+
+
+def test_losses_of_the_unfinished_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.0)
+    reader = Reader(tmp_path / "unfinished.csv")
+    train(replace(CONFIG, batch_size=256, rate=0.1), tmp_path, listeners=[reader])
+    steps = pd.read_parquet(tmp_path / "steps.parquet")
+    for step, seen in reader.seen.items():
+        # Five steps an epoch.
+        first = (step - 1) // 5 * 5 + 1
+        expected = steps[(steps["step"] >= first) & (steps["step"] < step)]
+        assert [at for at, _ in seen] == pytest.approx([at / 5 for at in expected["step"]])
+        assert [loss for _, loss in seen] == pytest.approx(list(expected["loss"]), rel=1e-5)
+    assert len(reader.seen) == 10
+    assert not (tmp_path / "unfinished.csv").exists()
+
+
+def test_findings_of_before_an_interruption_stay(tmp_path: Path) -> None:
+    place = RunDirectory(tmp_path, TrainConfig, RunResult)
+    net = torch.nn.Linear(2, 1, bias=False)
+    for rate in (float("nan"), float("nan")):
+        watch, optimizer = nl.watch(net), torch.optim.SGD(net.parameters(), lr=0.0)
+        live = LiveFiles(place, watch)
+        live.on_start(RunStart(CONFIG, 4, ()))
+        watch.loss((net(torch.ones(1, 2)) * rate).sum()).backward()
+        with pytest.warns(WatchWarning):
+            optimizer.step()
+        live.on_step(1, rate)
+        watch.close()
+    # The second process sees the same again, which is one finding.
+    (finding,) = json.loads(place.findings.read_text())
+    assert (finding["kind"], finding["step"], finding["epochs"]) == ("not_finite", 1, 0.25)
+    place.findings.write_text("{ damaged")
+    LiveFiles(place, None).on_start(RunStart(CONFIG, 4, ()))
+
+
+# The first forward pass is beyond what a float has; or the loss is, at some step, finite and above 1000.
+@pytest.mark.parametrize(("scheme", "rate"), [("none(keep_scale=False)", 0.1), ("none", 1e9), ("none", 10.0)])
+def test_a_divergence_within_the_first_steps_is_a_finding(tmp_path: Path, scheme: str, rate: float) -> None:
+    config = replace(CONFIG, model="normless:wide_resnet(depth=64, width=1)", scheme=scheme, rate=rate, epochs=1)
+    with pytest.warns(WatchWarning):
+        result = train(config, tmp_path, watch=True)
+    assert result.outcome == "diverged"
+    last = pd.read_parquet(tmp_path / "steps.parquet").iloc[-1]
+    (finding,) = json.loads((tmp_path / "findings.json").read_text())
+    assert finding["kind"] in ("not_finite", "diverged", "jump")
+    assert (finding["step"], finding["where"] != [""]) == (last["step"], True)
+    if finding["kind"] == "diverged":
+        assert finding["evidence"]["loss"] == last["loss"] > 1000
+
+
+def test_several_processes_are_not_watched(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="watched in one process, got devices=2"):
+        train(replace(CONFIG, devices=2), tmp_path / "run", watch=True)
+    assert not (tmp_path / "run").exists()

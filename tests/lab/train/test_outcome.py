@@ -1,0 +1,77 @@
+"""Outcomes and the plateau rule against direct counting."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normless.divergence import first_diverged, has_diverged
+from normless_lab.train.result import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
+
+
+@pytest.mark.parametrize(
+    ("loss", "diverged"),
+    [(0.0, False), (1e3, False), (1000.1, True), (math.inf, True), (-math.inf, True), (math.nan, True)],
+)
+def test_what_counts_as_diverged(loss: float, diverged: bool) -> None:
+    assert has_diverged(loss) == diverged
+
+
+def test_the_first_diverged_loss_is_found() -> None:
+    assert first_diverged([2.3, 1e3, 1e4, math.nan]) == 2
+    assert first_diverged([2.3]) is None
+    assert first_diverged([]) is None
+
+
+def labels_with(most_common: int, size: int) -> torch.Tensor:
+    """Labels of which `most_common` are class 2, and the others of classes that are rarer."""
+    rest = torch.arange(size - most_common) % 97 + 3
+    return torch.cat([torch.full((most_common,), 2), rest])
+
+
+def test_chance_is_the_most_common_class() -> None:
+    assert chance_accuracy(labels_with(40, 100)) == 0.4
+    assert chance_accuracy(torch.tensor([0, 1, 2, 3])) == 0.25
+
+
+def binomial_tail(right: int, size: int, share: float) -> float:
+    terms = (math.comb(size, k) * share**k * (1 - share) ** (size - k) for k in range(right, size + 1))
+    return math.fsum(terms)
+
+
+@given(st.integers(20, 300), st.floats(0.1, 0.9), st.data())
+def test_a_run_trained_where_the_binomial_tail_is_small(size: int, share: float, data: st.DataObject) -> None:
+    labels = labels_with(max(math.ceil(share * size), size // 97 + 2), size)
+    right = data.draw(st.integers(0, size))
+    tail = binomial_tail(right, size, chance_accuracy(labels))
+    if abs(tail - SIGNIFICANCE) > 1e-9:
+        assert finished_outcome(right / size, labels) == ("trained" if tail < SIGNIFICANCE else "chance")
+
+
+def test_class_imbalance_is_no_learning() -> None:
+    labels = labels_with(90, 100)
+    assert finished_outcome(0.90, labels) == "chance"
+    assert finished_outcome(1.00, labels) == "trained"
+
+
+def test_plateau_by_hand() -> None:
+    falling = [2.0 * 0.9**epoch for epoch in range(20)]
+    assert has_plateaued(falling) is False
+    assert has_plateaued(falling[:2]) is False
+    assert has_plateaued([*falling, *[0.2] * 6]) is True
+    assert has_plateaued([2.0, 2.5]) is True  # it no longer falls
+    assert has_plateaued([1.0, 0.991]) is True  # by less than 1%
+    assert has_plateaued([1.0, 0.989]) is False
+    assert has_plateaued([1e-3, 1e-4]) is True  # by less than 0.001 nats
+    assert has_plateaued([1.0]) is None
+    assert has_plateaued([]) is None
+
+
+def test_plateau_compares_tenths_of_the_epochs() -> None:
+    losses = [1.0] * 17 + [0.5, 0.5, 0.5]  # windows of two epochs: (17, 18) and (19, 20)
+    assert has_plateaued(losses) is False
+    assert has_plateaued([1.0] * 16 + [0.5] * 4) is True

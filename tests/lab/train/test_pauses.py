@@ -1,0 +1,205 @@
+"""Runs that are saved within an epoch, stopped by a time limit or SIGTERM, resumed and lengthened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_helpers import Interrupt, assert_same_run, without_seconds
+
+from normless.cli import main
+from normless_lab.train import RunListener, RunResult, TextConfig, TrainConfig, TranslationConfig, train
+from normless_lab.train.directory import RunDirectoryError
+from normless_lab.train.pauses import Pauses, TerminatedError, TimeLimitError, seconds_of
+
+# Dropout and mixup draw from torch's generators, batch norm keeps running statistics.
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    data="digits(train=320, test=100)",
+    batch_size=64,
+    epochs=2,
+    dropout=0.3,
+    mixup=0.2,
+    device="cpu",
+)
+STEPS = 5
+
+
+class Terminate(RunListener[Any, Any]):
+    """Sends SIGTERM to this process at a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+        self.steps: list[int] = []
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.steps.append(step)
+        if step == self.at:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
+    directory = tmp_path_factory.mktemp("whole")
+    return directory, train(CONFIG, directory)
+
+
+def test_sigterm_saves_within_the_epoch_and_the_rest_is_bitwise_the_same(
+    tmp_path: Path, whole: tuple[Path, RunResult]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(TerminatedError, match=r"SIGTERM.* after step 3 of 5 of epoch 1; it is saved"):
+        train(CONFIG, tmp_path, listeners=[Terminate(3)])
+    assert signal.getsignal(signal.SIGTERM) is before
+    rest = Terminate(STEPS + 2)
+    with pytest.raises(TerminatedError, match="after step 2 of 5 of epoch 2"):
+        train(CONFIG, tmp_path, listeners=[rest])
+    assert rest.steps == [4, 5, 6, 7]
+    torch.manual_seed(1)
+    assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(whole[1])
+    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
+
+
+@pytest.mark.parametrize(
+    ("every", "step", "resumed"), [("2 steps", 4, 3), ("3", 10, 10), ("100h", 4, 1), (None, 4, 1)]
+)
+def test_a_killed_run_goes_on_from_the_last_checkpoint_within_the_epoch(
+    tmp_path: Path, whole: tuple[Path, RunResult], every: str | None, step: int, resumed: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(CONFIG, tmp_path, listeners=[Interrupt(step)], checkpoint_every=every)
+    rest = Terminate(0)
+    result = train(CONFIG, tmp_path, listeners=[rest])
+    assert rest.steps == list(range(resumed, 2 * STEPS + 1))
+    assert without_seconds(result) == without_seconds(whole[1])
+    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TextConfig(
+            model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
+            data="sentiment(train=160, test=20)",
+            epochs=1,
+            device="cpu",
+        ),
+        TranslationConfig(
+            model="normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre', dropout=0.1)",
+            data="grammar(train=400, validation=20, test=20)",
+            epochs=1,
+            beam_width=1,
+            warmup_steps=2,
+            longer_by=2,
+            device="cpu",
+        ),
+    ],
+    ids=["text", "translation"],
+)
+def test_text_and_translation_go_on_within_an_epoch(tmp_path: Path, config: Any) -> None:
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(TerminatedError):
+        train(config, tmp_path / "parts", listeners=[Terminate(3)])
+    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, {"step", "exp_avg", "exp_avg_sq"})
+
+
+def test_a_time_limit_stops_each_part_of_a_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    # Every part takes one step; after the last there is nothing left to stop.
+    for _ in range(2 * STEPS - 1):
+        with pytest.raises(TimeLimitError, match="reached its time limit"):
+            train(CONFIG, tmp_path, time_limit="0.001s")
+    result = train(CONFIG, tmp_path, time_limit="0.001s")
+    assert without_seconds(result) == without_seconds(whole[1])
+    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
+
+
+def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--model", CONFIG.model, "--data", CONFIG.data, "--epochs", "1", "--device", "cpu"]
+    words += ["--out", str(tmp_path / "run")]
+    assert main([*words, "--time-limit", "0.001s"]) == 75
+    assert (
+        "normless: The run reached its time limit after step 1 of 2 of epoch 1; it is saved"
+        in capsys.readouterr().err
+    )
+    assert main([*words, "--time-limit", "soon"]) == 2
+    assert "Expected a duration such as 90s, 10m or 1.5h, got 'soon'." in capsys.readouterr().err
+    assert main([*words, "--time-limit", "1h", "--checkpoint-every", "1m"]) == 0
+
+
+def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
+    words = ["train", "--model", CONFIG.model, "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
+    process = subprocess.Popen([sys.executable, "-m", "normless", *words], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "checkpoint.pt").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.terminate()
+    _, told = process.communicate(timeout=30)
+    assert process.returncode == 143, told
+    assert "normless: The run was told to end (SIGTERM)" in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("10 minutes", 600.0), ("1 hour", 3600.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "ten minutes", "5", "-3m", "0 steps"])
+def test_what_is_neither_steps_nor_a_duration_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a duration"):
+        Pauses(checkpoint_every="0" if text == "5" else text)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_run_at_a_constant_rate_can_be_lengthened(tmp_path: Path, finished: bool) -> None:
+    short = replace(CONFIG, schedule="constant", epochs=2)
+    longer = replace(short, epochs=3)
+    whole = train(longer, tmp_path / "whole")
+    if finished:
+        train(short, tmp_path / "parts")
+    else:
+        with pytest.raises(TerminatedError):
+            train(short, tmp_path / "parts", listeners=[Terminate(STEPS + 2)])
+    rest = Terminate(0)
+    result = train(longer, tmp_path / "parts", listeners=[rest])
+    assert rest.steps[0] == (2 * STEPS + 1 if finished else STEPS + 3)
+    assert without_seconds(result) == without_seconds(whole)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole", 3, {"momentum_buffer"})
+    assert train(longer, tmp_path / "parts") == result
+    with pytest.raises(RunDirectoryError, match="epochs is 3 there and 2 here"):
+        train(short, tmp_path / "parts")
+
+
+def test_a_run_whose_schedule_depends_on_the_length_is_lengthened_when_told(
+    tmp_path: Path, whole: tuple[Path, RunResult]
+) -> None:
+    train(CONFIG, tmp_path)
+    longer = replace(CONFIG, epochs=4)
+    with pytest.raises(
+        RunDirectoryError, match=r"same run of 2 epochs, .* other rates .* lengthen=True \(--lengthen\)"
+    ):
+        train(longer, tmp_path)
+    assert train(CONFIG, tmp_path) == train(CONFIG, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        train(longer, tmp_path, lengthen=True, listeners=[Interrupt(2 * STEPS + 2)])
+    result = train(longer, tmp_path)
+    assert [row.rate for row in result.epochs[:2]] == [row.rate for row in whole[1].epochs]
+    # The last of 20 steps, at 19/20 of the training.
+    assert result.epochs[3].rate == CONFIG.rate * 2.0 ** -max(0, 20 * 19 // 20 - 9)
+    assert len(result.epochs) == 4
+
+
+def test_a_finished_run_keeps_one_checkpoint(whole: tuple[Path, RunResult]) -> None:
+    assert (whole[0] / "checkpoint.pt").exists()
+    assert not (whole[0] / "checkpoint.previous.pt").exists()

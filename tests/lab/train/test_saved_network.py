@@ -1,0 +1,225 @@
+"""Runs that train a saved converted network further: from its weights, with its scheme, and as resumable as any."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from text_helpers import quick
+from torch import nn
+
+import normless as nl
+from normless.cli import main
+from normless.conversion import scheme_of
+from normless.models.spec import build_model
+from normless_lab.data import load_data
+from normless_lab.train import (
+    RunListener,
+    TrainConfig,
+    TranslationConfig,
+    train,
+    trained_network,
+    trained_text_classifier,
+    trained_translator,
+)
+from normless_lab.train.command import default_directory
+from normless_lab.train.image_task import build_network, example_inputs
+
+MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
+FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
+DATA = load_data("digits")
+
+
+def saved(folder: Path, model: str = MODEL, scheme: str = "fixup", kind: torch.dtype = torch.float32) -> nn.Module:
+    """A converted network with noise on its weights, saved in a folder in evaluation mode."""
+    torch.manual_seed(3)
+    net = nl.convert(build_model(model), scheme, torch.randn(2, 1, 8, 8))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.02 * torch.randn_like(parameter)
+    nl.save(net.to(kind).eval(), folder, model, example_inputs=torch.randn(2, 1, 8, 8))
+    return net
+
+
+def config(folder: Path, **changes: Any) -> TrainConfig:
+    settings = {"model": str(folder), "batch_size": 512, "epochs": 2, "rate": 0.05, "crop": 0, "device": "cpu"}
+    return TrainConfig.from_dict(settings | changes)
+
+
+def mean_loss(net: nn.Module) -> float:
+    """The mean cross entropy over the training digits, of one batch of all."""
+    (batch,) = DATA.train_batches(DATA.train_size, seed=0, epoch=0, augmentation=DATA.default_augmentation)
+    with torch.no_grad():
+        return F.cross_entropy(net(batch.inputs), batch.targets).item()
+
+
+@pytest.mark.parametrize("scheme", ["batch_norm", "fixup", " fixup( gain = 1.0 )"])
+@pytest.mark.parametrize("model", [MODEL, FOREIGN])
+def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
+    net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
+    network = build_network(requested, DATA, example_inputs(requested, DATA))
+    assert scheme_of(network) == "fixup"
+    assert list(network.state_dict()) == list(net.state_dict())
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, net.state_dict()[name]), name
+
+
+def test_it_is_trained_from_there_and_read_back(tmp_path: Path) -> None:
+    net = saved(tmp_path / "net")
+    still = config(tmp_path / "net", rate=1e-12, batch_size=DATA.train_size, epochs=1)
+    first = train(still, tmp_path / "still").epochs[0].training_loss
+    assert first == pytest.approx(mean_loss(net), rel=1e-5)
+    result = train(config(tmp_path / "net", rate=0.1, epochs=4), tmp_path / "run")
+    assert result.epochs[-1].training_loss < first
+    tuned = trained_network(tmp_path / "run")
+    assert scheme_of(tuned) == "fixup"
+    assert nl.residual_map(tuned).norms == {}
+    assert result.parameters == sum(parameter.numel() for parameter in net.parameters())
+    right = sum(int((tuned(x).argmax(1) == y).sum()) for x, y in DATA.test_batches(100))
+    assert result.test_accuracy == right / DATA.test_size
+
+
+class Stop(RunListener):
+    """Ends the run at a step, as Ctrl-C does."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        if step == 3:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
+    saved(tmp_path / "net", FOREIGN, "batch_norm_sqrt2")
+    requested = config(tmp_path / "net")
+    train(requested, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(requested, tmp_path / "parts", listeners=[Stop()])
+    assert train(requested, tmp_path / "parts").steps == 4
+    whole, parts = (trained_network(tmp_path / name).state_dict() for name in ("whole", "parts"))
+    assert all(torch.equal(value, parts[name]) for name, value in whole.items())
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision", "trained"),
+    [(torch.bfloat16, "32-true", torch.float32), (torch.float32, "64-true", torch.float64)],
+)
+def test_the_run_decides_the_precision(
+    tmp_path: Path, kind: torch.dtype, precision: str, trained: torch.dtype
+) -> None:
+    saved(tmp_path / "net", FOREIGN, kind=kind)
+    train(config(tmp_path / "net", precision=precision, epochs=1), tmp_path / "run")
+    kinds = {value.dtype for value in trained_network(tmp_path / "run").parameters()}
+    assert kinds == {trained}
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"scheme": "skipinit"}, "was converted by 'fixup' and the run asks for 'skipinit'.*Leave the scheme out"),
+    ({"scheme": "fixup(gain=10)"}, r"converted by 'fixup' and the run asks for 'fixup\(gain=10\)'"),
+    ({"ghost_batch_size": 64}, r"converted by 'fixup' and the run asks for 'ghost_batch_norm\(size=64\)'"),
+    ({"dropout": 0.5}, "dropout=0.5 would be an edit of the network saved in"),
+    ({"scheme": "magic"}, "There is no scheme 'magic'"),
+    (
+        {"data": "gaussian(image_shape=(1, 8, 8), classes=3)"},
+        r"Expected 1×3 logits .* got 1×10\. Convert one with --cl",
+    ),
+    ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not run on an example of gaussian.*3×8×8"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_mismatches_raise_and_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+    saved(tmp_path / "net")
+    with pytest.raises(ValueError, match=sentence):
+        train(config(tmp_path / "net", **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_scheme_that_ghosts_ask_for_may_be_the_saved_one(tmp_path: Path) -> None:
+    saved(tmp_path / "net", scheme="ghost_batch_norm(size=64)")
+    requested = config(tmp_path / "net", ghost_batch_size=64)
+    assert scheme_of(build_network(requested, DATA, example_inputs(requested, DATA))) == "ghost_batch_norm(size=64)"
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"or the folder of a saved network, got '.*nothing'"):
+        train(config(tmp_path / "nothing"), tmp_path / "run")
+
+
+def test_convert_then_train_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    net, run = str(tmp_path / "net"), str(tmp_path / "run")
+    image = ["--image", "1", "8", "8", "--classes", "10"]
+    assert main(["convert", "normless:resnet_cifar(depth=8)", "--scheme", "skipinit", "--out", net, *image]) == 0
+    settings = ["--model", net, "--epochs", "1", "--batch-size", "512", "--crop", "0", "--device", "cpu"]
+    capsys.readouterr()
+    assert main(["train", *settings, "--out", run]) == 0
+    assert f"{net} with skipinit" in capsys.readouterr().out
+    assert main(["train", *settings, "--out", run, "--scheme", "fixup"]) == 2
+    assert main(["train", "--config", f"{run}/config.yaml", "--out", run, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["outcome"] in ("trained", "chance")
+
+
+def test_the_directory_is_named_after_the_saved_scheme(tmp_path: Path) -> None:
+    saved(tmp_path, scheme="skipinit(alpha=1)")
+    requested = config(tmp_path)
+    assert default_directory(requested) == Path("runs") / f"digits-skipinit-{requested.hash[:10]}"
+    assert default_directory(replace(requested, model=MODEL)).name.startswith("digits-batch_norm-")
+
+
+TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
+
+
+def saved_sentence_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
+    """A short run of text or translation, and its network saved in a folder without its vocabulary."""
+    if kind == "text":
+        first: Any = quick(folder, epochs=1, scheme="skipinit", data="sentiment(train=64, test=20)")
+        train(first, folder / "first")
+        net, data = trained_text_classifier(folder / "first")
+        size, inputs = data.tokens.size, (data.longest_sentence,)
+        model = f"{first.model}(vocabulary={size}, classes=2, padding=0)"
+    else:
+        first = TranslationConfig(
+            model=TRANSLATOR, scheme="skipinit", data="grammar(train=40, validation=3, test=4)", vocabulary=120,
+            batch_tokens=600, epochs=1, warmup_steps=1, longer_by=2, beam_width=2, device="cpu",
+        )  # fmt: skip
+        train(first, folder / "first")
+        net, pairs = trained_translator(folder / "first")
+        batch = next(pairs.train_batches(600, seed=0, epoch=0))
+        size, inputs = pairs.vocabulary.size, (batch.source, batch.target)
+        model = TRANSLATOR.replace(")", f", vocabulary={size})")
+    nl.save(net, folder / "net", model, example_inputs=inputs)
+    return replace(first, model=str(folder / "net"), scheme="skipinit", rate=1e-12), net
+
+
+@pytest.mark.parametrize("kind", ["text", "translation"])
+def test_a_saved_network_of_sentences_is_trained_further(tmp_path: Path, kind: str) -> None:
+    further, net = saved_sentence_run(tmp_path, kind)
+    shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
+    # The vocabulary beside the network is taken, and not one of this size.
+    further = replace(further, vocabulary=300)
+    result = train(further, tmp_path / "run")
+    before = json.loads((tmp_path / "first" / "result.json").read_text())
+    assert (result.test_loss, result.test_accuracy) == pytest.approx((before["test_loss"], before["test_accuracy"]))
+    assert (tmp_path / "run/vocabulary.json").read_text() == (tmp_path / "first/vocabulary.json").read_text()
+    tuned, _ = (trained_text_classifier if kind == "text" else trained_translator)(tmp_path / "run")
+    assert scheme_of(tuned) == "skipinit"
+    for name, value in tuned.state_dict().items():
+        torch.testing.assert_close(value, net.state_dict()[name])
+    with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
+        train(replace(further, scheme="fixup"), tmp_path / "no")
+
+
+@pytest.mark.parametrize("kind", ["text", "translation"])
+def test_another_vocabulary_than_the_saved_networks_is_refused(tmp_path: Path, kind: str) -> None:
+    further, _ = saved_sentence_run(tmp_path, kind)
+    larger = replace(further, vocabulary=400, data=further.data.replace("train=64", "train=400").replace("40", "400"))
+    with pytest.raises(ValueError, match=r"vocabulary\.json"):
+        train(larger, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,118 @@
+"""Schedules against closed forms, counted epochs and torch's own schedulers."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
+
+from normless_lab.train.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
+
+
+def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
+    rates = []
+    for _ in range(steps):
+        rates.append(scheduler.get_last_lr()[0])
+        scheduler.optimizer.step()
+        scheduler.step()
+    return rates
+
+
+def optimizer() -> torch.optim.SGD:
+    return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
+
+
+@pytest.mark.parametrize(("epochs", "first", "every"), [(200, 100, 10), (90, 45, Fraction(9, 2)), (20, 10, 1)])
+@pytest.mark.parametrize("steps_per_epoch", [1, 2, 391])
+def test_hold_then_halve_counts_exactly(epochs: int, first: int, every: Fraction | int, steps_per_epoch: int) -> None:
+    total = epochs * steps_per_epoch
+    for done in range(total):
+        epoch = Fraction(done, steps_per_epoch)
+        halvings = 0 if epoch < first else 1 + math.floor((epoch - first) / every)
+        assert rate_multiplier("hold_then_halve", done, total) == 2.0**-halvings
+
+
+@given(st.integers(1, 10**6), st.data())
+def test_hold_then_halve_has_no_rounding_at_its_steps(total: int, data: st.DataObject) -> None:
+    done = data.draw(st.integers(0, total - 1))
+    twentieths = 20 * done // total  # in whole numbers
+    assert rate_multiplier("hold_then_halve", done, total) == 0.5 ** max(0, twentieths - 9)
+
+
+def test_step_is_torchs_multi_step() -> None:
+    total = 164
+    expected = rates_of(MultiStepLR(optimizer(), [82, 123], gamma=0.1), total)
+    assert [rate_multiplier("step", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-12)
+
+
+def test_cosine_is_torchs_cosine() -> None:
+    total = 77
+    expected = rates_of(CosineAnnealingLR(optimizer(), T_max=total), total)
+    assert [rate_multiplier("cosine", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_linear_is_torchs_linear() -> None:
+    total = 50
+    expected = rates_of(LinearLR(optimizer(), start_factor=1.0, end_factor=0.0, total_iters=total), total)
+    assert [rate_multiplier("linear", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-9)
+
+
+def test_warm_up_is_torchs_linear() -> None:
+    warmup, total = 8, 20
+    scheduler = LinearLR(optimizer(), start_factor=1 / warmup, end_factor=1.0, total_iters=warmup - 1)
+    expected = rates_of(scheduler, total)
+    multipliers = [rate_multiplier("constant", done, total, warmup) for done in range(total)]
+    assert multipliers == pytest.approx(expected, rel=1e-12)
+    assert multipliers[0] == 1 / warmup
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), st.integers(1, 500), st.integers(0, 500))
+def test_multipliers_never_rise_but_in_the_warm_up(schedule: str, total: int, warmup: int) -> None:
+    multipliers = [rate_multiplier(schedule, done, total, warmup) for done in range(total)]
+    assert all(0 < value <= 1 for value in multipliers)
+    later = multipliers[warmup:]
+    assert later == sorted(later, reverse=True)
+    plain = [rate_multiplier(schedule, done, total) for done in range(total)]
+    assert plain[0] == 1
+    assert later == plain[warmup:]
+
+
+@given(st.integers(1, 10_000), st.integers(1, 4096), st.integers(0, 30_000))
+def test_inverse_square_root_is_that_of_the_paper(warmup: int, width: int, done: int) -> None:
+    step = done + 1
+    published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    largest = width**-0.5 * warmup**-0.5
+    found = rate_multiplier("inverse_square_root", done, 40_000, warmup)
+    assert found == pytest.approx(published / largest, rel=1e-12)
+    assert found == inverse_square_root(done, warmup) <= 1
+    assert inverse_square_root(warmup - 1, warmup) == 1
+    assert inverse_square_root(4 * warmup - 1, warmup) == 0.5
+
+
+def test_inverse_square_root_warms_up_like_the_others_and_needs_no_warm_up() -> None:
+    for done in range(8):
+        assert inverse_square_root(done, 8) == rate_multiplier("constant", done, 20, 8)
+        assert inverse_square_root(done, 0) == pytest.approx((done + 1) ** -0.5, rel=1e-12)
+
+
+def test_set_rate_keeps_the_groups_relative_rates() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "rate_scale": scale} for scale in (1.0, 0.1)]
+    stepped = torch.optim.SGD([*groups, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=7.0)
+    set_rate(stepped, 0.5)
+    assert [group["lr"] for group in stepped.param_groups] == [0.5, 0.05, 0.5]
+
+
+def test_refusals_are_sentences() -> None:
+    with pytest.raises(
+        ValueError,
+        match="no schedule 'line'; the schedules are hold_then_halve, step, cosine, linear, constant",
+    ):
+        rate_multiplier("line", 0, 10)
+    for done in (-1, 10):
+        with pytest.raises(ValueError, match=f"got done={done} of total=10"):
+            rate_multiplier("cosine", done, 10)

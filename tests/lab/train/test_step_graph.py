@@ -1,0 +1,130 @@
+"""What keeps a training step from being captured as a CUDA graph; the capture itself is tested on a card."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normless_lab.train.step_graph import WARMUP, StepGraph, first_difference, python_state, rates_on
+
+
+class Network(nn.Module):
+    """A layer whose forward pass also does something else."""
+
+    def __init__(self, also: Callable[[Network], object] = lambda network: None) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(2))
+        self.calls, self.history = 0, list[float]()
+        self.also = also
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.also(self)
+        y: Tensor = self.layer(x)
+        return y
+
+
+def _count(network: Network) -> None:
+    network.calls += 1
+
+
+def _rebind(network: Network) -> None:
+    network.seen = network.seen + 1
+
+
+CHANGES: dict[str, tuple[Callable[[Network], object], str]] = {
+    "a counter": (_count, "calls"),
+    "a list": (lambda network: network.history.append(1.0), "history"),
+    "a buffer that is assigned anew": (_rebind, "seen"),
+    "Python's random numbers": (lambda _: random.random(), "Python's random numbers"),
+    "NumPy's random numbers": (lambda _: np.random.rand(), "NumPy's random numbers"),  # noqa: NPY002
+    "torch's random numbers on the CPU": (lambda _: torch.rand(()), "torch's random numbers"),
+}
+# What a graph repeats as it is.
+SAME: dict[str, Callable[[Network], object]] = {
+    "nothing": lambda _: None,
+    "a buffer in place": lambda network: network.seen.add_(1),
+    "weights in place": lambda network: network.layer.weight.data.mul_(0.5),
+}
+
+
+def _step(network: Network) -> Callable[[object], Tensor]:
+    return lambda batch: network(batch[0]).sum()  # type: ignore[index]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_a_replay_would_not_change_is_named(what: str) -> None:
+    also, name = CHANGES[what]
+    network = Network(also)
+    before = python_state(network)
+    network(torch.ones(1, 3))
+    found = first_difference(before, python_state(network))
+    assert found is not None
+    assert name in found
+
+
+@pytest.mark.parametrize("what", SAME)
+def test_what_a_replay_repeats_is_no_difference(what: str) -> None:
+    network = Network(SAME[what])
+    before = python_state(network)
+    network(torch.ones(1, 3))
+    assert first_difference(before, python_state(network)) is None
+
+
+def test_a_step_that_changes_python_state_runs_as_it_is_and_says_why() -> None:
+    network = Network(_count)
+    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1))
+    batch = (torch.ones(1, 3),)
+    graph(batch)
+    with pytest.warns(UserWarning, match=r"not captured.*calls"):
+        graph(batch)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2 * WARMUP):
+            graph(batch)
+    assert network.calls == 2 + 2 * WARMUP
+    assert graph.in_words.startswith("not captured: it changes the attribute")
+
+
+def test_a_change_in_the_first_step_alone_may_be_a_cache() -> None:
+    network = Network(lambda network: setattr(network, "calls", 1))
+    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1))
+    for _ in range(WARMUP):
+        graph((torch.ones(1, 3),))
+    assert graph.refusal is None
+
+
+def test_batches_of_other_shapes_do_not_count_towards_the_capture() -> None:
+    network = Network()
+    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1))
+    graph((torch.ones(4, 3),))
+    for size in range(1, 4):
+        batch = (torch.ones(size, 3),)
+        assert torch.equal(graph(batch), _step(network)(batch))
+    assert graph.in_words == f"not captured: fewer than {WARMUP + 1} steps of one shape"
+
+
+def test_a_refusal_from_the_start_attempts_nothing() -> None:
+    network = Network(_count)
+    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1), "graph='never'")
+    for _ in range(WARMUP + 1):
+        graph((torch.ones(1, 3),))
+    assert graph.in_words == "not captured: graph='never'"
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_rates_become_tensors_of_the_value_that_they_had(fused: bool) -> None:
+    weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    groups = [{"params": [weights[0]], "lr": 0.3}, {"params": [weights[1]], "lr": 0.1}]
+    optimizer = torch.optim.AdamW(groups, fused=fused)
+    rates_on(optimizer, torch.device("cpu"))
+    rates = [group["lr"] for group in optimizer.param_groups]
+    assert [float(rate) for rate in rates] == pytest.approx([0.3, 0.1])
+    assert {rate.dtype for rate in rates} == {torch.float32 if fused else torch.float64}
+    assert all(group["capturable"] for group in optimizer.param_groups)

@@ -1,0 +1,67 @@
+"""Batch norms of several processes: their conversion, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from normless import convert
+from normless.models import build_model
+from normless_lab.train import TrainConfig, train
+from normless_lab.train.synchronized import synchronized
+
+IMAGES = torch.randn(4, 3, 8, 8)
+
+
+def test_every_batch_norm_is_torchs_synchronized_one_with_its_own_tensors() -> None:
+    network = build_model("normless:resnet_cifar(depth=8)")
+    network(IMAGES)
+    tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+    expected = network.eval()(IMAGES)
+    norms = sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+    converted = synchronized(network)
+    assert norms == sum(isinstance(module, nn.SyncBatchNorm) for module in converted.modules()) > 0
+    after = {**dict(converted.named_parameters()), **dict(converted.named_buffers())}
+    assert after.keys() == tensors.keys()
+    assert all(after[name] is tensors[name] for name in tensors)
+    assert torch.equal(converted(IMAGES), expected)
+
+
+def test_a_norm_with_statistics_of_its_own_is_not_replaced() -> None:
+    network = convert(build_model("normless:resnet_cifar(depth=8)"), "ghost_batch_norm(size=2)", IMAGES)
+    with pytest.raises(ValueError, match=r"sync_batch_norm .* is a GhostBatchNorm2d with statistics of its own"):
+        synchronized(network)
+
+
+def test_several_processes_on_the_cpu_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    config = TrainConfig(sync_batch_norm=True, devices=2, device="cpu")
+    with pytest.raises(ValueError, match=r"Expected CUDA devices for sync_batch_norm=True with devices=2"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_process_has_the_statistics_of_whole_batches(tmp_path: Path) -> None:
+    config = TrainConfig(
+        model="normless:resnet_cifar(depth=8)",
+        data="digits(train=48, test=11)",
+        batch_size=24,
+        epochs=1,
+        device="cpu",
+    )
+    plain = train(config, tmp_path / "plain")
+    synced = train(replace(config, sync_batch_norm=True), tmp_path / "synced")
+    assert synced.epochs[0].training_loss == plain.epochs[0].training_loss
+    assert config.hash != replace(config, sync_batch_norm=True).hash
+
+
+@pytest.mark.parametrize("other", [{"compile": True}, {"recompute": "always"}], ids=str)
+@pytest.mark.parametrize("parts", [{"sync_batch_norm": True}, {"strategy": "fsdp2"}], ids=str)
+def test_what_computes_a_pass_twice_or_compiles_it_is_refused(
+    parts: dict[str, object], other: dict[str, object]
+) -> None:
+    with pytest.raises(ValueError, match="neither compiled nor recomputed"):
+        TrainConfig.from_dict(parts | other)

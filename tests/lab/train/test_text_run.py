@@ -1,0 +1,311 @@
+"""Whole text runs on a few opinions: outcomes, resuming, schemes, checkpoints of transformers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from run_helpers import Interrupt, assert_same_run, without_seconds
+from text_helpers import BERT, quick, written
+
+from normless.models import TokenNumbers, text_classifier
+from normless.optim import param_groups
+from normless.probes import RideAlong
+from normless.probes.measure import every
+from normless.residual import residual_map
+from normless_lab.data.byte_pairs import BytePairs
+from normless_lab.train import (
+    RunDirectory,
+    RunDirectoryError,
+    TextConfig,
+    TextResult,
+    train_text,
+    trained_text_classifier,
+)
+from normless_lab.train import training_run as run_module
+from normless_lab.train.task import build_adam
+from normless_lab.train.text_task import TextTask
+
+STEPS = 10
+SAME: dict[str, Any] = {"epochs": 3, "moments": {"step", "exp_avg", "exp_avg_sq"}, "files": ("vocabulary.json",)}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> TextConfig:
+    return quick(tmp_path_factory.mktemp("network"))
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(config: TextConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TextResult]:
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    return directory, train_text(config, directory)
+
+
+def test_a_run_learns_and_reports(config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
+    directory, result = uninterrupted
+    losses = [row.training_loss for row in result.epochs]
+    assert losses == sorted(losses, reverse=True)
+    assert result.steps == 3 * STEPS
+    # A warm-up over a tenth of the steps, within a straight line to 0.
+    assert [row.rate for row in result.epochs] == pytest.approx([3e-3 * (1 - step / 30) for step in (9, 19, 29)])
+    assert (result.test_accuracy, result.test_loss) == (result.epochs[-1].test_accuracy, result.epochs[-1].test_loss)
+    assert result.chance_accuracy == 0.5
+    assert result.data.startswith(
+        "sentiment: opinions of the embedded grammar, seed 0; 320 train / 80 test sentences"
+    )
+    assert result.data_checksum.startswith(result.data.partition("sha256 ")[2][:12])
+    assert result.versions["torch"] == torch.__version__
+    assert (result.seed, result.config_hash) == (0, config.hash)
+    assert TextResult.from_dict(json.loads((directory / "result.json").read_text())) == result
+    assert TextConfig.from_dict(yaml.safe_load((directory / "config.yaml").read_text())) == config
+    steps = pd.read_parquet(directory / "steps.parquet")
+    for row in result.epochs:
+        assert row.training_loss == pytest.approx(steps[steps["epoch"] == row.epoch]["loss"].mean(), rel=1e-6)
+
+
+def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[Path, TextResult]) -> None:
+    directory, result = uninterrupted
+    network, data = trained_text_classifier(directory)
+    assert not network.training
+    assert result.parameters == sum(parameter.numel() for parameter in network.parameters())
+    pieces = BytePairs.load(directory / "vocabulary.json")
+    assert data.tokens.size == pieces.size == result.vocabulary
+    loss, right = 0.0, 0
+    with torch.no_grad():
+        for sentence, label in zip(data.text.test.sentences, data.text.test.labels, strict=True):
+            (one,) = pieces.encode([sentence])
+            logits = network(torch.tensor([[1, *one, 2]]))
+            loss += float(F.cross_entropy(logits, torch.tensor([label])))
+            right += int(logits.argmax()) == label
+    assert result.test_loss == pytest.approx(loss / 80, rel=1e-5)
+    assert result.test_accuracy == right / 80
+
+
+@pytest.mark.parametrize("at", [2, STEPS + 1])
+def test_interrupted_and_resumed(
+    tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult], at: int
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train_text(config, tmp_path, listeners=[Interrupt(at)])
+    torch.manual_seed(at)  # what the caller's generator holds must not matter
+    seen: list[int] = []
+    result = train_text(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    assert seen == list(range((at - 1) // STEPS + 1, 4))
+    assert without_seconds(result) == without_seconds(uninterrupted[1])
+    assert_same_run(tmp_path, uninterrupted[0], **SAME)
+
+
+def test_a_killed_run_goes_on(tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
+    program = f"""
+import os, signal, sys, torch
+from normless_lab.train import RunListener, TextConfig, train_text
+class Kill(RunListener):
+    def on_step(self, step, loss):
+        if step == {STEPS + 2}:
+            os.kill(os.getpid(), signal.SIGKILL)
+torch.set_num_threads({torch.get_num_threads()})
+train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill()])
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=dict(os.environ), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "result.json").exists()
+    result = train_text(config, tmp_path)
+    assert without_seconds(result) == without_seconds(uninterrupted[1])
+    assert_same_run(tmp_path, uninterrupted[0], **SAME)
+
+
+def test_a_finished_run_is_read_again_and_another_refused(
+    config: TextConfig, uninterrupted: tuple[Path, TextResult], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_module, "_trained", None)
+    assert train_text(config, uninterrupted[0]) == uninterrupted[1]
+    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.1 here"):
+        train_text(replace(config, rate=0.1), uninterrupted[0])
+
+
+def test_a_run_that_trains(tmp_path: Path) -> None:
+    """Of three classes in a file, each with a word of its own among others."""
+    (tmp_path / "text").mkdir()
+    for name, size in (("train", 240), ("dev", 60)):
+        rows = [
+            f"it {'is' if row % 2 else 'was'} {('bad', 'fine', 'good')[row % 3]} {row}\t{row % 3}"
+            for row in range(size)
+        ]
+        (tmp_path / "text" / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *rows]))
+    config = quick(
+        tmp_path, data="labelled_text", data_root=str(tmp_path / "text"), rate=1e-2, epochs=6, label_smoothing=0.05
+    )
+    result = train_text(config, tmp_path / "run")
+    assert result.outcome == "trained"
+    assert result.test_accuracy > 0.95
+    assert result.chance_accuracy == pytest.approx(1 / 3)
+
+
+def test_a_run_that_stays_at_chance(tmp_path: Path) -> None:
+    result = train_text(quick(tmp_path, rate=1e-9, epochs=1), tmp_path / "run")
+    assert result.outcome == "chance"
+    assert result.plateaued is None
+
+
+def test_a_run_that_diverges(tmp_path: Path) -> None:
+    config = quick(tmp_path, scheme="none", rate=1e6, warmup=0.0, clip=None, schedule="constant")
+    result = train_text(config, tmp_path / "run")
+    assert result.outcome == "diverged"
+    assert (result.diverged_epoch, result.diverged_step) == (1, result.steps)
+    assert (result.epochs, result.plateaued) == ((), None)
+    assert repr(train_text(config, tmp_path / "run")) == repr(result)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "layer_norm"])
+def test_schemes_train(tmp_path: Path, scheme: str) -> None:
+    result = train_text(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
+    assert result.epochs[-1].training_loss < result.epochs[0].training_loss
+    network, _ = trained_text_classifier(tmp_path / "run")
+    norms = [one for one in network.modules() if isinstance(one, torch.nn.LayerNorm)]
+    assert bool(norms) == (scheme == "layer_norm")
+
+
+def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
+    whole = quick(tmp_path, precision="64-true", epochs=1, scheme="none", seed=3)
+    dropped = "words(blocks=1)"
+    whole = replace(whole, model=f"{written(tmp_path)}:{dropped}")
+    path = Path(written(tmp_path))
+    path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
+    one = train_text(whole, tmp_path / "whole")
+    parts = train_text(replace(whole, micro_batch_size=5), tmp_path / "parts")
+    assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
+    assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-7)
+    with pytest.raises(ValueError, match="Probes measure whole batches"):
+        train_text(replace(whole, micro_batch_size=5), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+
+
+def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
+    config = quick(tmp_path, decay_policy="weights+last", weight_decay=0.5, beta2=0.95, epsilon=1e-6)
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    network, (inputs,) = task.build_network(), task.example_inputs()
+    found = residual_map(network, inputs)
+    optimizer = build_adam(config, network, found)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert type(build_adam(replace(config, decoupled_decay=False), network, found)) is torch.optim.Adam
+    expected = param_groups(network, lr=3e-3, weight_decay=0.5, policy="weights+last", example_inputs=inputs)
+    assert [(group["name"], group["weight_decay"]) for group in optimizer.param_groups] == [
+        (group["name"], group["weight_decay"]) for group in expected
+    ]
+    decayed = {group["name"]: group["weight_decay"] for group in optimizer.param_groups}
+    assert decayed["weights"] == decayed["gamma_last"] == 0.5
+    assert decayed["gamma_other"] == decayed["biases"] == 0.0
+    assert all(group["betas"] == (0.9, 0.95) and group["eps"] == 1e-6 for group in optimizer.param_groups)
+
+
+def test_probes_ride_along_and_change_nothing(
+    tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]
+) -> None:
+    result = train_text(config, tmp_path, ride_along=RideAlong(("signal", "gradients"), every(STEPS)))
+    assert without_seconds(result) == without_seconds(uninterrupted[1])
+    signal_table = pd.read_parquet(tmp_path / "probes" / "signal" / "epoch-0001.parquet")
+    assert {"step", "block"} <= set(signal_table.columns)
+
+
+def test_bert_from_its_configuration(tmp_path: Path) -> None:
+    config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
+    result = train_text(replace(config, scheme="fixup"), tmp_path)
+    network, data = trained_text_classifier(tmp_path)
+    assert result.steps == 3
+    assert network.network.config.vocab_size == data.tokens.size == result.vocabulary
+    assert sum(name.endswith("multiplier") for name, _ in network.named_parameters()) == 4
+    assert result.versions["transformers"]
+
+
+def checkpoint(folder: Path, *, tokenizer: bool) -> Path:
+    """A BERT with random weights, and word pieces of its own with other special tokens than ours."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["the", "its", "this", "his", "her", "film", "story", "plot", "is", "was", "not", "never", "but", ","]
+    vocabulary = {word: number for number, word in enumerate(["[UNK]", "[SEP]", "[CLS]", "[PAD]", *words])}
+    torch.manual_seed(5)
+    _, _, text = BERT.partition(":")
+    model = text_classifier(text, classes=2, tokens=TokenNumbers(len(vocabulary), 3, 2, 1))
+    model.network.save_pretrained(folder)
+    if tokenizer:
+        words_only = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+        words_only.normalizer = normalizers.Lowercase()
+        words_only.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        words_only.post_processor = processors.BertProcessing(("[SEP]", 1), ("[CLS]", 2))
+        names = {"unk_token": "[UNK]", "sep_token": "[SEP]", "cls_token": "[CLS]", "pad_token": "[PAD]"}
+        PreTrainedTokenizerFast(tokenizer_object=words_only, **names).save_pretrained(folder)
+    return folder
+
+
+def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "bert", tokenizer=True)
+    config = TextConfig(
+        model=f"transformers:{folder}", data="sentiment(train=64, test=20)", longest=12, epochs=1, device="cpu"
+    )
+    task = TextTask(config, RunDirectory(tmp_path / "run", TextConfig, TextResult))
+    data = task.data
+    batch = next(data.train_batches(8, seed=0, epoch=0)).inputs
+    assert batch.shape[1] == 12
+    assert set(batch[:, 0].tolist()) == {2}
+    assert (batch == 3).any()
+    assert "the 18 tokens of the checkpoint" in data.provenance
+    before = task.build_network().network.bert.embeddings.word_embeddings.weight
+    stored = text_classifier(str(folder)).network.bert.embeddings.word_embeddings.weight
+    assert torch.equal(before, stored)
+    result = train_text(config, tmp_path / "run")
+    assert result.vocabulary == 18
+    assert not (tmp_path / "run" / "vocabulary.json").exists()
+
+
+def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "bert", tokenizer=False)
+    config = TextConfig(model=f"transformers:{folder}", data="sentiment(train=64, test=20)", device="cpu")
+    with pytest.raises(ValueError, match=r"has 18 tokens, but its sentences are written in .* the setting voc"):
+        train_text(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    (
+        {"model": "normless:transformer"},
+        "Expected transformers:KIND.*, to classify sentences; got 'normless",
+    ),
+    ({"model": "bert"}, "Expected transformers:KIND"),
+    ({"model": "words.py:nothing"}, "There is no file words.py"),
+    ({"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
+    (
+        {"data": "sst3"},
+        r"There is no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment, sst2, labelled",
+    ),
+    ({"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
+    (
+        {"model": BERT.replace("embeddings=40", "embeddings=8")},
+        "does not run on the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
+    ),
+]
+
+
+@pytest.mark.parametrize(("settings", "sentence"), MISTAKES)
+def test_every_mistake_has_its_sentence_and_leaves_nothing(
+    tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        train_text(quick(tmp_path, **settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
+    config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
+    with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for the longest sentence of .* got 1×"):
+        train_text(config, tmp_path / "run")

@@ -1,0 +1,133 @@
+"""`normless train`: flags, YAML, what it prints and where it leaves the run."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from command_outputs import check_output
+from jsonargparse import ArgumentParser
+from rich.console import Console
+
+from normless_lab.train import TRAIN, EpochRow, ProgressBar, RunResult, TrainConfig, train
+from normless_lab.train.command import default_directory
+from normless_lab.train.directory import RunDirectory
+from normless_lab.train.run_listener import RunStart
+
+FLAGS = ["--model", "normless:wide_resnet(depth=10, width=1)", "--batch-size", "512", "--epochs", "1"]
+
+
+def parser() -> ArgumentParser:
+    arguments = ArgumentParser(exit_on_error=False)
+    TRAIN.add_arguments(arguments)
+    return arguments
+
+
+def test_flags_are_the_fields(tmp_path: Path) -> None:
+    words = ["--rate", "5e-1", "--flip", "false", "--micro-batch-size", "32", "--schedule", "cosine", "--out", "x"]
+    namespace = parser().parse_args(words)
+    config = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
+    assert {name: namespace[name] for name in config.to_dict()} == config.to_dict()
+    assert namespace.out == Path("x")
+    with pytest.raises(Exception, match="schedule"):
+        parser().parse_args(["--schedule", "sideways"])
+
+
+def test_yaml_then_flags(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    config = TrainConfig(rate=0.25, scheme="skipinit(alpha=1)", dropout=0.5)
+    RunDirectory(tmp_path, TrainConfig, RunResult).begin(config)
+    namespace = parser().parse_args(["--config", str(file), "--dropout", "null"])
+    assert (namespace.rate, namespace.scheme, namespace.dropout) == (0.25, "skipinit(alpha=1)", None)
+
+
+def test_it_prints_one_json_object_and_goes_on_where_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*FLAGS, "--out", str(tmp_path / "run"), "--json"]
+    assert TRAIN.run(parser().parse_args(words)) == 0
+    printed = json.loads(capsys.readouterr().out)
+    check_output("train", printed)
+    assert printed.pop("directory") == str(tmp_path / "run")
+    result = RunResult.from_dict(printed)
+    assert len(result.epochs) == 1
+    config = TrainConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
+    assert train(config, tmp_path / "run") == result  # it is the stored one
+    TRAIN.run(parser().parse_args([*words, "--restart"]))
+    again = RunResult.from_dict({k: v for k, v in json.loads(capsys.readouterr().out).items() if k != "directory"})
+    assert again.test_loss == result.test_loss
+    assert again.seconds_per_epoch != result.seconds_per_epoch
+
+
+def test_it_prints_a_summary(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = [*FLAGS, "--scheme", "none", "--rate", "1e5", "--epochs", "9", "--seed", "1"]
+    assert TRAIN.run(parser().parse_args(words)) == 0
+    printed = capsys.readouterr()
+    directories = list((tmp_path / "runs").iterdir())
+    assert [path.name.rpartition("-")[0] for path in directories] == ["digits-none"]
+    result = RunDirectory(directories[0], TrainConfig, RunResult).stored_result()
+    assert result is not None
+    assert f"diverged in epoch {result.diverged_epoch}, at step {result.diverged_step}" in printed.out
+    assert f"{result.test_accuracy:.2%} (the best constant guess: 10.28%)" in printed.out
+    assert "runs/digits-none-" in printed.out
+    assert "epoch" in printed.err
+
+
+def test_the_default_directory_distinguishes_runs() -> None:
+    one, other = TrainConfig(scheme="skipinit(alpha=1)"), TrainConfig(scheme="skipinit(alpha=1)", seed=1)
+    assert default_directory(one) == Path("runs") / f"digits-skipinit-{one.hash[:10]}"
+    assert default_directory(one) != default_directory(other)
+
+
+def test_help_comes_without_torch() -> None:
+    program = "import sys, normless_lab.train.command; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def row(epoch: int, accuracy: float) -> EpochRow:
+    return EpochRow(epoch, 0.1, 1.0, 1.1, 0.5, 1.2, accuracy, None, 2.0)
+
+
+def test_the_bar_shows_where_the_run_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    text = io.StringIO()
+    with ProgressBar(Console(file=text, force_terminal=True, width=120)) as bar:
+        assert "preparing the run …" in text.getvalue()
+        text.truncate(text.seek(0))
+        bar.on_start(RunStart(TrainConfig(epochs=4), 10, (row(1, 0.25),)))
+        task = bar._progress.tasks[0]
+        assert (task.completed, task.total) == (10, 40)
+        bar.on_step(20, 1.23456)
+        bar.on_epoch(row(2, 0.5))
+        assert task.completed == 20
+    shown = text.getvalue()
+    # The line before the first step is erased.
+    before, erased, after = shown.rpartition("\x1b[1A\x1b[2K")
+    assert erased
+    assert ("epoch" in before, "preparing" in after) == (False, False)
+    for part in ("epoch 3/4", "loss 1.23", "test accuracy 50.00%"):
+        assert part in shown
+
+
+def test_off_a_terminal_each_epoch_is_a_line() -> None:
+    text = io.StringIO()
+    with ProgressBar(Console(file=text, width=20)) as bar:
+        bar.on_start(RunStart(TrainConfig(epochs=4), 10, (row(1, 0.25),)))
+        bar.on_step(20, 1.23456)
+        assert text.getvalue() == "4 epochs of 10 steps; 1 done\n"
+        for epoch, accuracy in ((2, 0.5), (3, 0.75)):
+            bar.on_epoch(row(epoch, accuracy))
+            assert text.getvalue().count("\n") == epoch
+    lines = [line.split("  ") for line in text.getvalue().splitlines()[1:] if line]
+    assert lines == [
+        ["epoch 2/4", "loss 1", "test accuracy 50.00%", "2.0 s"],
+        ["epoch 3/4", "loss 1", "test accuracy 75.00%", "2.0 s"],
+    ]

@@ -1,0 +1,178 @@
+"""The configuration of a run: round trips, hash, and the sentence for every mistake."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any, get_args
+
+import docstring_parser
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from normless_lab.train import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless_lab.train import config as config_module
+from normless_lab.train.command import descriptions
+from normless_lab.train.schedules import SCHEDULES
+
+configs = st.builds(
+    TrainConfig,
+    scheme=st.sampled_from(["batch_norm", "skipinit(alpha=1)", "fixup"]),
+    batch_size=st.integers(1, 10**4),
+    epochs=st.integers(2, 10**4),
+    rate=st.floats(1e-12, 1e6),
+    momentum=st.floats(0, 0.999),
+    dropout=st.none() | st.floats(0, 0.99),
+    mixup=st.none() | st.floats(0, 10),
+    flip=st.none() | st.booleans(),
+    compile=st.booleans(),
+    seed=st.integers(0, 2**40),
+)
+
+
+# Settings by which the same run is carried out elsewhere, or in another way.
+PLACE = ("data_root", "device", "recompute", "strategy", "graph")
+
+
+@given(configs)
+def test_round_trip_through_yaml_and_json(config: TrainConfig) -> None:
+    assert TrainConfig.from_dict(yaml.safe_load(yaml.safe_dump(config.to_dict()))) == config
+    again = TrainConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert again == config
+    assert again.hash == config.hash
+
+
+def test_hash_is_that_of_the_canonical_text() -> None:
+    config = TrainConfig(rate=0.2)
+    values = config.to_dict()
+    for name in (*PLACE, "sync_batch_norm"):
+        del values[name]
+    text = json.dumps(dict(sorted(values.items())), separators=(",", ":"))
+    assert config.hash == hashlib.sha256(text.encode()).hexdigest()
+
+
+@pytest.mark.parametrize("field", [field.name for field in fields(TrainConfig)])
+def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
+    other: dict[str, Any] = {
+        "model": "normless:resnet_cifar(depth=20)",
+        "scheme": "fixup",
+        "data": "cifar10",
+        "data_root": "elsewhere",
+        "micro_batch_size": 2,
+        "ghost_batch_size": 32,
+        "schedule": "cosine",
+        "decay_policy": "all",
+        "precision": "bf16-mixed",
+        "device": "cpu",
+        "recompute": "auto",
+        "strategy": "fsdp2",
+        "devices": 2,
+        "epochs_until_plateau": True,
+        "compile": True,
+        "graph": "never",
+        "sync_batch_norm": True,
+        "flip": True,
+        "cutout": 3,
+        "crop": 3,
+        "batch_size": 32,
+        "epochs": 7,
+        "warmup_epochs": 3,
+        "warm_start_epochs": 1,
+        "max_doublings": 1,
+        "seed": 9,
+    }
+    changed = replace(TrainConfig(), **{field: other.get(field, 0.25)})
+    assert (changed.hash == TrainConfig().hash) == (field in PLACE)
+
+
+def test_a_whole_number_for_a_real_one_is_the_same_run() -> None:
+    assert TrainConfig(rate=1) == TrainConfig(rate=1.0)
+    assert TrainConfig(rate=1).hash == TrainConfig(rate=1.0).hash
+    assert isinstance(TrainConfig(rate=1).rate, float)
+
+
+def test_it_is_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        TrainConfig().rate = 1.0  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, TextConfig, TranslationConfig])
+def test_every_field_has_its_line(kind: type[RunConfig]) -> None:
+    described = descriptions(kind)
+    assert set(described) >= {field.name for field in fields(kind)}
+    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
+    assert own <= {field.name for field in fields(kind)}
+    assert all(described[field.name] for field in fields(kind))
+
+
+def test_schedules_are_those_of_the_table() -> None:
+    assert set(get_args(config_module.Schedule)) == set(SCHEDULES)
+
+
+def test_ghost_batch_size_chooses_ghost_batch_norm() -> None:
+    assert TrainConfig(ghost_batch_size=16).scheme_text == "ghost_batch_norm(size=16)"
+    assert TrainConfig(scheme="fixup").scheme_text == "fixup"
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"batch_size": 0}, "Expected batch_size 1 or more, got 0."),
+    ({"batch_size": 2.5}, "Expected batch_size to be a whole number, got 2.5."),
+    ({"batch_size": True}, "Expected batch_size to be a whole number, got True."),
+    ({"micro_batch_size": 0}, "Expected micro_batch_size 1 or more, got 0."),
+    ({"micro_batch_size": 129}, "at most the 128 examples of a batch that each process has, got 129"),
+    ({"micro_batch_size": 65, "devices": 2}, "at most the 64 examples of a batch that each process has, got 65"),
+    ({"ghost_batch_size": 8, "scheme": "fixup"}, "ghost_batch_size=8 turns scheme batch_norm into ghost batch norm"),
+    ({"epochs": 0}, "Expected epochs 1 or more, got 0."),
+    ({"rate": 0}, "Expected rate above 0, got 0."),
+    ({"rate": "fast"}, "Expected rate to be a finite number, got 'fast'."),
+    ({"rate": float("inf")}, "Expected rate to be a finite number, got inf."),
+    ({"momentum": 1.0}, r"Expected momentum in \[0, 1\), got 1.0."),
+    (
+        {"schedule": "polynomial"},
+        "Expected schedule to be one of hold_then_halve, step, cosine, linear, constant; got 'polynomial'.",
+    ),
+    ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
+    ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
+    ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
+    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0."),
+    ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
+    ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
+    ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
+    ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
+    ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
+    ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1."),
+    ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1."),
+    ({"dropout": "much"}, "Expected dropout to be a finite number or null, got 'much'."),
+    ({"mixup": -1}, "Expected mixup 0 or more"),
+    ({"crop": -1}, "Expected crop 0 or more"),
+    ({"cutout": 1.5}, "Expected cutout to be a whole number or null, got 1.5."),
+    ({"flip": 1}, "Expected flip to be true or false or null, got 1."),
+    ({"precision": "8"}, "Expected precision to be one of 32-true, 64-true, bf16-mixed, bf16-true; got '8'."),
+    ({"compile": None}, "Expected compile to be true or false, got None."),
+    ({"seed": -1}, "Expected seed 0 or more, got -1."),
+    ({"device": "tpu"}, "Expected device to be one of auto, cpu, cuda; got 'tpu'."),
+    ({"devices": 3}, "A batch of batch_size=128 cannot be shared evenly by devices=3."),
+    ({"model": " "}, "Expected model to be a text, got ' '."),
+    ({"data": 3}, "Expected data to be a text, got 3."),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), MISTAKES)
+def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TrainConfig(**values)
+
+
+def test_all_mistakes_are_reported_together() -> None:
+    with pytest.raises(ValueError, match=r"Expected epochs 1 or more, got 0\. Expected rate above 0, got -1\.$"):
+        TrainConfig(epochs=0, rate=-1)
+    with pytest.raises(ValueError, match=r"by devices=3\. Expected warmup_epochs below epochs=5, got 5"):
+        TrainConfig(devices=3, warmup_epochs=5, epochs=5)
+
+
+def test_unknown_setting_is_named() -> None:
+    with pytest.raises(ValueError, match="no setting learning_rate; it has model, scheme, data"):
+        TrainConfig.from_dict({"learning_rate": 1})

@@ -1,0 +1,319 @@
+"""Whole runs on the digits: outcomes, doubling, directories, and what they leave of the caller's state."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+import yaml
+from torch import nn
+
+import normless as nl
+from normless.probes import RideAlong, every
+from normless_lab.data import load_data
+from normless_lab.train import (
+    EpochRow,
+    RunDirectoryError,
+    RunListener,
+    RunResult,
+    TrainConfig,
+    train,
+    trained_network,
+)
+from normless_lab.train import training_run as run_module
+from normless_lab.train.run_files import load_weights
+from normless_lab.train.run_listener import RunStart
+
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)", batch_size=64, epochs=2, rate=0.1, crop=0, device="cpu"
+)
+SHORT = replace(CONFIG, batch_size=512, epochs=1)
+
+
+class Note(RunListener):
+    """Records its calls."""
+
+    def __init__(self) -> None:
+        self.starts: list[RunStart] = []
+        self.losses: dict[int, float] = {}
+        self.rows: list[EpochRow] = []
+        self.results: list[RunResult] = []
+
+    def on_start(self, start: RunStart) -> None:
+        self.starts.append(start)
+
+    def on_step(self, step: int, loss: float) -> None:
+        self.losses[step] = loss
+
+    def on_epoch(self, row: EpochRow) -> None:
+        self.rows.append(row)
+
+    def on_end(self, result: RunResult) -> None:
+        self.results.append(result)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
+def test_recomputed_activations_give_the_same_run(
+    tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = replace(SHORT, model="normless:wide_resnet(depth=22, width=1)", scheme=scheme, crop=1, cutout=3)
+    expected = train(plain, tmp_path / "plain")
+    monkeypatch.setattr("normless_lab.train.memory.free_memory", lambda device: 1e6)
+    made: list[nn.Module] = []
+    monkeypatch.setattr(
+        "normless_lab.train.memory.recompute_blocks",
+        lambda network, **how: made.append(network) or nl.recompute_blocks(network, **how),
+    )
+    for how in ("always", "auto"):
+        result = train(replace(plain, recompute=how), tmp_path / how)
+        assert result.config_hash == expected.config_hash
+        assert result.test_accuracy == expected.test_accuracy
+        assert [row.training_loss for row in result.epochs] == [row.training_loss for row in expected.epochs]
+    assert len(made) == 2
+    with pytest.raises(ValueError, match="Probes would measure passes that are computed twice"):
+        train(replace(plain, recompute="auto"), tmp_path / "probed", ride_along=RideAlong(("signal",), every(1)))
+
+
+def test_a_run_that_trains(tmp_path: Path) -> None:
+    note, seen = Note(), []
+    result = train(CONFIG, tmp_path, listeners=[note], on_epoch=seen.append)
+    assert result.outcome == "trained"
+    assert result.test_accuracy > 0.5
+    assert (result.diverged_epoch, result.diverged_step) == (None, None)
+    assert tuple(seen) == tuple(note.rows) == result.epochs
+    assert note.results == [result]
+    assert note.starts == [RunStart(CONFIG, 22, ())]
+    assert result.steps == 44
+    assert list(note.losses) == list(range(1, 45))
+    assert result.seconds_per_epoch == pytest.approx(sum(row.seconds for row in result.epochs) / 2)
+    assert result.config_hash == CONFIG.hash
+    assert "digits" in result.data
+
+    steps = pd.read_parquet(tmp_path / "steps.parquet")
+    assert steps["loss"].tolist() == list(note.losses.values())
+    assert steps["step"].tolist() == list(note.losses)
+    assert steps["epoch"].tolist() == [1] * 22 + [2] * 22
+    for row in result.epochs:
+        assert row.training_loss == pytest.approx(steps[steps["epoch"] == row.epoch]["loss"].mean(), rel=1e-6)
+    assert TrainConfig.from_dict(yaml.safe_load((tmp_path / "config.yaml").read_text())) == CONFIG
+    assert RunResult.from_dict(json.loads((tmp_path / "result.json").read_text())) == result
+
+
+def test_the_test_figures_are_those_of_the_trained_network(tmp_path: Path) -> None:
+    result = train(SHORT, tmp_path)
+    network, data = trained_network(tmp_path), load_data("digits")
+    assert not network.training
+    right = top = 0
+    losses = []
+    with torch.no_grad():
+        for inputs, labels in data.test_batches(1):
+            logits = network(inputs)
+            right += int(logits.argmax()) == int(labels)
+            top += int(labels) in logits.topk(5).indices
+            losses.append(float(F.cross_entropy(logits, labels)))
+    assert result.test_accuracy == right / data.test_size
+    assert result.test_accuracy_top5 == top / data.test_size
+    assert result.test_loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert result.parameters == sum(p.numel() for p in network.parameters())
+
+
+def test_a_run_that_diverges_stops_at_once(tmp_path: Path) -> None:
+    note = Note()
+    config = replace(CONFIG, scheme="none", rate=1e3)
+    result = train(config, tmp_path, listeners=[note])
+    assert result.outcome == "diverged"
+    losses = pd.read_parquet(tmp_path / "steps.parquet")["loss"].tolist()
+    assert all(math.isfinite(loss) and loss <= 1e3 for loss in losses[:-1])
+    assert not (math.isfinite(losses[-1]) and losses[-1] <= 1e3)
+    assert result.diverged_step == result.steps == len(losses) == max(note.losses)
+    assert result.diverged_epoch == 1
+    assert result.epochs == ()
+    assert 0 <= result.test_accuracy <= 1
+    assert result.seconds_per_epoch > 0
+    assert result.plateaued is None
+    assert repr(train(config, tmp_path)) == repr(result)  # NaN differs from itself, its name does not
+
+
+def test_a_run_that_stays_at_chance(tmp_path: Path) -> None:
+    result = train(replace(SHORT, scheme="fixup", rate=1e-9), tmp_path)
+    assert result.outcome == "chance"
+    assert result.test_accuracy < 0.2
+    assert result.chance_accuracy == pytest.approx(0.1, abs=0.01)
+
+
+def test_five_classes_have_no_top_five(tmp_path: Path) -> None:
+    config = replace(
+        SHORT, data="gaussian(image_shape=(8,), classes=5)", model="normless:dense(depth=2, width=8)", crop=None
+    )
+    result = train(config, tmp_path)
+    assert result.test_accuracy_top5 is None
+    assert result.epochs[0].test_accuracy_top5 is None
+    assert RunResult.from_dict(json.loads((tmp_path / "result.json").read_text())) == result
+
+
+def test_epochs_double_until_the_loss_plateaus(tmp_path: Path) -> None:
+    config = replace(SHORT, epochs=2, rate=0.05, epochs_until_plateau=True, max_doublings=1)
+    note = Note()
+    result = train(config, tmp_path, listeners=[note])
+    assert [start.config.epochs for start in note.starts] == [2, 4]
+    assert all(not start.config.epochs_until_plateau for start in note.starts)
+    assert (result.doublings, len(result.epochs), result.plateaued) == (1, 4, False)
+    assert result.config_hash == config.hash
+    assert sorted(path.name for path in tmp_path.glob("epochs-*")) == ["epochs-2", "epochs-4"]
+    assert train(config, tmp_path) == result
+
+    still = train(replace(config, rate=1e-9), tmp_path, resume=False)
+    assert (still.doublings, len(still.epochs), still.plateaued) == (0, 2, True)
+    assert [path.name for path in tmp_path.glob("epochs-*")] == ["epochs-2"]
+
+
+def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
+    assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.1, 0.1]
+    cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
+    first, same = (train(one, tmp_path / name).epochs[0] for name, one in (("warm", config), ("cold", cold)))
+    assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
+
+
+def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
+    config = replace(SHORT, scheme="skipinit(alpha=1)", precision="64-true", epochs=2, batch_size=300)
+    whole = train(config, tmp_path / "whole")
+    parts = train(replace(config, micro_batch_size=77), tmp_path / "parts")
+    assert whole.epochs[-1].training_loss == pytest.approx(parts.epochs[-1].training_loss, rel=1e-11)
+    states = [trained_network(tmp_path / name).state_dict() for name in ("whole", "parts")]
+    for name, value in states[0].items():
+        assert value.dtype == torch.float64
+        torch.testing.assert_close(value, states[1][name], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
+def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
+    result = train(TrainConfig.from_dict(CONFIG.to_dict() | {"precision": precision}), tmp_path)
+    # How far a run comes in so few steps depends on the machine's arithmetic in 8 bits of mantissa.
+    assert result.outcome != "diverged"
+    assert result.epochs[-1].training_loss < result.epochs[0].training_loss
+    kinds = {value.dtype for name, value in load_weights(tmp_path / "checkpoint.pt").items() if "weight" in name}
+    assert kinds == {torch.bfloat16 if precision == "bf16-true" else torch.float32}
+
+
+def test_the_callers_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(replace(SHORT, precision="64-true", dropout=0.5), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_the_seed_decides_the_run(tmp_path: Path) -> None:
+    rows = [
+        train(replace(SHORT, seed=seed, dropout=0.5), tmp_path / name).epochs[0].training_loss
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
+    assert rows[0] == rows[1] != rows[2]
+
+
+def test_lsuv_gets_a_batch_and_ghosts_their_size(tmp_path: Path) -> None:
+    assert train(replace(SHORT, scheme="lsuv"), tmp_path / "lsuv").steps == 2
+    ghosts = train(replace(SHORT, ghost_batch_size=64), tmp_path / "ghost")
+    plain = train(SHORT, tmp_path / "plain")
+    assert ghosts.parameters == plain.parameters
+    assert ghosts.epochs[0].training_loss != plain.epochs[0].training_loss
+
+
+def test_another_run_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    result = train(SHORT, tmp_path)
+    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.1 there and 0\.5 here, seed is 0"):
+        train(replace(SHORT, rate=0.5, seed=3), tmp_path)
+    assert train(SHORT, tmp_path) == result
+    assert train(replace(SHORT, data_root=str(tmp_path)), tmp_path) == result  # the place does not matter
+    again = train(replace(SHORT, rate=0.5), tmp_path, resume=False)
+    assert again.config_hash != result.config_hash
+
+
+def test_starting_over_removes_the_files_of_the_run_alone(tmp_path: Path) -> None:
+    train(SHORT, tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "checkpoint.pt.part").write_text("half")
+    train(SHORT, tmp_path, resume=False)
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert not (tmp_path / "checkpoint.pt.part").exists()
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+
+
+def test_unusable_directories_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(RunDirectoryError, match="is a file; name another"):
+        train(SHORT, file)
+    (tmp_path / "checkpoint.pt").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"holds checkpoint\.pt but no config\.yaml"):
+        train(SHORT, tmp_path)
+    (tmp_path / "config.yaml").write_text("rate: [")
+    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
+        train(SHORT, tmp_path)
+    (tmp_path / "config.yaml").write_text("- 1")
+    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
+        train(SHORT, tmp_path)
+    with pytest.raises(RunDirectoryError, match="holds no run"):
+        trained_network(tmp_path / "nowhere")
+
+
+def test_a_network_that_never_finished_an_epoch_is_not_there(tmp_path: Path) -> None:
+    train(replace(SHORT, scheme="none", rate=1e6, epochs=3, batch_size=64), tmp_path)
+    with pytest.raises(RunDirectoryError, match="has no checkpoint"):
+        trained_network(tmp_path)
+
+
+MISTAKES = [
+    ({"model": "normless:vgg"}, "normless has no network 'vgg'"),
+    ({"scheme": "magic"}, "There is no scheme 'magic'"),
+    ({"data": "mnist"}, "mnist"),
+    ({"scheme": "zeroinit", "dropout": 0.5}, "has a dropout of its own, so dropout=0.5 would be a second"),
+    ({"devices": 2}, "Expected 2 processes for devices=2, but 1 runs this. Start it with: torchrun"),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), MISTAKES)
+def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, object], sentence: str) -> None:
+    directory = tmp_path / "run"
+    with pytest.raises(ValueError, match=sentence):
+        train(TrainConfig.from_dict(SHORT.to_dict() | change), directory)
+    assert not directory.exists()
+    doubled = SHORT.to_dict() | {"epochs": 2, "epochs_until_plateau": True} | change
+    with pytest.raises(ValueError, match=sentence):
+        train(TrainConfig.from_dict(doubled), directory)
+    assert not directory.exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_missing_device_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="needs a CUDA device, and torch finds none"):
+        train(replace(SHORT, device="cuda"), tmp_path)
+
+
+def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an accelerator does, done here: the record is the same although steps followed."""
+    from normless_lab.train import loop
+
+    config = replace(CONFIG, scheme="none", rate=1e3)
+    at_once = train(config, tmp_path / "at-once")
+    monkeypatch.setattr(loop, "reads_at_once", lambda fabric: False)
+    monkeypatch.setattr(loop, "STEPS_BETWEEN_READS", 4)
+    together = train(config, tmp_path / "together")
+    assert together.diverged_step == at_once.diverged_step
+    tables = [pd.read_parquet(tmp_path / name / "steps.parquet") for name in ("at-once", "together")]
+    pd.testing.assert_frame_equal(*tables)
+
+
+def test_listeners_receive_a_stored_result(tmp_path: Path) -> None:
+    result = train(SHORT, tmp_path)
+    note = Note()
+    assert train(SHORT, tmp_path, listeners=[note]) == result
+    assert (note.starts, note.losses, note.rows, note.results) == ([], {}, [], [result])
+    assert run_module.train is train

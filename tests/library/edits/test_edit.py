@@ -1,0 +1,212 @@
+"""What every edit can rely on: errors that name the edit and the module, a record of what was done."""
+
+from __future__ import annotations
+
+import pickle
+from copy import deepcopy
+
+import pytest
+import torch
+from edit_helpers import edited
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import normless as nl
+from normless.edits import BranchMultiplier, NormOnSkip, RemoveBranches, RemoveNorms, ScalarBiases, ScaleSums
+from normless.models import wide_resnet
+from normless.nn import ResidualSum
+
+
+class Operator(nn.Module):
+    """A residual block whose sum is a + in the forward code."""
+
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.stem = nn.Linear(4, 4)
+        self.first, self.relu, self.last = nn.Linear(4, 4), nn.ReLU(), last
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(h + self.last(self.relu(self.first(h))))
+
+
+@pytest.mark.parametrize(
+    ("edit", "expected"),
+    [
+        (ScaleSums(0.5), lambda h, branch: 0.5 * (h + branch)),
+        (NormOnSkip(), lambda h, branch: F.batch_norm(h + branch, None, None, training=True)),
+        (NormOnSkip("skip_path"), lambda h, branch: F.batch_norm(h, None, None, training=True) + branch),
+        (RemoveBranches(), lambda h, branch: h),
+    ],
+)  # fmt: skip
+def test_an_edit_of_the_sum_makes_an_operator_a_module(edit, expected) -> None:
+    model, x = Operator(nn.Linear(4, 4)), torch.randn(7, 4)
+    net = edited(model, edit, inputs=(x,))
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head(expected(h, model.last(torch.relu(model.first(h))))))
+    assert isinstance(net, Operator)
+    assert not hasattr(model, "residual_sum")
+    assert isinstance(net.residual_sum, ResidualSum)
+
+
+class Stacked(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(torch.stack([h, self.last(self.relu(self.first(h)))]).sum(0))
+
+
+class TwoModes(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = h + self.last(self.relu(self.first(h)))
+        return self.head(2 * h if self.training else h)
+
+
+class InATable(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head({"sum": wrapped}["sum"](h, self.last(self.relu(self.first(h)))))
+
+
+def wrapped(x: Tensor, y: Tensor) -> Tensor:
+    return x + y
+
+
+class Unpacking(Operator):
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        rows = [row + self.last(self.relu(self.first(row))) for row in h]
+        return self.head(torch.stack(rows))
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (Stacked, "is not an addition of two tensors"),
+        (InATable, "`{'sum': wrapped}['sum']` does not name the function that does it"),
+    ],
+)
+def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:
+    with pytest.raises(nl.UnsupportedEditError) as caught:
+        edited(kind(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
+    message = str(caught.value)
+    assert message.startswith("test is not possible: ScaleSums(factor=0.7071067811865475) is not possible ")
+    assert reason in message
+    assert "normless.nn.ResidualSum" in message
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forward_code_may_do_other_things_in_training_than_in_evaluation(training: bool) -> None:
+    model, x = TwoModes(nn.Linear(4, 4)).train(training), torch.randn(3, 4)
+    net = edited(model, ScaleSums(0.5), inputs=(x,))
+    for mode in (False, True):
+        model.train(mode)
+        h = model.stem(x)
+        h = (h + model.last(torch.relu(model.first(h)))) / 2
+        torch.testing.assert_close(net.train(mode)(x), model.head(2 * h if mode else h))
+
+
+def test_sums_in_a_loop_over_rows_are_edited_each() -> None:
+    model, x = Unpacking(nn.Linear(4, 4)), torch.randn(3, 4)
+    net = edited(model, ScaleSums(0.5), inputs=(x,))
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head((h + model.last(torch.relu(model.first(h)))) / 2))
+
+
+def test_a_traced_network_takes_a_multiplier() -> None:
+    model, x = Operator(nn.Linear(4, 4)), torch.randn(3, 4)
+    net = edited(model, BranchMultiplier(0.5), inputs=(x,))
+    h = model.stem(x)
+    expected = model.head(h + 0.5 * model.last(torch.relu(model.first(h))))
+    torch.testing.assert_close(net(x), expected)
+
+
+class OwnLinear(nn.Linear):
+    """Of another type than torch's own, so that nothing is known of its forward."""
+
+
+def test_where_a_layer_takes_no_scalars_the_multiplier_goes_into_the_sum() -> None:
+    model, x = Operator(OwnLinear(4, 4)), torch.randn(3, 4)
+    net = edited(model, BranchMultiplier(0.5), inputs=(x,))
+    assert net.residual_sum.multiplier.shape == (1,)
+    h = model.stem(x)
+    torch.testing.assert_close(net(x), model.head(h + 0.5 * model.last(torch.relu(model.first(h)))))
+
+
+def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
+    model, x = Operator(nn.Linear(4, 4)), torch.randn(3, 4)
+    model.first, model.relu = OwnLinear(4, 4), nn.Tanh()
+    net = edited(model, ScalarBiases(), inputs=(x,))
+    assert isinstance(net.first, OwnLinear)
+    torch.testing.assert_close(net(x), model(x))
+    for one, value in ((net.first.input_bias, 0.3), (net.first.output_bias, -0.2)):
+        nn.init.constant_(one, value)
+    h = model.stem(x)
+    expected = model.head(h + model.last(torch.tanh(model.first(h + 0.3) - 0.2)))
+    for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
+        torch.testing.assert_close(one(x), expected)
+
+
+def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
+    model = Operator(nn.Linear(4, 4))
+    model.first = nn.Sequential(Transposing())
+    with pytest.raises(nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first\.0"):
+        edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
+
+
+class Transposing(nn.Module):
+    """A weight layer of no kind that torch has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:
+    model, x = Operator(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), torch.randn(3, 4)
+    net = edited(model, BranchMultiplier(0.0), inputs=(x,))
+    assert torch.equal(net(x), net.head(net.stem(x)))
+    net(x).square().sum().backward()
+    assert net.residual_sum.multiplier.grad.any()
+
+
+class Sometimes(Operator):
+    """Leaves its branch out for a single example."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head(h if len(x) == 1 else h + self.last(self.relu(self.first(h))))
+
+
+def test_a_place_that_the_network_does_not_pass_is_no_place_for_an_edit() -> None:
+    model = Sometimes(nn.Linear(4, 4))
+    found = nl.residual_map(model, torch.randn(3, 4))
+    with pytest.raises(nl.UnsupportedEditError, match="does not call last once but 0 times"):
+        nl.convert(model, "skipinit", torch.randn(1, 4), residual_map=found)
+    assert nl.convert(model, "skipinit", torch.randn(3, 4), residual_map=found).last.multiplier.item() == 0
+
+
+def test_checking_a_conversion_moves_no_running_statistics() -> None:
+    model = Operator(nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4)))
+    net = nl.convert(model, "layer_scale", torch.randn(5, 4))
+    assert torch.equal(net.last[0].running_mean, torch.zeros(4))
+    assert net.last[0].num_batches_tracked.item() == 0
+
+
+def test_every_change_is_recorded_with_edit_and_path() -> None:
+    changes = nl.plan(wide_resnet(10, 1), nl.Scheme("test", (RemoveNorms(), ScaleSums(0.5))))
+    assert [change.edit for change in changes] == ["RemoveNorms()"] * 7 + ["ScaleSums(factor=0.5)"] * 3
+    assert str(changes[-1]) == "ScaleSums(factor=0.5): blocks.2: sum × 0.5"
+    assert str(nl.Change("Edit()", "", "done")) == "Edit(): the network: done"
+
+
+@pytest.mark.parametrize("name", nl.SCHEMES)
+def test_every_edit_of_every_scheme_compares_and_prints_as_data(name: str) -> None:
+    one, other = nl.scheme(name), nl.scheme(name)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert all(repr(edit).startswith(f"{type(edit).__name__}(") for edit in one.edits)

@@ -1,0 +1,185 @@
+"""Classifiers of sentences of transformers: by kind, from a configuration or a checkpoint, without a network."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+from torch import Tensor
+
+import normless as nl
+from normless.models import TokenNumbers, checkpoint_folder, text_classifier
+from normless.models.spec import build_model, build_with_inputs, fitted_spec
+from normless.saving import load
+
+SIZES = "num_hidden_layers=2, hidden_size=32, num_attention_heads=2"
+KINDS = {
+    "bert": f"bert({SIZES}, intermediate_size=48)",
+    "roberta": f"roberta({SIZES}, intermediate_size=48)",
+    "distilbert": f"distilbert({SIZES}, hidden_dim=48)",
+    "gpt2": f"gpt2({SIZES})",
+    "t5": "t5(num_layers=2, num_decoder_layers=1, d_model=32, num_heads=2, d_ff=48, d_kv=16)",
+}
+TOKENS = TokenNumbers(vocabulary=60, padding=0, start=1, end=2)
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for a connection fails."""
+
+    def refused(*_: object) -> None:
+        raise AssertionError("the network was asked for")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+
+
+def sentences(*lengths: int) -> Tensor:
+    """Random sentences of these lengths between start and end."""
+    rows = torch.zeros(len(lengths), max(lengths), dtype=torch.int64)
+    for row, length in zip(rows, lengths, strict=True):
+        row[:length] = torch.randint(3, 60, (length,))
+        row[0], row[length - 1] = 1, 2
+    return rows
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_do_not_depend_on_padding(kind: str) -> None:
+    torch.manual_seed(0)
+    model = text_classifier(KINDS[kind], classes=3, tokens=TOKENS).eval()
+    tokens = sentences(5, 9, 4)
+    logits = model(tokens)
+    assert logits.shape == (3, 3)
+    for row, length in enumerate((5, 9, 4)):
+        torch.testing.assert_close(model(tokens[row : row + 1, :length])[0], logits[row], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_the_network_is_that_of_transformers(kind: str) -> None:
+    """The same weights as the library draws from the same configuration, in its own class."""
+    build, common = {
+        "bert": (hf.BertForSequenceClassification, hf.BertConfig(intermediate_size=48, hidden_size=32)),
+        "gpt2": (hf.GPT2ForSequenceClassification, hf.GPT2Config(n_embd=32, bos_token_id=1, eos_token_id=2)),
+    }[kind]
+    common.num_hidden_layers = common.num_attention_heads = 2
+    common.vocab_size, common.num_labels, common.pad_token_id = 60, 3, 0
+    torch.manual_seed(0)
+    expected = build(common).eval()
+    torch.manual_seed(0)
+    model = text_classifier(KINDS[kind], classes=3, tokens=TOKENS).eval()
+    assert type(model.network) is build
+    tokens = sentences(6, 8)
+    with torch.no_grad():
+        logits = expected(input_ids=tokens, attention_mask=(tokens != 0).long()).logits
+        assert torch.equal(model(tokens), logits)
+
+
+def test_blocks_and_roles_are_found() -> None:
+    model = text_classifier(KINDS["bert"], classes=2, tokens=TOKENS)
+    found = nl.residual_map(model, *model.example_inputs())
+    assert found.depth == 4
+    assert sorted(found.norms.values()) == ["last"] * 4 + ["stem"]
+    net = nl.convert(model, "fixup", sentences(5, 7))
+    assert torch.equal(net.eval()(sentences(9, 3, 4)), torch.zeros(3, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_a_model_of_the_command_line(kind: str) -> None:
+    model, inputs = build_with_inputs(f"transformers:{KINDS[kind]}", classes=3)
+    assert isinstance(inputs, tuple)
+    assert model(*inputs).shape == (2, 3)
+    with pytest.raises(ValueError, match="takes no images"):
+        build_with_inputs(f"transformers:{KINDS[kind]}", image_shape=(3, 8, 8))
+
+
+def test_a_converted_one_is_saved_and_loaded(tmp_path: Path) -> None:
+    text = fitted_spec(f"transformers:{KINDS['bert']}", classes=3)
+    model, inputs = build_with_inputs(text)
+    net = nl.convert(model, "skipinit(alpha=1)", *inputs)
+    nl.save(net, tmp_path / "saved", text, example_inputs=inputs)
+    again = load(tmp_path / "saved")
+    assert torch.equal(again.eval()(*inputs), net.eval()(*inputs))
+    assert "transformers" in (tmp_path / "saved" / "recipe.json").read_text()
+
+
+def test_a_configuration_in_a_file(tmp_path: Path) -> None:
+    text_classifier(KINDS["bert"], tokens=TOKENS).network.config.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    expected = text_classifier(KINDS["bert"], classes=3, tokens=TOKENS).state_dict()
+    torch.manual_seed(0)
+    text = f"{tmp_path}/config.json"
+    found = text_classifier(text, classes=3, tokens=TOKENS).state_dict()
+    assert all(torch.equal(value, found[name]) for name, value in expected.items())
+    assert checkpoint_folder(f"transformers:{text}") is None
+    assert fitted_spec(f"transformers:{text}") == f"transformers:{text}"
+
+
+def test_a_checkpoint_keeps_its_weights_and_gets_a_new_classifier(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = hf.BertConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=48, vocab_size=60
+    )
+    trained = hf.BertForMaskedLM(config)
+    trained.save_pretrained(tmp_path / "trained")
+    assert checkpoint_folder(f"transformers:{tmp_path}/trained") == tmp_path / "trained"
+    verbosity = hf.logging.get_verbosity()
+    found = [build_model(f"transformers:{tmp_path}/trained", classes=4) for _ in range(2)]
+    assert hf.logging.get_verbosity() == verbosity
+    ours, theirs = found[0].network.state_dict(), trained.state_dict()
+    shared = {name for name in theirs if name.startswith("bert.")}
+    assert len(shared) > 20
+    assert all(torch.equal(ours[name], theirs[name]) for name in shared)
+    assert ours["classifier.weight"].shape == (4, 32)
+    assert not torch.equal(ours["classifier.weight"], found[1].network.state_dict()["classifier.weight"])
+    with pytest.raises(ValueError, match="has 60 tokens, but its sentences are written in 61; limit"):
+        text_classifier(f"{tmp_path}/trained", tokens=TokenNumbers(61, 0))
+
+
+def test_an_own_checkpoint_is_read_whole(tmp_path: Path) -> None:
+    model = text_classifier(KINDS["roberta"], classes=3, tokens=TOKENS)
+    model.network.save_pretrained(tmp_path)
+    again = text_classifier(str(tmp_path), classes=3, tokens=TokenNumbers(60, 0))
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
+    with pytest.raises(ValueError, match="cannot be read as a classifier of sentences"):
+        text_classifier(str(tmp_path), classes=5, tokens=TokenNumbers(60, 0))
+
+
+def test_weights_that_may_run_code_are_not_opened(tmp_path: Path) -> None:
+    text_classifier(KINDS["bert"], tokens=TOKENS).network.config.save_pretrained(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
+    with pytest.raises(ValueError, match=r"has no model\.safetensors; other files of weights are not opened"):
+        text_classifier(str(tmp_path))
+
+
+MISTAKES: list[tuple[str, str]] = [
+    ("brt(hidden_size=32)", r"transformers has no kind of model 'brt'\. Did you mean bert\? bert, distilbert"),
+    ("bert(hidden_size='inf')", "transformers (refuses the settings of|cannot build) bert.*hidden_size"),
+    ("bert(hidden=32)", "The configuration of bert in transformers has no setting hidden; it has .*hidden_size"),
+    ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert.* as a classifier of sentences"),
+    ("clip", "cannot build clip as a classifier of sentences"),
+    (
+        "no/such/folder",
+        "There is no file .*config.json: expected .* Nothing is downloaded",
+    ),
+    ("nowhere.json", "There is no file nowhere.json"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), MISTAKES)
+def test_every_mistake_has_its_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        text_classifier(text)
+
+
+def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match="is no configuration of a model of transformers"):
+        text_classifier(f"{tmp_path}/config.json")
+
+
+def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normless.extras.find_spec", lambda name: None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'normless\[zoo\]'"):
+        build_model("transformers:bert")

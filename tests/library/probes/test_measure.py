@@ -1,0 +1,272 @@
+"""Several probes in one pass, alone or during a training."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from inspect import signature
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import wide_resnet
+from normless.probes import PredictedRows, RideAlong, Signal, Watcher
+from normless.probes.measure import DEFAULT_PROBES, PROBES, every
+
+
+def batch(examples: int = 4) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(examples, 3, 8, 8, generator=generator), torch.arange(examples) % 10
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return wide_resnet(10, 1)
+
+
+def test_one_pass_measures_all_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = network()
+    passes = []
+    model.register_forward_hook(lambda *_: passes.append(1))
+    # `parameter_gradients` and `summand_distribution` need an argument.
+    names = [name for name in PROBES if not _required(PROBES[name])]
+    measured = nl.probe(model, batch(), names)
+    assert len(passes) == 1
+    assert list(measured) == names
+    for name in names:
+        assert isinstance(measured[name], pd.DataFrame)
+        assert len(measured[name])
+        assert getattr(measured, name) is measured[name]
+    pd.testing.assert_frame_equal(measured.signal, nl.probe(model, batch()[0], ["signal"]).signal)
+    pd.testing.assert_frame_equal(measured.signal, nl.probe(model, batch()[0], "signal").signal)
+    assert measured.loss == pytest.approx(
+        float(F.cross_entropy(model.train()(batch()[0]), batch()[1]).detach()), rel=1e-5
+    )
+
+
+def _required(watcher: type[Watcher]) -> list[str]:
+    return [one.name for one in signature(watcher).parameters.values() if one.default is one.empty]
+
+
+def test_without_a_selection_the_default_probes_are_measured() -> None:
+    measured = nl.probe(network(), batch())
+    assert tuple(measured) == DEFAULT_PROBES
+    rows = json.loads(json.dumps(measured.to_dict()))
+    assert set(rows["tables"]) == set(DEFAULT_PROBES)
+
+
+def test_a_probe_without_gradients_needs_no_targets() -> None:
+    measured = nl.probe(network(), (batch()[0], None), ["signal"])
+    assert np.isnan(measured.loss)
+    assert measured.signal["skip_variance"].notna().all()
+
+
+def test_a_tensor_or_dictionary_is_inputs_without_targets() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, images: Tensor) -> Tensor:
+            result: Tensor = self.inner(images)
+            return result
+
+    images = batch()[0]
+    alone = nl.probe(network(), images, ["signal"])
+    assert np.isnan(alone.loss)
+    pd.testing.assert_frame_equal(alone.signal, nl.probe(network(), (images, None), ["signal"]).signal)
+    torch.manual_seed(0)
+    named = nl.probe(Named(), {"images": images}, ["signal"]).signal
+    pd.testing.assert_frame_equal(named.drop(columns="name"), alone.signal.drop(columns="name"))
+
+
+COUNT = """
+from dataclasses import dataclass, field
+import pandas as pd
+from normless.probes import Watcher
+
+@dataclass
+class Count(Watcher):
+    \"\"\"Calls of layers of one kind.\"\"\"
+
+    kind: str = "weight"
+    calls: int = field(default=0, init=False)
+
+    def wants(self, layer):
+        return layer.kind == self.kind
+
+    def on_layer(self, layer, module, x, y):
+        self.calls += 1
+
+    def table(self):
+        return pd.DataFrame({"calls": [self.calls]})
+
+def number():
+    return 3
+"""
+
+
+def test_a_probe_of_a_file_with_and_without_arguments(tmp_path: Path) -> None:
+    (tmp_path / "counting.py").write_text(COUNT)
+    source = f"{tmp_path / 'counting.py'}:Count"
+    layers = list(nl.residual_map(network()).layers())
+    for text, kind in ((source, "weight"), (f"{source}(kind='norm')", "norm")):
+        calls = nl.probe(network(), batch(), [text])["Count"]["calls"][0]
+        assert calls == sum(layer.kind == kind for layer in layers)
+    with pytest.raises(ValueError, match=r"Expected .*number to be a normless.probes.Watcher, got int"):
+        nl.probe(network(), batch(), [f"{tmp_path / 'counting.py'}:number"])
+
+
+def test_arguments_in_the_text_of_a_probe() -> None:
+    found = nl.residual_map(network())
+    table = nl.probe(network(), batch()[0], ["activations(kind='norm')"]).activations
+    assert list(table["layer"]) == [layer.path for layer in found.layers() if layer.kind == "norm"]
+
+
+def test_entry_points_register_probes(tmp_path: Path) -> None:
+    """A distribution with an entry point in the group `normless.probes`, found in a new interpreter."""
+    (tmp_path / "counting.py").write_text(COUNT)
+    info = tmp_path / "counting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[normless.probes]\ncounted = counting:Count\nneedy = needy:Probe [papers]\n"
+    )
+    (tmp_path / "needy.py").write_text("import no_such_library\n")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(Path(nl.__file__).parents[1])!r}]\n"
+        "import torch, normless as nl\n"
+        "from normless.probes import PROBES\n"
+        "print(nl.probe(torch.nn.Linear(2, 2), torch.ones(3, 2), ['counted']).counted['calls'][0])\n"
+        "print(*[one for one in PROBES.describe() if one.name in ('counted', 'needy')], sep='\\n')\n"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed.splitlines() == [
+        "1",
+        "Description(name='counted', summary='Calls of layers of one kind.', origin='counting')",
+        "Description(name='needy', summary=\"The probe 'needy' needs no_such_library, not installed here: "
+        "pip install 'normless[papers]'.\", origin='counting')",
+    ]
+
+
+def test_a_given_watcher() -> None:
+    class Calls(Watcher):
+        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
+            self.count = getattr(self, "count", 0) + 1
+
+        def table(self) -> pd.DataFrame:
+            return pd.DataFrame({"calls": [self.count]})
+
+    model = network()
+    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))
+
+
+@pytest.mark.parametrize(
+    ("measure", "said"),
+    [
+        (
+            lambda: nl.probe(network(), batch(), ["signals"]),
+            r"There is no probe 'signals'. Did you mean signal\? The probes are ",
+        ),
+        (lambda: nl.probe(network(), batch(), ["signal", "signal"]), "'signal' is named twice"),
+        (lambda: nl.probe(network(), batch()[0]), "so targets are needed"),
+        (lambda: nl.probe(network(), (*batch(), None)), "Expected a batch of two, .*got tuple of 3"),
+        (lambda: nl.probe(network(), batch(), ["activations(kinds='norm')"]), "does not take kinds"),
+        (lambda: RideAlong(["signals"], every(1)), "There is no probe 'signals'"),
+        (lambda: every(0), "every 1 or more steps, got 0"),
+    ],
+)
+def test_errors(measure: Callable[[], object], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        measure()
+
+
+def test_a_table_that_was_not_measured_is_no_attribute() -> None:
+    measured = nl.probe(network(), batch(), ["signal"])
+    with pytest.raises(AttributeError, match="No probe 'logits' was measured, but signal"):
+        _ = measured.logits
+
+
+def trained(ride: RideAlong | None, steps: int = 6) -> tuple[nn.Module, list[float]]:
+    torch.manual_seed(3)
+    model = nl.convert(wide_resnet(10, 1), "zeroinit(dropout=0.5)")
+    found = nl.residual_map(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    losses = []
+    inputs, targets = batch()
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        if ride is None:
+            loss = F.cross_entropy(model(inputs), targets)
+            loss.backward()
+        else:
+            with ride.during(step, model, found, targets):
+                loss = F.cross_entropy(model(inputs), targets)
+                loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    return model, losses
+
+
+def test_ride_along_measures_the_chosen_steps_and_leaves_training_unchanged() -> None:
+    ride = RideAlong(["signal", "gradients"], when=lambda step: step in (1, 4))
+    watched, losses = trained(ride)
+    plain, expected = trained(None)
+    assert losses == expected
+    assert all(torch.equal(one, plain.state_dict()[name]) for name, one in watched.state_dict().items())
+    tables = ride.tables()
+    assert sorted(tables) == ["gradients", "signal"]
+    assert list(tables["signal"]["step"].unique()) == [1, 4]
+    assert not any(module._forward_hooks for module in watched.modules())
+    # The branches are closed before the first step, and open before the fourth.
+    by_step = tables["signal"].groupby("step")["branch_variance"].max()
+    assert by_step[1] == 0
+    assert by_step[4] > 0
+    assert list(ride.take()) == list(tables)
+    assert ride.tables() == {}
+
+
+@pytest.mark.parametrize("name", ["weight_dynamics", *(one for one in PROBES if not _required(PROBES[one]))])
+def test_every_probe_measures_the_same_alone_and_along_a_training(name: str) -> None:
+    """But for predictions, which a training does not compute."""
+    model, (inputs, targets) = network(), batch()
+    alone = nl.probe(model, (inputs, targets), [name])[name]
+    ride = RideAlong([name], every(1))
+    with ride.during(1, model, nl.residual_map(model), targets):
+        F.cross_entropy(model(inputs), targets).backward()
+    along = ride.tables()[name]
+    assert list(along["step"].unique()) == [1]
+    predicted = along.columns[along.isna().all()] if issubclass(PROBES[name], PredictedRows) else []
+    measured = [column for column in alone if column not in predicted]
+    assert len(measured) > 2
+    pd.testing.assert_frame_equal(along[measured], alone[measured])
+
+
+def test_a_step_that_fails_leaves_no_rows() -> None:
+    ride = RideAlong(["signal"], every(1))
+    model = network()
+    found = nl.residual_map(model)
+
+    def failing() -> None:
+        with ride.during(1, model, found, batch()[1]):
+            model(batch()[0])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        failing()
+    assert ride.tables() == {}
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_every_so_many_steps() -> None:
+    assert [step for step in range(12) if every(4)(step)] == [1, 5, 9]
+    assert [step for step in range(12) if every(5, start=2)(step)] == [2, 7]
+    assert isinstance(Signal(), Watcher)

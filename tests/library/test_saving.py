@@ -1,0 +1,375 @@
+"""A converted network saved and loaded is the same network; whatever does not fit is told in a sentence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+import normless as nl
+from normless.cli.network import model_with_inputs
+from normless.conversion import scheme_of
+from normless.edits import HeadDropout, RemoveNorms, ZeroClassifier
+from normless.models.spec import build_model, build_with_inputs, fitted_spec
+from normless.saving import described, example_of
+from normless.schemes import Scheme
+
+CIFAR = "normless:resnet_cifar(depth=8)"
+FOREIGN = "timm:test_resnet"
+IMAGES = torch.randn(2, 3, 32, 32)
+
+MINE = """
+from torch import nn, zeros, float32, long
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.norm = nn.LayerNorm(4)
+        self.mix = nn.Linear(4, 4)
+        self.out = nn.Linear(4, 9, bias=False)
+        self.out.weight = self.table.weight
+
+    def forward(self, ids, mask=None):
+        h = self.table(ids)
+        f = self.mix(self.norm(h))
+        return self.out(h + (f if mask is None else f * mask))
+
+def words():
+    return Words()
+"""
+
+
+def trained(net: nn.Module, *inputs: Any) -> nn.Module:
+    """The network with every parameter and statistic moved off its first value."""
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.05 * torch.randn_like(parameter)
+        net(*inputs)
+    return net
+
+
+def ties(net: nn.Module) -> set[frozenset[str]]:
+    """The sets of names that one parameter has."""
+    names: dict[int, set[str]] = {}
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), set()).add(name)
+    return {frozenset(group) for group in names.values() if len(group) > 1}
+
+
+def same_state(one: nn.Module, other: nn.Module) -> bool:
+    left, right = one.state_dict(), other.state_dict()
+    return list(left) == list(right) and all(
+        value.dtype == right[name].dtype and torch.equal(value, right[name]) for name, value in left.items()
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "scheme"),
+    [
+        *((CIFAR, scheme) for scheme in ("fixup", "ghost_batch_norm(size=2)", "lsuv", "nf_resnet", "sqrt2")),
+        *((FOREIGN, scheme) for scheme in ("fixup", "skipinit(alpha=1/sqrt(L))", "batch_norm_sqrt2")),
+    ],
+)
+def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path) -> None:
+    net = trained(nl.convert(build_model(spec), scheme, IMAGES), IMAGES)
+    written = nl.save(net, tmp_path / "new" / "net", spec, example_inputs=IMAGES)
+    assert sorted((tmp_path / "new" / "net").iterdir()) == list(written)
+    state = torch.get_rng_state()
+    loaded = nl.load(tmp_path / "new" / "net")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert isinstance(loaded, type(build_model(spec)))
+    assert scheme_of(loaded) == scheme
+    assert same_state(net, loaded)
+    assert ties(loaded) == ties(net)
+    assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
+
+
+def test_scalar_biases_that_blocks_share_stay_one_parameter(tmp_path: Path) -> None:
+    net = trained(nl.convert(build_model(FOREIGN), "fixup", IMAGES), IMAGES)
+    assert ties(net)
+    weights, _ = nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES)
+    assert len(load_file(weights)) == len(dict(net.named_parameters()))
+    loaded = nl.load(tmp_path)
+    loaded(IMAGES).sum().backward()
+    assert len(list(loaded.parameters())) == len(list(net.parameters()))
+
+
+def test_the_inputs_of_the_text_serve_where_none_are_recorded(tmp_path: Path) -> None:
+    model, inputs = build_with_inputs(FOREIGN)
+    net = nl.convert(model, "fixup", inputs)
+    _, recipe = nl.save(net, tmp_path, FOREIGN)
+    assert json.loads(recipe.read_text())["inputs"] == {"shape": list(inputs.shape), "dtype": "float32"}
+    edited(lambda values: values.update(inputs=None))(tmp_path)
+    assert same_state(nl.load(tmp_path), net)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_dtypes_are_kept(dtype: torch.dtype, tmp_path: Path) -> None:
+    net = trained(nl.convert(build_model(FOREIGN), "batch_norm_sqrt2", IMAGES).to(dtype), IMAGES.to(dtype))
+    nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES.to(dtype))
+    loaded = nl.load(tmp_path)
+    assert same_state(net, loaded)
+    assert loaded(IMAGES.to(dtype)).dtype == dtype
+
+
+def test_modes_are_kept_module_by_module(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "batch_norm_sqrt2").eval()
+    net.get_submodule("blocks.1").train()
+    net.get_submodule("blocks.1.norm1").eval()
+    _, recipe = nl.save(net, tmp_path, CIFAR)
+    assert json.loads(recipe.read_text())["training"] == {"": False, "blocks.1": True, "blocks.1.norm1": False}
+    expected = {name: module.training for name, module in net.named_modules()}
+    assert {name: module.training for name, module in nl.load(tmp_path).named_modules()} == expected
+
+
+def test_a_compiled_network_is_saved_as_the_one_inside(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    nl.save(torch.compile(net, backend="eager"), tmp_path, CIFAR)
+    assert same_state(nl.load(tmp_path), net)
+
+
+def test_channels_last_weights_are_saved(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit").to(memory_format=torch.channels_last)
+    nl.save(net, tmp_path, CIFAR)
+    assert same_state(nl.load(tmp_path), net)
+
+
+def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
+    model = build_model(FOREIGN)
+    net = trained(nl.convert(model, "fixup", IMAGES), IMAGES)
+    nl.save(net, tmp_path, example_inputs=IMAGES)
+    with pytest.raises(nl.RecipeError, match=r"names no network .* nl.load\(path, model=…\)\.$"):
+        nl.load(tmp_path)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert same_state(nl.load(tmp_path, model), net)
+    assert scheme_of(model) is None
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert same_state(nl.load(tmp_path, FOREIGN), net)
+
+
+def test_a_file_is_found_from_anywhere_and_inputs_come_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    inputs = {"ids": torch.ones(2, 5, dtype=torch.long), "mask": torch.ones(2, 5, 1, dtype=torch.bool)}
+    net = trained(nl.convert(build_model("mine.py:words"), "skipinit", **inputs), *inputs.values())
+    weights, recipe = nl.save(net, "saved", "mine.py:words", example_inputs=inputs)
+    assert json.loads(recipe.read_text())["inputs"] == {
+        "ids": {"shape": [2, 5], "dtype": "int64"},
+        "mask": {"shape": [2, 5, 1], "dtype": "bool"},
+    }
+    assert len({"table.weight", "out.weight"} & set(load_file(weights))) == 1
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    loaded = nl.load(tmp_path / "saved")
+    assert torch.equal(loaded(**inputs), net(**inputs))
+    assert frozenset({"table.weight", "out.weight"}) in ties(loaded)
+
+
+def test_example_inputs_of_a_description_have_its_shapes_and_the_dtype_of_the_network() -> None:
+    inputs = (
+        {"ids": torch.ones(2, 3, dtype=torch.int32), "on": torch.zeros(2, dtype=torch.bool)},
+        [IMAGES, None, 2.5],
+    )
+    first, second = (
+        example_of(json.loads(json.dumps(described(inputs))), nn.Linear(1, 1).bfloat16().parameters())
+        for _ in range(2)
+    )
+    named, (images, nothing, number) = first
+    assert torch.equal(named["ids"], torch.zeros(2, 3, dtype=torch.int32))
+    assert torch.equal(named["on"], torch.ones(2, dtype=torch.bool))
+    assert (images.shape, images.dtype, nothing, number) == (IMAGES.shape, torch.bfloat16, None, 2.5)
+    assert images.float().std().item() == pytest.approx(1, rel=0.1)
+    assert torch.equal(images, second[1][0])
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    nl.save(nl.convert(build_model(CIFAR), "fixup"), tmp_path, CIFAR)
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    nl.save(net, tmp_path, CIFAR)
+    assert same_state(nl.load(tmp_path), net)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_save_that_breaks_off_leaves_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    nl.save(net, tmp_path, CIFAR)
+
+    def broken(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr("normless.saving.network.save_file", broken)
+    with pytest.raises(OSError, match="full"):
+        nl.save(net, tmp_path, CIFAR)
+    with pytest.raises(nl.RecipeError, match=r"has no recipe\.json"):
+        nl.load(tmp_path)
+
+
+def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    weights, _ = nl.save(net, tmp_path, CIFAR)
+    data = bytearray(weights.read_bytes())
+    for place in (len(data) // 2, len(data) - 1):
+        data[place] ^= 1
+        weights.write_bytes(data)
+        with pytest.raises(nl.RecipeError, match="are damaged: they are not those that were saved there"):
+            nl.load(tmp_path)
+        data[place] ^= 1
+    weights.write_bytes(data)
+    edited(lambda values: values.pop("digest"))(tmp_path)
+    assert same_state(nl.load(tmp_path), net), "as saved by earlier versions"
+
+
+class WithList(nn.Linear):
+    def get_extra_state(self) -> list[int]:
+        return [1]
+
+    def set_extra_state(self, state: list[int]) -> None:
+        assert state == [1]
+
+
+def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> None:
+    plain = build_model(CIFAR)
+    net = nl.convert(plain, "skipinit")
+    inside = nl.convert(build_model(CIFAR), "skipinit")
+    inside.add_module("classifier", WithList(64, 10))
+    nameless = nl.convert(plain, Scheme("my own", (RemoveNorms(),)))
+    for one, said in (
+        (plain, "carries no scheme: nl.save is for networks that nl.convert returned"),
+        (nn.Sequential(net), "pass the network inside it"),
+        (inside, "safetensors holds tensors alone, and classifier._extra_state"),
+        (nameless, "could not name the scheme 'my own'"),
+    ):
+        with pytest.raises(nl.RecipeError, match=said):
+            nl.save(one, tmp_path / "none", CIFAR)
+    with pytest.raises(ValueError, match="Expected the text of a model"):
+        nl.save(net, tmp_path / "none", "resnet50")
+    with pytest.raises(nl.RecipeError, match="it cannot hold a set"):
+        nl.save(net, tmp_path / "none", CIFAR, example_inputs=(IMAGES, {1}))
+    assert list(tmp_path.iterdir()) == []
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for path in (file, file / "below" / "it"):
+        with pytest.raises(
+            nl.RecipeError, match=f"^Expected a folder to save to, but {file} is a file; name another"
+        ):
+            nl.save(net, path, CIFAR)
+    assert file.read_text() == "mine"
+
+
+def test_an_extended_scheme_is_saved_by_its_text(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), nl.scheme("skipinit").extended(HeadDropout(0.2), ZeroClassifier()))
+    nl.save(net, tmp_path, CIFAR)
+    loaded = nl.load(tmp_path)
+    assert scheme_of(loaded) == "skipinit + HeadDropout(probability=0.2) + ZeroClassifier()"
+    assert all(torch.equal(value, loaded.state_dict()[name]) for name, value in net.state_dict().items())
+
+
+def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+    """What changes the recipe in a folder."""
+
+    def apply(folder: Path) -> None:
+        values = json.loads((folder / "recipe.json").read_text())
+        change(values)
+        (folder / "recipe.json").write_text(json.dumps(values))
+
+    return apply
+
+
+def reweighed(change: Callable[[dict[str, Tensor]], object]) -> Callable[[Path], None]:
+    """What changes the weights in a folder."""
+
+    def apply(folder: Path) -> None:
+        tensors = load_file(folder / "model.safetensors")
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+    return apply
+
+
+BROKEN: list[tuple[Callable[[Path], object], str]] = [
+    (lambda folder: (folder / "recipe.json").unlink(), "There is no saved network in .*: it has no recipe.json"),
+    (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors cannot be read"),
+    (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
+    (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
+    (lambda folder: (folder / "recipe.json").write_text("[1]"), "states no format"),
+    (edited(lambda values: values.update(format=99)), "written by a later normless"),
+    (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
+    (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
+    (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
+    (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
+    (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
+    (
+        edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
+        r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
+    ),
+    (edited(lambda values: values.update(scheme="fixup")), "are not in the file, the first"),
+    (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
+    (
+        reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
+        r"1 differ in shape, the first classifier.bias\. Is it another\?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("breaks", "said"), BROKEN)
+def test_what_does_not_fit_is_told(breaks: Callable[[Path], object], said: str, tmp_path: Path) -> None:
+    nl.save(nl.convert(build_model(CIFAR), "skipinit"), tmp_path, CIFAR)
+    breaks(tmp_path)
+    with pytest.raises(ValueError, match=said) as caught:
+        nl.load(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_that_do_not_fit_name_the_version_they_came_from(tmp_path: Path) -> None:
+    nl.save(nl.convert(build_model(FOREIGN), "skipinit", IMAGES), tmp_path, FOREIGN, example_inputs=IMAGES)
+    reweighed(lambda tensors: tensors.update(more=torch.ones(1)))(tmp_path)
+    edited(lambda values: values["versions"].update(timm="0.1"))(tmp_path)
+    with pytest.raises(nl.RecipeError, match=r"It was saved with timm 0.1 \(now \d.*\)\.$"):
+        nl.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("spec", "classes", "shape", "expected"),
+    [
+        (CIFAR, None, None, "normless:resnet_cifar(depth=8, in_channels=3)"),
+        (CIFAR, 7, (1, 8, 8), "normless:resnet_cifar(depth=8, classes=7, in_channels=1)"),
+        ("normless:dense(depth=1, width=4)", None, (1, 4, 4), "normless:dense(depth=1, width=4, in_features=16)"),
+        (FOREIGN, None, None, FOREIGN),
+        (FOREIGN, 5, (2, 32, 32), "timm:test_resnet(num_classes=5, in_chans=2)"),
+        ("timm:test_resnet(in_chans=2)", None, (2, 32, 32), "timm:test_resnet(in_chans=2)"),
+        ("torchvision:squeezenet1_1", 5, (3, 64, 64), "torchvision:squeezenet1_1(num_classes=5)"),
+    ],
+)
+def test_the_text_of_a_fitted_network_names_it_alone(
+    spec: str, classes: int | None, shape: tuple[int, int, int] | None, expected: str
+) -> None:
+    text = fitted_spec(spec, classes=classes, image_shape=shape)
+    assert text == expected
+    model, _ = build_with_inputs(spec, classes=classes, image_shape=shape)
+    alone = build_model(text)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    assert {name: value.shape for name, value in alone.state_dict().items()} == shapes
+
+
+def test_a_folder_stands_for_the_network_saved_in_it(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    nl.save(net, tmp_path, CIFAR, example_inputs=IMAGES)
+    loaded, inputs = model_with_inputs(str(tmp_path))
+    assert same_state(loaded, net)
+    assert isinstance(inputs, Tensor)
+    assert inputs.shape == IMAGES.shape
+    _, inputs = model_with_inputs(str(tmp_path), image_shape=(3, 16, 16))
+    assert isinstance(inputs, Tensor)
+    assert inputs.shape == (2, 3, 16, 16)
+    with pytest.raises(ValueError, match="has its classes already"):
+        model_with_inputs(str(tmp_path), classes=3)
+    assert model_with_inputs(CIFAR, classes=3)[0](IMAGES).shape == (2, 3)

@@ -1,0 +1,66 @@
+"""Small residual networks in which two streams share layers or exchange what they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTH = 8
+IMAGES = torch.randn(4, 3, 8, 8)
+
+
+def conv(inputs: int = WIDTH, outputs: int = WIDTH, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+
+
+class Block(nn.Module):
+    """x + norm(conv(relu(norm(conv(x))))), its convolutions wrapped."""
+
+    def __init__(self, wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = wrap(conv()), wrap(conv())
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+
+
+class Network(nn.Module):
+    """A stem, two blocks, a classifier."""
+
+    def __init__(self, wrap: Callable[[nn.Conv2d], nn.Module] = lambda layer: layer) -> None:
+        super().__init__()
+        self.stem, self.blocks = conv(3), nn.Sequential(Block(wrap), Block(wrap))
+        self.head = nn.Linear(WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
+        return logits
+
+
+class Siamese(Network):
+    """The same network on two images."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return super().forward(x) - super().forward(x.flip(3) if y is None else y)
+
+
+class Coupling(nn.Module):
+    """a = a + f(b); b = b + g(a), twice (Gomez et al. 2017, RevNet)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(3, 2 * WIDTH), nn.BatchNorm2d(2 * WIDTH))
+        self.parts = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU(), conv()) for _ in range(4))
+        self.head = nn.Linear(2 * WIDTH, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.stem(x).chunk(2, 1)
+        for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
+            a = a + f(b)
+            b = b + g(a)
+        logits: Tensor = self.head(torch.cat([a, b], 1).mean((2, 3)))
+        return logits
