@@ -239,14 +239,6 @@ def test_plan_reads_weights_where_an_edit_does_and_hides_no_other_error() -> Non
     assert caught.value.__context__ is None
 
 
-def test_former_names_warn() -> None:
-    with pytest.warns(DeprecationWarning, match=r"normless.UnsupportedEdit moved to normless.errors.Unsupported"):
-        assert nl.UnsupportedEdit is nl.UnsupportedEditError
-    with pytest.warns(DeprecationWarning, match="moved"):
-        from normless.errors import UnsupportedEdit
-    assert UnsupportedEdit is nl.UnsupportedEditError
-
-
 class Filtered(nn.Module):
     """Keeps a buffer that is computed from a parameter, as braindecode's EEGMiner does."""
 

@@ -108,12 +108,6 @@ def test_no_circle_of_imports() -> None:
     assert [sorted(circle) for circle in networkx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__init__.py"], ids=module_name)
-def test_a_file_is_neither_tiny_nor_huge(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    assert path.name == "__main__.py" or 15 <= lines <= 400
-
-
 def required(name: str, *, extra: str | None = None) -> set[str]:
     """The installed distributions that one requires, directly and through others, in canonical spelling."""
     names: set[str] = set()

@@ -35,20 +35,3 @@ def test_the_package_runs_as_a_module_as_torchrun_starts_it() -> None:
         f"normless {normless.__version__}\n"
     )
     assert subprocess.run([*command, "nothing"], check=False, capture_output=True).returncode == 2
-
-
-def test_former_packages_are_imported_with_a_warning() -> None:
-    code = (
-        "import warnings\nwith warnings.catch_warnings(record=True) as caught:\n"
-        "    warnings.simplefilter('always')\n"
-        "    from normless.training import TrainConfig\n    from normless.lab.laboratory import Laboratory\n"
-        "    from normless.report import Page\n"
-        "    from normless.machine import available_cores\n    from normless.output import jsonable, print_json\n"
-        "import normless.train, normless.sweeps, normless.plots\n"
-        "assert TrainConfig is normless.train.TrainConfig and Laboratory is normless.sweeps.Laboratory\n"
-        "assert Page is normless.plots.Page and print_json is normless.process.print_json\n"
-        "assert jsonable(float('inf')) == 'inf' and available_cores() >= 1\n"
-        "texts = [str(one.message) for one in caught if one.category is DeprecationWarning]\n"
-        "assert 'normless.training is now normless.train; import it from there.' in texts, texts\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -183,9 +183,3 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("normless.extras.find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'normless\[zoo\]'"):
         build_model("transformers:bert")
-
-
-@pytest.mark.parametrize("name", ["TokenNumbers", "checkpoint_folder", "text_classifier"])
-def test_former_names_work_with_a_warning(name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"normless.models.{name} moved to normless.zoo.{name}"):
-        assert getattr(nl.models, name) is getattr(nl.zoo, name)

@@ -157,39 +157,6 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
     ]
 
 
-def test_former_functions_measure_by_the_probe_of_their_name() -> None:
-    import normless.probes
-
-    inputs, targets = batch()
-    with pytest.warns(DeprecationWarning, match="signal_table"):
-        table = normless.probes.signal_table(network(), inputs, nl.residual_map(network()))  # type: ignore[attr-defined]
-    pd.testing.assert_frame_equal(table, nl.probe(network(), inputs, ["signal"]).signal)
-    with pytest.warns(DeprecationWarning, match="logit_gradients"):
-        function = normless.probes.logit_gradients  # type: ignore[attr-defined]
-    expected = nl.probe(network(), (inputs, targets), ["logit_matrix"], training=False).logit_matrix
-    pd.testing.assert_frame_equal(function(network(), inputs, targets, by_example=True, training=False), expected)
-
-
-def test_former_measured_tables_and_overridden_parameters() -> None:
-    import normless.probes
-
-    model, (inputs, targets) = network(), batch()
-    structure = nl.residual_map(model)
-    with pytest.warns(DeprecationWarning, match="measured_tables is replaced by normless.probe"):
-        function = normless.probes.measured_tables  # type: ignore[attr-defined]
-    loss, tables = function(model, {"one": Signal(), "two": Signal()}, inputs, targets, residual_map=structure)
-    measured = nl.probe(model, (inputs, targets), ["signal"])
-    assert loss == pytest.approx(measured.loss)
-    for name in ("one", "two"):
-        pd.testing.assert_frame_equal(tables[name], measured.signal)
-    assert np.isnan(function(model, {}, inputs, residual_map=structure)[0])
-    bias = torch.arange(10.0)
-    model.eval()
-    with pytest.warns(DeprecationWarning, match="functional_call"):
-        logits = normless.probes.compute_logits(model, inputs, {"classifier.bias": bias})
-    torch.testing.assert_close(logits, model(inputs) - model.classifier.bias + bias)  # type: ignore[operator]
-
-
 def test_a_given_watcher() -> None:
     class Calls(Watcher):
         def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
