@@ -14,6 +14,7 @@ from normless.sweeps import Sweep
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["digits", "text"])
 def test_a_run_of_every_method(task: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

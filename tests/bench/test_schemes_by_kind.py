@@ -49,6 +49,7 @@ def test_three_networks_of_each_of_ten_kinds(runs: ModuleType) -> None:
     assert len({entry.name for entry in runs.NETWORKS}) == 30
 
 
+@pytest.mark.slow
 def test_every_network_has_a_loss_and_gradients_on_its_data(runs: ModuleType) -> None:
     for entry in runs.NETWORKS:
         bench = runs.Bench(entry)
@@ -83,6 +84,7 @@ def test_every_scheme_converts_every_network_or_is_refused_as_the_page_says(
                 assert bool(reason) == ((entry.name, scheme) in refused), (entry.name, scheme, reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scheme"), [("contrastive embedding", "as_written"), ("VAE", "fixup"), ("ViT", "skipinit")]
 )
