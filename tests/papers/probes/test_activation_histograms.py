@@ -131,30 +131,3 @@ def channels() -> pd.DataFrame:
             moments["modes"] = modes.groupby("order")["peaks"].mean().astype(float)
             tables.append(moments[["abs_mean", "relative_mean", "modes"]].assign(scheme=scheme).reset_index())
     return pd.concat(tables).groupby(["scheme", "order"]).mean()
-
-
-def test_understanding_bn_figure_13_channels_have_means_and_modes_without_norm(channels: pd.DataFrame) -> None:
-    """understanding-bn/figure-13: without norm channels increasingly have nonzero means and several modes with depth.
-
-    Measured on 16 images of 16×16, means of seeds 0 to 2, at layers 9, 45, 81, 83: 1.0, 1.3, 2.1, 1.9 modes. In the
-    units of the figure the means grow from layer 9 to 83 by far, but no faster than the deviations: |mean|/deviation
-    is 0.9, 0.9, 0.8, 0.7, against 0.4 to 0.5 with norm.
-    """
-    bare = channels.loc[BARE]
-    assert bare["abs_mean"][83] > 20 * bare["abs_mean"][9]
-    assert bare["relative_mean"].min() > 0.6
-    assert bare["modes"][9] < 1.2
-    assert bare["modes"][[81, 83]].min() > 1.4
-
-
-def test_understanding_bn_figure_14_channels_are_centred_and_unimodal_with_norm(channels: pd.DataFrame) -> None:
-    """understanding-bn/figure-14: with norm channels are unimodal with means near zero even in deep layers.
-
-    Measured as for figure 13: 1.0, 1.0, 1.2, 1.1 modes, |mean|/deviation 0.5, 0.5, 0.4, 0.4.
-    """
-    bare, normalized = channels.loc[BARE], channels.loc[NORMALIZED]
-    assert normalized["modes"].max() < 1.4
-    assert normalized["relative_mean"].max() < 0.7
-    assert normalized["abs_mean"].max() < 0.5
-    assert (normalized["relative_mean"] < bare["relative_mean"]).all()
-    assert (normalized["modes"][[81, 83]] < bare["modes"][[81, 83]]).all()

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import dense, resnet, resnet_cifar, wide_resnet
+from normless.models import dense, resnet_cifar, wide_resnet
 from normless.residual import ResidualMap
 from normless_papers.theory.parameter_sets import (
     candidate_sets,
     homogeneous_sets,
     input_homogeneity,
-    sets_of,
 )
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -36,21 +35,6 @@ def test_fixup_proposition_1_bias_free_networks_are_homogeneous_and_norms_or_bia
     with torch.no_grad():
         biased.blocks[1].conv1.bias = nn.Parameter(torch.full((16,), 0.1))
     assert not input_homogeneity(biased, IMAGES)["homogeneous"].any()
-
-
-def test_fixup_figure_2_stem_classifier_and_projecting_pairs_are_the_homogeneous_sets() -> None:
-    """fixup/figure-2: the first convolution; the classifier; a down-sampling layer with a convolution beside it."""
-    network = convert(resnet(18), "xavier")
-    table = homogeneous_sets(network, torch.randn(2, 3, 16, 16))
-    found = set(table.loc[table["homogeneous"], "set"])
-    pairs = {f"layer{n}.0.downsample.0 + layer{n}.0.conv{k}" for n in (2, 3, 4) for k in (1, 2)}
-    assert found == {"conv1", "fc"} | pairs
-    assert (table.loc[table["homogeneous"], "relative_error"] < 1e-5).all()
-    # The negative case: single layers inside blocks, a thousand times further off than rounding.
-    single = table[table["place"].isin(["branch", "skip"])]
-    assert len(single) == 19
-    assert (single["relative_error"] > 0.01).all()
-    assert {one.name for one in sets_of(table)} == found
 
 
 def test_no_set_below_the_last_norm_is_homogeneous() -> None:
