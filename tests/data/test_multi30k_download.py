@@ -11,6 +11,7 @@ import pytest
 import torch.hub
 
 from normless.data import DataNotFoundError, load_parallel_text
+from normless.data.downloads import fetch_files
 from normless.data.parallel import parallel_folder
 
 
@@ -49,3 +50,10 @@ def test_files_are_fetched_once_and_each_against_its_digest(tmp_path: Path, monk
     for name in digests:
         (source / name).unlink()
     assert load_parallel_text("multi30k", root=root) == text
+
+
+def test_another_content_is_refused_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "a.gz").write_bytes(b"not what it should be")
+    with pytest.raises(DataNotFoundError, match="invalid hash value"):
+        fetch_files(tmp_path / "into", tmp_path.as_uri() + "/", {"a.gz": "0" * 64})
+    assert files_in(tmp_path / "into") == []

@@ -6,10 +6,8 @@ import json
 import math
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
@@ -17,7 +15,7 @@ from synthetic_results import made_up
 
 from normless_papers.claims import verdict_of
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction, ResultError, plain, table_from_dict, table_to_dict
+from normless_papers.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}
@@ -32,16 +30,6 @@ def test_tables_survive(rows: list[dict[str, Any]]) -> None:
     table = pd.DataFrame([row | {"text": f"t{row['text']}"} for row in rows])
     back = table_from_dict(through_json(table_to_dict(table)))
     assert_frame_equal(back, table, check_dtype=False)
-
-
-@given(st.recursive(NUMBERS | st.integers() | st.none() | st.booleans(), lambda inner: st.lists(inner, max_size=3)))
-def test_plain_values_are_json_and_stay_as_they_are(value: Any) -> None:
-    assert plain(plain(value)) == plain(value) == through_json(plain(value))
-
-
-def test_numbers_of_arrays_and_tensors_are_unwrapped() -> None:
-    value = {"a": np.float32(0.5), "b": np.arange(2), "c": torch.ones(2), "d": (np.bool_(True), {3, 1}), "e": np.nan}
-    assert plain(value) == {"a": 0.5, "b": [0, 1], "c": [1.0, 1.0], "d": [True, ["1", "3"]], "e": None}
 
 
 @pytest.mark.parametrize("name", [name for name in published() if name.endswith("table-4")] + ["fixup/theorem-1"])
@@ -61,11 +49,6 @@ def test_results_survive(name: str) -> None:
     assert (first, bound) == (2.3, math.inf)
     assert math.isnan(last)
     assert back.to_dict() == one.to_dict()
-
-
-def test_an_error_is_the_verdict() -> None:
-    assert made_up("fixup/fixup", error="No memory was left.").verdict == "error"
-    assert Reproduction("fixup/fixup", "smoke", {}).verdict == "inconclusive"
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,6 @@ def test_measured_points_and_predicted_lines_are_the_table(probe: str) -> None:
     assert set(names.values()) <= {text.get_text() for text in axes.texts}
 
 
-def test_what_a_network_has_not_is_left_out() -> None:
-    names = list(PLOTS["signal"].arguments["measured"])
-    table = blocks_table(names).assign(norm_variance=np.nan, norm_mean_square=np.nan)
-    axes = PLOTS["signal"](table)
-    assert {name.partition(",")[0] for name in lines(axes)} == {"skip path", "branch end"}
-
-
 @pytest.mark.parametrize("expected", [True, False])
 def test_the_stream_and_its_resets(expected: bool) -> None:
     table = blocks_table(["stream_second_moment"], 8)
@@ -74,15 +67,6 @@ def test_the_stream_and_its_resets(expected: bool) -> None:
         pd.concat([table, table.assign(block=table["block"] + 8), table.assign(block=table["block"] + 16)])
     )
     assert len(many.get_xticklabels()) == 6
-
-
-def test_steps_are_relative_to_the_smallest_factor(updates: pd.DataFrame) -> None:
-    drawn = lines(FIRST_STEPS(updates))
-    np.testing.assert_allclose(drawn["γ other"][0], [0.5, 1, 2])
-    np.testing.assert_allclose(drawn["γ other"][1], [1, 1 / 4, 1 / 16])
-    np.testing.assert_allclose(drawn["γ last"][1], [1, 1 / 2, 1 / 4])
-    np.testing.assert_allclose(drawn["slope −2"][1], drawn["γ other"][1])
-    assert set(drawn) == {"slope −2", "γ other", "γ last", "_same"}
 
 
 def test_tables_that_cannot_be_drawn_are_refused(updates: pd.DataFrame) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
@@ -13,24 +11,10 @@ import pytest
 import torch
 from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
-from swept_runs import End, swept
 
-from normless.schemes import parse_scheme
 from normless.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import Estimate, larger
 from normless_papers.effort import Effort
-from normless_papers.runs import Runs
-from normless_papers.understanding_bn import reference_runs
-from normless_papers.understanding_bn.rate_search import (
-    SUBSETS,
-    best_decade,
-    best_rate,
-    highest_decade,
-    is_rate,
-    parts_scheme,
-)
-from normless_papers.understanding_bn.reference_runs import plateaus
 
 NETWORK = "normless:resnet_cifar(depth=8)"
 PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
@@ -122,12 +106,6 @@ def test_artefacts_share_their_runs(context: Context) -> None:
     assert hashes["warm-start"] < hashes["table-3"]
 
 
-@pytest.mark.parametrize("parts", SUBSETS)
-def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
-    assert parse_scheme(parts_scheme(parts)).edits
-    assert "xavier" in parts_scheme(parts)
-
-
 def test_the_papers_own_numbers_are_asked_of_its_own_setup_alone(context: Context) -> None:
     paper = artefact_of("understanding-bn/table-2").settings["paper"]["effort"]
     assert paper.reduction(context) == ""
@@ -171,95 +149,6 @@ def test_table_3_end_to_end(shared: Context) -> None:
     evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
     assert set(evidence.measured["layers"]) == {8}
-
-
-def runs_of(accuracies: dict[tuple[float, int], float | None]) -> pd.DataFrame:
-    """Runs by rate and seed; None diverged."""
-    rows = [
-        {
-            "rate": rate,
-            "seed": seed,
-            "outcome": "diverged" if accuracy is None else "trained",
-            "test_accuracy": math.nan if accuracy is None else accuracy,
-            "chance_accuracy": 10.0,
-        }
-        for (rate, seed), accuracy in accuracies.items()
-    ]
-    return pd.DataFrame(rows)
-
-
-def test_rates_are_compared_seed_by_seed() -> None:
-    control = Estimate(90.0)
-    # The first seed trains up to 0.1 and is best at 0.01, the second only at 0.01, and diverges beyond.
-    runs = runs_of({(0.01, 0): 90.0, (0.1, 0): 60.0, (0.01, 1): 80.0, (0.1, 1): None})
-    assert highest_decade(runs, control).by_seed == pytest.approx({0: -1, 1: -2})
-    assert best_decade(runs, control).by_seed == pytest.approx({0: -2, 1: -2})
-    assert best_rate(runs) == 0.01
-    nowhere = runs_of({(0.01, 0): 12.0, (0.1, 0): None})
-    assert (
-        highest_decade(nowhere, control).mean
-        == best_decade(nowhere, control).mean
-        == pytest.approx(math.log10(0.005))
-    )
-    # A control that learned little cannot tell, and neither can runs that raised.
-    assert math.isnan(highest_decade(nowhere, Estimate(30.0)).mean)
-    assert math.isnan(highest_decade(nowhere.assign(outcome="failed"), control).mean)
-
-
-def test_equal_rates_of_a_grid_decide_no_order() -> None:
-    same = Estimate(-1.0, 0.0, 3, {0: -1.0, 1: -1.0, 2: -1.0})
-    assert larger("Larger.", same, same).verdict == "inconclusive"
-    assert larger("Larger.", same.scaled(1.0, 0.6), same).verdict == "holds"
-    assert [is_rate("So.", *pair).verdict for pair in ((0.1, 0.1), (0.01, 0.1), (math.nan, 0.1))] == [
-        "holds",
-        "fails",
-        "inconclusive",
-    ]
-
-
-def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_rate() -> None:
-    def run(name: str, accuracies: list[float]) -> pd.DataFrame:
-        rates = [0.1] * (len(accuracies) // 2) + [0.01] * (len(accuracies) - len(accuracies) // 2)
-        return pd.DataFrame(
-            {
-                "hash": name,
-                "epoch": range(1, len(accuracies) + 1),
-                "epoch_rate": rates,
-                "training_accuracy": accuracies,
-            }
-        )
-
-    rising, flat = [0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9], [0.5, 0.9, 0.905, 0.91, 0.99, 0.99, 1.0, 1.0]
-    epochs = pd.concat([run("rising", rising), run("flat", flat), run("short", [0.5, 0.9])])
-    assert plateaus(epochs) == {"rising": False, "flat": True}
-    assert plateaus(epochs.iloc[:0]) == {}
-
-
-def test_the_gain_of_batch_norm_must_be_there_to_have_two_thirds_of_it(tmp_path: Path) -> None:
-    def ends(top: float) -> Any:
-        accuracies = {reference_runs.NONE: 90.0, reference_runs.HIGH: 90.0, reference_runs.TOP: top}
-        return lambda labels, point: End(accuracies[labels[reference_runs.AXIS]])
-
-    facts = swept("understanding-bn/figure-16", ends(95.0), tmp_path).facts
-    scales = {name: Estimate(0.0, 0.0, 2, {0: 0.0, 1: 0.0}) for name in ("none", "batch norm", "batch norm on top")}
-    checks = reference_runs._bn_on_top((facts, scales))
-    assert checks[-1].claim.startswith("Its test accuracy is above two thirds")
-    assert checks[-1].verdict == "inconclusive"
-
-
-def test_figure_1_asks_nothing_of_learning_that_still_rises_or_never_began(tmp_path: Path) -> None:
-    def facts_of(unnormalized: float) -> Runs:
-        ends = {name: End(90.0) for name in reference_runs.CONFIGURATIONS} | {reference_runs.NONE: End(unnormalized)}
-        evidence = swept("understanding-bn/figure-1", lambda labels, _: ends[labels[reference_runs.AXIS]], tmp_path)
-        assert isinstance(evidence.facts, Runs)
-        return evidence.facts
-
-    flat = facts_of(90.0)
-    assert reference_runs._figure_1(flat)[0].verdict == "holds"
-    rising = replace(flat, table=flat.table.assign(plateaued=False))
-    for one in (*reference_runs._figure_1(rising), *reference_runs._figure_1(facts_of(12.0))[:2]):
-        assert one.verdict == "inconclusive"
-        assert "Not asked" in one.claim
 
 
 def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import yaml
 from lab_helpers import Here, tiny_sweep
 
-from normless.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, laboratory
+from normless.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
 from normless.sweeps.store import sqlite_url
 
 NETWORK = """
@@ -67,6 +68,41 @@ def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, ne
     assert row.hash == config.hash
     assert row.error is not None
     assert "mine.py changed while the sweep ran; start the sweep again" in row.error
+
+
+def test_runs_that_cannot_start_are_told_before_the_first(tmp_path: Path) -> None:
+    sweep = _sweep(
+        "normless:wide_resnet(depth=10, width=1)",
+        axes={
+            "scheme": axis_of("scheme", ["batch_norm", "skpinit"]),
+            "model": axis_of("model", ["normless:wide_resnet(depth=10, width=1)", "normless:wide_resnet(depth=11)"]),
+        },
+    )
+    here = Here()
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        with pytest.raises(SweepError, match="No run was begun") as told:
+            lab.run(sweep)
+        assert not lab.state.hashes()
+    for word in ("skpinit", "depth", "wide_resnet(depth=11) with batch_norm on digits"):
+        assert word in str(told.value)
+    assert len(here.carried_out) == 4, "each data, network and scheme once"
+    assert not list((tmp_path / "lab").rglob("config.yaml"))
+
+
+def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None:
+    sweep = _sweep("normless:wide_resnet(depth=10, width=1)", time_limit="0.001s")
+    sweep = replace(sweep, base={**sweep.base, "scheme": "batch_norm"})
+    here, parts = Here(), 0
+    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
+        while True:
+            parts += 1
+            (row,) = lab.run(sweep).runs.to_dict("records")
+            if row["outcome"] != "failed":
+                break
+            assert "TimeLimitError: The run reached its time limit after step" in row["error"]
+            lab.state.remove([row["hash"]])
+    assert parts == 2, "of two steps"
+    assert Sweep.from_dict(sweep.to_dict()) == sweep
 
 
 def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,10 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 from lab_helpers import TinyConfig, tiny_sweep
@@ -38,6 +40,20 @@ def _die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _sleep(record: str) -> None:
+    Path(record).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
+def _within(seconds: float, condition: object) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
 def test_tasks_run_in_processes_of_one_thread_that_stay(two: RayExecutor) -> None:
     found = {future.result() for future in [two.submit(_process) for _ in range(50)]}
     assert all(threads == 1 for _, threads in found)
@@ -55,6 +71,25 @@ def test_a_killed_process_is_told_in_words_and_silently_replaced(
     assert two.submit(_process).result()[1] == 1
     time.sleep(1.0)
     assert capfd.readouterr().out == ""
+
+
+def test_nothing_listens_beyond_this_machine(two: RayExecutor) -> None:
+    two.submit(_process).result()
+    listening = [
+        connection.laddr.ip
+        for process in psutil.Process().children(recursive=True)
+        for connection in _connections(process)
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert listening
+    assert set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+
+
+def _connections(process: psutil.Process) -> list[psutil._common.pconn]:
+    try:
+        return process.net_connections("inet")
+    except psutil.Error:
+        return []
 
 
 @pytest.mark.slow
@@ -82,3 +117,13 @@ def test_the_command_carries_out_a_sweep_by_ray(
     assert main(["sweep", "run", str(file), "--out", str(tmp_path / "out"), "--ray", "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert (printed["runs"], printed["missing"], printed["outcomes"]["trained"]) == (12, 0, 12)
+
+
+def test_to_leave_ends_what_still_runs(two: RayExecutor, tmp_path: Path) -> None:
+    record = tmp_path / "process"
+    with RayExecutor() as executor:
+        running = executor.submit(_sleep, str(record))
+        assert _within(120, lambda: record.exists() and record.read_text())
+    assert _within(30, lambda: not psutil.pid_exists(int(record.read_text())))
+    with pytest.raises(CancelledError):
+        running.result(timeout=1)
