@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,14 +13,11 @@ import torch
 from command_outputs import check_output
 
 import normless.bench
-from normless import convert
 from normless.bench import CardBench, measure_card
-from normless.bench.by_hand import Bare
 from normless.bench.card_runs import Counter
 from normless.bench.card_settings import PARTS
-from normless.bench.card_steps import Compiler, _judged, forward_flops, prepared
+from normless.bench.card_steps import _judged, forward_flops
 from normless.cli import main
-from normless.models import resnet_cifar
 from normless.sweeps.executors.admission import SETTLED
 
 TINY: dict[str, Any] = {
@@ -93,35 +88,6 @@ def test_aims_are_judged() -> None:
     assert rows["fixup"]["result"] == rows["fixup"]["below_batch_norm"] == "miss"
     assert "result" not in rows["batch_norm"]
     assert _judged([{"scheme": "fixup"}]) == [{"scheme": "fixup"}]
-
-
-def test_a_step_that_fails_is_noted() -> None:
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-    step = prepared(network, (torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)), "eager", lambda _: None)
-    assert step.action is None
-    assert step.note is not None
-    assert step.note.startswith("RuntimeError: ")
-
-
-def test_compilation_ends_at_the_limit() -> None:
-    with pytest.raises(TimeoutError, match="limit of -1 seconds"):
-        Compiler(-1)(torch.nn.Linear(1, 1), torch.randn(1, 1))
-
-
-def test_networks_are_compiled_by_block_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    module = types.ModuleType("normless.compilation")
-    module.compile_blocks = lambda network, residual_map: asked.append((network, len(residual_map.blocks)))
-    monkeypatch.setitem(sys.modules, "normless.compilation", module)
-    monkeypatch.setattr("normless.compilation", module, raising=False)
-    network, images = resnet_cifar(8), torch.randn(2, 3, 8, 8)
-    bare, converted = Bare(network), convert(network, "fixup")
-    compiler = Compiler(60)
-    for _ in range(2):
-        compiler(bare, images)
-        compiler(converted, images)
-    assert asked == [(converted, 3)]
-    assert all(block._compiled_call_impl is not None for block in bare.blocks)
 
 
 @pytest.mark.slow

@@ -66,7 +66,3 @@ def test_the_map_is_as_stated_and_the_conversion_passes_the_checks_of_the_census
     assert {name: getattr(row, name) for name in CHECKS} == {
         name: "" if name in may_lack else "yes" for name in CHECKS
     }
-
-
-def test_there_are_thirty_styles() -> None:
-    assert len(STYLES) >= 30

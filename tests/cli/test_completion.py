@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from command_outputs import check_output
@@ -18,7 +16,6 @@ from normless.cli import main
 from normless.cli.commands import COMMANDS
 from normless.cli.completion import SHELLS, completion_script
 from normless.data import DATA
-from normless.errors import MissingExtraError
 
 BASH = shutil.which("bash")
 # What bash does at a tab: the words so far, and the function that is registered for the program.
@@ -66,15 +63,6 @@ def test_bash_completes(words: tuple[str, ...], offered: set[str], script: Path)
     assert completed(script, *words) - {"-h", "--help", "--version"} == offered
 
 
-@pytest.mark.skipif(BASH is None, reason="no bash")
-def test_bash_completes_files(script: Path, tmp_path: Path) -> None:
-    (tmp_path / "depth.yaml").touch()
-    (tmp_path / "network.py").touch()
-    assert completed(script, "sweep", "run", "dep", folder=tmp_path) == {"depth.yaml"}
-    assert completed(script, "inspect", "net", folder=tmp_path) == {"network.py"}
-    assert completed(script, "train", "--config", "dep", folder=tmp_path) == {"depth.yaml"}
-
-
 def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], script: Path) -> None:
     assert main(["completion", "bash"]) == 0
     assert capsys.readouterr().out.rstrip() == script.read_text().rstrip()
@@ -87,24 +75,3 @@ def test_the_command_prints_the_script(capsys: pytest.CaptureFixture[str], scrip
     assert all(re.search(rf"    \"?{word}:", printed["script"]) for word in words)
     assert main(["completion", "fsh"]) == 2
     assert "Expected shell to be bash or zsh, got fsh" in capsys.readouterr().err
-
-
-def test_a_command_without_its_extra_has_no_flags_and_shtab_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(parser: object) -> None:
-        raise MissingExtraError("Inspecting needs something.", name="something")
-
-    monkeypatch.setattr("normless.cli.inspect.add_arguments", missing)
-    made = completion_script("bash")
-    assert "_shtab_normless_inspect_option_strings" in made
-    assert "--figure" not in made
-
-    find = importlib.util.find_spec
-
-    def without(name: str, *given: Any) -> Any:
-        return None if name == "shtab" else find(name, *given)
-
-    monkeypatch.setattr("normless.extras.find_spec", without)
-    with pytest.raises(
-        MissingExtraError, match=r"needs shtab, not installed here: pip install 'normless\[completion\]'"
-    ):
-        completion_script("bash")

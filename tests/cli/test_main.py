@@ -8,7 +8,6 @@ import sys
 
 import pytest
 
-from normless import __version__
 from normless.cli import main
 from normless.cli.commands import COMMANDS
 from normless.process import print_json
@@ -40,16 +39,6 @@ def test_main_help_names_every_command_and_nothing_else(capsys: pytest.CaptureFi
         assert command.help in printed
 
 
-def test_version_is_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"normless {__version__}\n"
-
-
-def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "commands:" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_offers_json_and_ends_its_help_with_an_example(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -62,18 +51,6 @@ def test_every_command_offers_json_and_ends_its_help_with_an_example(
     implementation = COMMANDS[name].implementation()
     assert callable(implementation.add_arguments)
     assert callable(implementation.run)
-
-
-def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sweep", "--help"]) == 0
-    printed = capsys.readouterr().out
-    names = [name for name in COMMANDS if name.startswith("sweep ")]
-    assert [
-        line.strip().split("  ")[0] for line in printed.split("commands:\n")[1].splitlines()[: len(names)]
-    ] == names
-    assert printed.rstrip().endswith(f"example:\n  {COMMANDS['sweep run'].example}")
-    assert main(["sweep"]) == 2
-    assert capsys.readouterr().out == printed
 
 
 @pytest.mark.parametrize(
@@ -118,11 +95,6 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert printed.err.count("\n") == 1
     # Versions of jsonargparse begin a message by a capital letter or not.
     assert said.lower() in printed.err.lower()
-
-
-def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    assert main(["demo", "--depths", "17", "--out", str(tmp_path / "out")]) == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from normless.cli import main
 from normless.cli.names import TABLES, check_names, names_of
 from normless.data import DATA
 from normless.models import MODELS
@@ -94,25 +93,3 @@ def test_every_network_of_a_library_is_left_to_it() -> None:
         check_names({"model": f"timm:{name}(num_classes=10)"})
     for name in torchvision.models.list_models():
         check_names({"model": f"torchvision:{name}"})
-
-
-def test_arguments_of_other_packages_commands_mean_what_they_mean_there(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def theirs(namespace: object) -> int:
-        return 0
-
-    theirs.__module__ = "other_package.commands"
-    monkeypatch.setattr("normless.cli.convert.run", theirs)
-    assert main(["convert", "normless:dense", "--scheme", "of-colours", "--out", "nowhere"]) == 0
-    assert capsys.readouterr().err == ""
-
-
-def test_settings_of_other_packages_runs_mean_what_they_mean_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("name: s", "name: s\nrun: no_such_package:COLOURS"))
-    assert main(["sweep", "status", str(tmp_path / "sweep.yaml")]) == 2
-    said = capsys.readouterr().err
-    assert "no_such_package" in said
-    assert "fixop" not in said

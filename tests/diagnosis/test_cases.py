@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from normless.bench import DiagnosisBench, measure_diagnosis
 from normless.bench.diagnosis.cases import CASES
-from normless.bench.diagnosis.measure import FILES
 from normless.diagnosis import diagnose
 
 # Their causes show in steps only.
@@ -42,18 +40,3 @@ def test_the_true_cause_comes_first(name: str) -> None:
     ).findings
     kinds = [one.kind for one in found]
     assert not kinds if case.healthy else kinds[0] in case.causes
-
-
-def test_the_cases_are_many_and_a_third_is_kept_aside() -> None:
-    assert len(FILES) == 5
-    broken = [case for case in CASES.values() if not case.healthy]
-    assert len(broken) >= 60
-    assert len(CASES) - len(broken) >= 25
-    for some in (broken, [case for case in CASES.values() if case.healthy]):
-        assert 3 * sum(case.aside for case in some) >= len(some)
-
-
-def test_the_benchmark_counts() -> None:
-    table = measure_diagnosis(DiagnosisBench(names=("nan_pixel", "healthy_mlp", "plain_list"), trial_steps=1))
-    row = table.set_index("cases").loc["seen"]
-    assert (row["broken"], row["right"], row["missed"], row["healthy"], row["false_alarms"]) == (2, 2, 0, 1, 0)

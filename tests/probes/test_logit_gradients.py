@@ -54,15 +54,6 @@ def test_by_class_and_example_they_are_p_minus_y(examples: int, classes: int, se
     assert agreement(classwise) == pytest.approx(np.abs(g.sum(0)).sum() / np.abs(g).sum())
 
 
-def test_the_bias_gradient_is_that_of_the_classifiers_bias() -> None:
-    model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randint(0, 4, (6,))
-    table = probe(model, (x, targets), ["logits"], residual_map=ONE).logits
-    assert model.bias.grad is None
-    F.cross_entropy(model(x), targets).backward()
-    assert model.bias.grad is not None
-    np.testing.assert_allclose(table["bias_gradient"], model.bias.grad.numpy(), atol=1e-7)
-
-
 def test_tokens_and_pixels_count_as_examples() -> None:
     x, targets = torch.randn(2, 5, 3), torch.randint(0, 4, (2, 5))
 
@@ -80,19 +71,3 @@ def test_tokens_and_pixels_count_as_examples() -> None:
     assert len(pixels) == 2 * 16 * 6
     assert pixels[pixels["is_target"]]["class"].tolist() == labels.flatten().tolist()
     assert pixels.groupby("example")["gradient"].sum().abs().max() < 1e-5
-
-
-def test_target_share_is_nan_for_targets_other_than_classes() -> None:
-    model, x, targets = nn.Linear(3, 4), torch.randn(6, 3), torch.randn(6, 4).softmax(1)
-    assert probe(model, (x, targets), ["logits"], residual_map=ONE).logits["target_share"].isna().all()
-    assert not probe(model, (x, targets), ["logit_matrix"], residual_map=ONE).logit_matrix["is_target"].any()
-
-
-def test_one_sign_gives_agreement_1_and_cancelling_ones_0() -> None:
-    # Two classes, logits 0: balanced targets cancel, equal targets agree.
-    model, x = nn.Linear(2, 2), torch.randn(4, 2)
-    for parameter in model.parameters():
-        nn.init.zeros_(parameter)
-    even, one = torch.tensor([0, 1, 0, 1]), torch.zeros(4, dtype=torch.long)
-    assert agreement(probe(model, (x, even), ["logits"], residual_map=ONE).logits) == pytest.approx(0, abs=1e-7)
-    assert agreement(probe(model, (x, one), ["logits"], residual_map=ONE).logits) == pytest.approx(1)

@@ -7,14 +7,11 @@ from collections.abc import Callable
 import pytest
 import timm
 import torch
-import torchvision
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 import normless as nl
-from normless.models import wide_resnet
 from normless.nn import AlternatingBatchNorm2d, GhostBatchNorm2d, PartialBatchNorm2d
-from normless.residual.classify import NORMS
 
 
 class SequenceFirst(nn.Module):
@@ -87,36 +84,6 @@ def test_sequences(model: nn.Module, culprits: list[str], training: bool, batch:
     """Six tokens, with six examples too, so that the axes do not differ in length only."""
     found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
     assert [module.path for module in found.modules] == culprits
-
-
-def test_resnet18_of_torchvision_mixes_through_its_20_batch_norms_in_training() -> None:
-    model = torchvision.models.resnet18(num_classes=10)
-    inputs = torch.randn(3, 3, 33, 33)
-    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    found = nl.mixes_examples(model, inputs)
-    assert len(norms) == 20
-    assert sorted(module.path for module in found.modules) == sorted(norms)
-    assert sorted(found.state) == sorted(norms)
-    model.layer3.eval()
-    model.layer4.eval()
-    partly = [name for name in norms if not name.startswith(("layer3", "layer4"))]
-    assert sorted(module.path for module in nl.mixes_examples(model, inputs).modules) == sorted(partly)
-    assert not nl.mixes_examples(model.eval(), inputs)
-
-
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "zeroinit", "fixup", "group_norm(groups=4)"])
-def test_converted_networks_do_not_mix(scheme: str) -> None:
-    found = nl.mixes_examples(nl.convert(wide_resnet(10, 1), scheme), torch.randn(4, 3, 8, 8))
-    assert found.state == ()
-    assert not found
-
-
-@pytest.mark.parametrize("scheme", ["batch_norm", "ghost_batch_norm(size=2)", "batch_norm_sqrt2", "only_top_norm"])
-def test_schemes_that_keep_batch_statistics_mix_through_every_norm(scheme: str) -> None:
-    model = nl.convert(wide_resnet(10, 1), scheme)
-    norms = [name for name, module in model.named_modules() if isinstance(module, NORMS)]
-    found = nl.mixes_examples(model, torch.randn(4, 3, 8, 8))
-    assert sorted(module.path for module in found.modules) == sorted(norms)
 
 
 @pytest.mark.parametrize("name", ["test_vit", "swin_micro"])
