@@ -73,12 +73,9 @@ def contrast(x: Tensor) -> Tensor:
         (contrast, True),
     ],
 )
-@pytest.mark.parametrize("batch", [4, 5])
-def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool, batch: int) -> None:
-    found = nl.mixes_examples(Code(function), torch.randn(batch, 7))
+def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool) -> None:
+    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(5, 7))
     assert bool(found) is mixes
-    assert [module.path for module in found.modules] == [""] * mixes
-    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(batch, 7))
     assert [module.path for module in found.modules] == ["1"] * mixes
 
 
