@@ -245,6 +245,7 @@ def test_the_tables_name_500_networks() -> None:
             compile(text, network.package, "eval")
 
 
+@pytest.mark.slow
 def test_a_census_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

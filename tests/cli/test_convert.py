@@ -31,6 +31,7 @@ def said(capsys: Capture, *words: str) -> dict[str, Any]:
     return printed
 
 
+@pytest.mark.slow
 def test_fixup_of_resnet50_has_the_published_counts_and_is_read_back(tmp_path: Path, capsys: Capture) -> None:
     facts = said(capsys, "convert", "torchvision:resnet50", "--scheme", "fixup", "--out", str(tmp_path))
     assert facts["parameters"] == {"before": 25_557_032, "after": 25_504_026}

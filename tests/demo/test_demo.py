@@ -52,6 +52,7 @@ def page(done: subprocess.CompletedProcess[str], printed: dict[str, Any]) -> str
     return html.unescape((Path(done.args) / printed["report"]).read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_json_has_each_network_once_at_the_rate_with_the_lowest_training_loss(printed: dict[str, Any]) -> None:
     networks = [(depth, scheme) for depth in (10, 16) for scheme in ("none", "batch_norm")]
     assert [(run["depth"], run["scheme"]) for run in printed["runs"]] == networks
@@ -70,6 +71,7 @@ def test_json_has_each_network_once_at_the_rate_with_the_lowest_training_loss(pr
     assert len(printed["tried"]) == 8
 
 
+@pytest.mark.slow
 def test_figures_and_page_are_where_json_says(
     done: subprocess.CompletedProcess[str], printed: dict[str, Any]
 ) -> None:
@@ -87,6 +89,7 @@ def test_figures_and_page_are_where_json_says(
     ]
 
 
+@pytest.mark.slow
 def test_the_page_says_every_number_and_how_it_was_measured(page: str, printed: dict[str, Any]) -> None:
     for run in printed["runs"]:
         row = (run["outcome"], f"{100 * run['test_accuracy']:.1f} %", f"{run['seconds_per_epoch']:.2f}")
@@ -156,6 +159,7 @@ def _trained(folder: Path, settings: DemoSettings, known: Known) -> tuple[DemoSe
         return (settings, *train_networks(lab, settings))
 
 
+@pytest.mark.slow
 def test_the_best_rate_of_an_epoch_goes_on(tmp_path: Path) -> None:
     losses = {
         (10, "none", 0.1): 2.0,
@@ -185,6 +189,7 @@ def test_the_best_rate_of_an_epoch_goes_on(tmp_path: Path) -> None:
     assert list(runs["rate"].isna()) == [False, False, True]
 
 
+@pytest.mark.slow
 def test_an_interrupted_demo_resumes_the_runs_of_its_first_stage(tmp_path: Path) -> None:
     settings = DemoSettings(depths=(10,), schemes=("none",), rates=(0.05,), batch_size=512)
     (first,), (whole,) = settings.first_epochs().points(), settings.whole_runs({"depth 10, none": 0.05}).points()

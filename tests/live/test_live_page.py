@@ -131,6 +131,7 @@ def opened(browser: Browser) -> Iterator[Any]:
     assert complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any, width: int) -> None:
     write(tmp_path, 2)

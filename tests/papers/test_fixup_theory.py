@@ -34,6 +34,7 @@ def test_figure_2(context: Context) -> None:
     assert check_of(evidence, "down-sampling").numbers["sets"] == 6
 
 
+@pytest.mark.slow
 def test_theorem_1(context: Context) -> None:
     evidence = carried_out("fixup/theorem-1", context, depth=20, draws=2)
     assert_whole("fixup/theorem-1", evidence)
@@ -41,6 +42,7 @@ def test_theorem_1(context: Context) -> None:
     assert check_of(evidence, "without exception").numbers["cases"] > 50
 
 
+@pytest.mark.slow
 def test_theorem_2(context: Context) -> None:
     evidence = carried_out("fixup/theorem-2", context, draws=2, classifiers=60, depths=(8, 56))
     assert_whole("fixup/theorem-2", evidence)
@@ -68,6 +70,7 @@ def test_the_closed_form_against_autograd() -> None:
         assert torch.allclose(term.matrix, formula[term.parameter], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_design_goal(context: Context) -> None:
     evidence = carried_out("fixup/design-goal", context, depths=(2, 6), width=48, draws=2)
     merged = assert_whole("fixup/design-goal", evidence)

@@ -66,6 +66,7 @@ def tiny(layers: int) -> Effort:
     )
 
 
+@pytest.mark.slow
 def test_the_template_holds_and_trains(context: Context) -> None:
     evidence = carried_out("fixup/transformer", context, effort=tiny(2))
     assert_whole("fixup/transformer", evidence)

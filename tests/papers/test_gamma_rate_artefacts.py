@@ -45,6 +45,7 @@ def test_presets_say_what_the_table_says(context: Context) -> None:
     assert (row["pytorch_measured"], row["guidelines_measured"]) == ("applied", "not applied")
 
 
+@pytest.mark.slow
 def test_figure_5_is_measured_on_a_network_trained_here(context: Context) -> None:
     settings = {"epochs": 1, "batch_size": 64, "rate": 0.05, "schedule": "cosine"}
     model = "normless:resnet(depth=50, channels=2)"

@@ -27,6 +27,7 @@ def as_published(metric: str, labels: Mapping[str, str]) -> Optimum:
     return Optimum(row[name] if metric == "test_accuracy" else 1.0, exponent=-4.0)
 
 
+@pytest.mark.slow
 def test_table_2_is_eight_networks_with_five_choices_three_times(tmp_path: Path) -> None:
     evidence, laboratory = invented("gamma/table-2", as_published, tmp_path, few=False)
     (sweep,) = laboratory.sweeps

@@ -32,6 +32,7 @@ def test_rows_beside_the_published_formulas(name: str, context: Context) -> None
     assert len(merged) >= len(evidence.measured)
 
 
+@pytest.mark.slow
 def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
     context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:

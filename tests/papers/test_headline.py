@@ -47,7 +47,7 @@ def test_there_are_fifteen_of_all_five_papers() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in headline_artefacts() if name not in MEASURED])
-@pytest.mark.parametrize("budget", ["small", "gpu"])
+@pytest.mark.parametrize("budget", ["small", pytest.param("gpu", marks=pytest.mark.slow)])
 def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> None:
     found = artefact_of(name)
     context = made_up(lambda *_: Ending(0.9, bleu=30.0), tmp_path, budget)  # type: ignore[arg-type]

@@ -44,6 +44,7 @@ def test_a_page_for_each_paper_whose_links_lead_somewhere(tmp_path: Path) -> Non
             assert (file or name) in pages
 
 
+@pytest.mark.slow
 def test_every_page_of_all_artefacts_is_small(tmp_path: Path) -> None:
     """With a figure of 2560 cells, as a heat map of examples and classes has, or a curve of 2000 points in each."""
     fill(tmp_path)

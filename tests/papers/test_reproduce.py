@@ -123,6 +123,7 @@ def test_an_interruption_is_one_and_an_older_result_stays(
     assert kept.to_dict() == older.to_dict()
 
 
+@pytest.mark.slow
 def test_runs_are_noted_and_shared(tmp_path: Path, install: Install) -> None:
     config = TrainConfig(
         model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, batch_size=512, device="cpu"

@@ -59,6 +59,7 @@ def _claims(path: Path) -> list[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
     path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]

@@ -18,6 +18,7 @@ from normless_papers.skipinit.appendix_c import MEAN_SQUARE, formulas, moments
 from normless_papers.skipinit.initialization import ConvolutionalNetwork, slope_through_zero
 
 
+@pytest.mark.slow
 def test_figure_2(context: Context) -> None:
     evidence = carried_out("skipinit/figure-2", context, blocks=16)
     merged = assert_whole("skipinit/figure-2", evidence)
@@ -27,6 +28,7 @@ def test_figure_2(context: Context) -> None:
     assert_finite(merged["predicted_skip_variance"])
 
 
+@pytest.mark.slow
 def test_figure_5(context: Context) -> None:
     evidence = carried_out("skipinit/figure-5", context)
     merged = assert_whole("skipinit/figure-5", evidence)

@@ -134,6 +134,7 @@ def test_parts_end_to_end(artefact: str, shared: Context) -> None:
         assert check_of(evidence, "divides the rate by 10").verdict == "holds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["warm-start", "alternating-normalization"])
 def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
@@ -145,6 +146,7 @@ def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
         assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
 
 
+@pytest.mark.slow
 def test_table_3_end_to_end(shared: Context) -> None:
     evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
@@ -158,6 +160,7 @@ def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> 
     assert {one.verdict for one in evidence.checks} == {"holds"}
 
 
+@pytest.mark.slow
 def test_masked_gradients_add_up(context: Context) -> None:
     changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
     evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)

@@ -105,6 +105,7 @@ TINY_DEPTHS = tuple(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["fixup/figure-3", "fixup/rule-2"])
 def test_depths_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(artefact, shared, efforts=TINY_DEPTHS)
@@ -121,6 +122,7 @@ def small(effort: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["fixup/table-1", "fixup/figure-4"])
 def test_cifar_networks_end_to_end(artefact: str, shared: Context) -> None:
     effort = small(artefact_of(artefact).settings["smoke"]["effort"])
@@ -136,6 +138,7 @@ def test_regularized_end_to_end(shared: Context) -> None:
     assert [one for one in evidence.remarks if "trained on digits" in one]
 
 
+@pytest.mark.slow
 def test_imagenet_networks_end_to_end(shared: Context) -> None:
     efforts = {name: small(one) for name, one in artefact_of("fixup/table-2").settings["smoke"]["efforts"].items()}
     for artefact in ("fixup/table-2", "fixup/figure-5", "fixup/figure-6", "fixup/scalar-lr"):

@@ -40,6 +40,7 @@ def test_zeroinit_with_made_up_training(tmp_path: Path) -> None:
     assert check_of(evidence, "100 layers train without").verdict == "fails"
 
 
+@pytest.mark.slow
 def test_the_runs_are_those_of_the_tables(tmp_path: Path) -> None:
     pairs = {"zeroinit/zeroinit": "zeroinit/table-2", "zeroinit/l2-dominates-initial-loss": "zeroinit/table-3"}
     for name, table in pairs.items():

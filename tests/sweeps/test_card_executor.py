@@ -126,6 +126,7 @@ def _raise() -> None:
     raise ArithmeticError("no such number")
 
 
+@pytest.mark.slow
 def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> None:
     with CardExecutor(2) as executor:
         first, second = (executor.submit(_process).result(60) for _ in range(2))
@@ -145,6 +146,7 @@ def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any])
     ]
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
     """Trainings, one of which diverges, by this executor and by one process after another."""
     config = TrainConfig(

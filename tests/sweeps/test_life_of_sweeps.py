@@ -105,6 +105,7 @@ def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None
     assert Sweep.from_dict(sweep.to_dict()) == sweep
 
 
+@pytest.mark.slow
 def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laboratory, "SECONDS_BETWEEN_LOOKS", 0.01)
     sweep = tiny_sweep(base={"good": 4.0}, rates=RateGrid.powers(-3, -1))
@@ -128,6 +129,7 @@ def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch:
         assert results[index].runs["hash"].tolist() == whole.runs["hash"].tolist()
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
     base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}

@@ -81,6 +81,7 @@ def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
     assert not again & set(processes)
 
 
+@pytest.mark.slow
 def test_a_task_whose_process_never_starts_ends_alone(two: LocalExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = WarmProcess.schedule
 
@@ -100,6 +101,7 @@ def test_a_task_whose_process_never_starts_ends_alone(two: LocalExecutor, monkey
             one.submit(_raise).result()
 
 
+@pytest.mark.slow
 def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
     record = tmp_path / "process"
     with LocalExecutor(1) as executor:
@@ -112,6 +114,7 @@ def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
             future.result(timeout=1)
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     record = tmp_path / "process"
     script = tmp_path / "driver.py"
@@ -130,6 +133,7 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     assert _within(10, lambda: _is_gone(int(record.read_text())))
 
 
+@pytest.mark.slow
 def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(

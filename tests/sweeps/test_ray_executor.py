@@ -54,6 +54,7 @@ def _within(seconds: float, condition: object) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_tasks_run_in_processes_of_one_thread_that_stay(two: RayExecutor) -> None:
     found = {future.result() for future in [two.submit(_process) for _ in range(50)]}
     assert all(threads == 1 for _, threads in found)
@@ -63,6 +64,7 @@ def test_tasks_run_in_processes_of_one_thread_that_stay(two: RayExecutor) -> Non
     assert two.window >= 1000
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_told_in_words_and_silently_replaced(
     two: RayExecutor, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,6 +121,7 @@ def test_the_command_carries_out_a_sweep_by_ray(
     assert (printed["runs"], printed["missing"], printed["outcomes"]["trained"]) == (12, 0, 12)
 
 
+@pytest.mark.slow
 def test_to_leave_ends_what_still_runs(two: RayExecutor, tmp_path: Path) -> None:
     record = tmp_path / "process"
     with RayExecutor() as executor:

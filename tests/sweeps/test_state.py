@@ -70,6 +70,7 @@ def test_several_writers_lose_and_double_nothing(url: str) -> None:
         assert len(state.hashes()) == 25 + 4 * 25
 
 
+@pytest.mark.slow
 def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPostgres, postgres_url: str) -> None:
     with RunState(postgres_url) as state:
         state.add([row("before")])

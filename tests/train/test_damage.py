@@ -129,6 +129,7 @@ def test_other_damaged_files_are_told(
     assert without_seconds(result) == without_seconds(whole[1])
 
 
+@pytest.mark.slow
 def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
     program = (
         "import sys; from normless.train import TrainConfig, train\n"

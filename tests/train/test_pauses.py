@@ -83,6 +83,7 @@ def test_a_killed_run_goes_on_from_the_last_checkpoint_within_the_epoch(
     assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -125,6 +126,7 @@ def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.Capt
     assert main([*words, "--time-limit", "1h", "--checkpoint-every", "1m"]) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
     words = ["train", "--model", CONFIG.model, "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-m", "normless", *words], stderr=subprocess.PIPE, text=True)
@@ -138,6 +140,7 @@ def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_at_a_constant_rate_can_be_lengthened(tmp_path: Path, finished: bool) -> None:
     short = replace(CONFIG, schedule="constant", epochs=2)

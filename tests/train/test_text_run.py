@@ -100,6 +100,7 @@ def test_interrupted_and_resumed(
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
 
+@pytest.mark.slow
 def test_a_run_that_trains(tmp_path: Path) -> None:
     """Of three classes in a file, each with a word of its own among others."""
     (tmp_path / "text").mkdir()
@@ -118,6 +119,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     assert result.chance_accuracy == pytest.approx(1 / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "layer_norm"])
 def test_schemes_train(tmp_path: Path, scheme: str) -> None:
     result = train_text(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
@@ -159,6 +161,7 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     assert all(group["betas"] == (0.9, 0.95) and group["eps"] == 1e-6 for group in optimizer.param_groups)
 
 
+@pytest.mark.slow
 def test_bert_from_its_configuration(tmp_path: Path) -> None:
     config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
     result = train_text(replace(config, scheme="fixup"), tmp_path)

@@ -57,6 +57,7 @@ class Note(RunListener):
         self.results.append(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
 def test_recomputed_activations_give_the_same_run(
     tmp_path: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
@@ -139,6 +140,7 @@ def test_a_run_that_diverges_stops_at_once(tmp_path: Path) -> None:
     assert repr(train(config, tmp_path)) == repr(result)  # NaN differs from itself, its name does not
 
 
+@pytest.mark.slow
 def test_epochs_double_until_the_loss_plateaus(tmp_path: Path) -> None:
     config = replace(SHORT, epochs=2, rate=0.05, epochs_until_plateau=True, max_doublings=1)
     note = Note()
@@ -174,6 +176,7 @@ def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
         torch.testing.assert_close(value, states[1][name], rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true"])
 def test_lower_precision_trains(tmp_path: Path, precision: str) -> None:
     result = train(TrainConfig.from_dict(CONFIG.to_dict() | {"precision": precision}), tmp_path)

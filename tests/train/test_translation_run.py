@@ -111,6 +111,7 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Tran
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
 
+@pytest.mark.slow
 def test_a_run_that_trains(tmp_path: Path) -> None:
     result = train_translation(replace(CONFIG, rate=1e-2, epochs=12, warmup_steps=10), tmp_path)
     assert result.outcome == "trained"
@@ -119,6 +120,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     assert result.epochs[-1].training_loss < result.epochs[0].training_loss - 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit", "rezero"])
 def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str) -> None:
     config = replace(
@@ -131,6 +133,7 @@ def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str) -> N
     assert not [module for module in network.modules() if isinstance(module, torch.nn.LayerNorm)]
 
 
+@pytest.mark.slow
 def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     """In double precision and without dropout, however the pairs and their tokens fall into the parts."""
     model = CONFIG.model.replace("dropout=0.2", "dropout=0.0")
