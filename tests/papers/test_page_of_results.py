@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from synthetic_results import fill, made_up
 
 from normless.plots import heat_map, lines, save_svg

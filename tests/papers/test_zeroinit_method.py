@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 
