@@ -75,31 +75,6 @@ def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     assert outputs["low"].min() == pytest.approx(float(gradient[:, 2].min()), rel=1e-3)
 
 
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
-    model = Flat(nn.Conv2d(1, 1, 1))
-    with torch.no_grad():
-        model[0].weight.fill_(1.0)
-        model[0].bias.zero_()
-    x = torch.tensor([1.0, 2.0, torch.inf, torch.nan]).reshape(1, 1, 2, 2)
-    table = measured(ActivationHistograms(4), model, x, residual_map=ONE)
-    assert table["count"].sum() == 2
-    assert (table["not_finite"] == 2).all()
-    empty = measured(ActivationHistograms(4), model, torch.full((1, 1, 2, 2), torch.nan), residual_map=ONE)
-    assert empty["count"].sum() == 0
-    assert peak_counts(empty)["peaks"].tolist() == [0]
-
-
-def test_unknown_names_are_refused_with_what_there_is() -> None:
-    model, x = Flat(nn.Conv2d(1, 3, 1)), torch.randn(2, 1, 2, 2)
-    with pytest.raises(ValueError, match=r"no weight layer 'conv'.*it has 0"):
-        measured(ActivationHistograms(layers=["conv"]), model, x, residual_map=ONE)
-    with pytest.raises(ValueError, match="Layer 0 has the channels 0 to 2, not 3"):
-        measured(ActivationHistograms(60, ["0"], [3]), model, x, residual_map=ONE)
-    with pytest.raises(ValueError, match=r"no parameter 'w'.*0\.weight, 0\.bias"):
-        measured(ParameterGradientHistograms(60, ["w"]), model, x, torch.zeros(2, dtype=torch.long), residual_map=ONE)
-    assert not model[0]._forward_hooks
-
-
 @pytest.mark.parametrize(("centres", "expected"), [([0.0], 1), ([-4.0, 4.0], 2), ([-8.0, 0.0, 8.0], 3)])
 def test_modes_are_counted(centres: list[float], expected: int) -> None:
     samples = torch.cat([centre + torch.randn(4000) for centre in centres])

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.residual import Layer, ResidualMap
 from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients, for_each_class
 
 Gradients = dict[str, Tensor]
@@ -74,25 +73,3 @@ def test_tables_hold_the_gradients_and_the_network_stays_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not model.training
     assert len(classwise_gradients(model, x, targets, classes=[0])) == len(list(model.parameters()))
-
-
-def test_pixels_have_their_classes_on_axis_1_and_unused_parameters_are_zero() -> None:
-    model = nn.Conv2d(2, 3, 1)
-    model.register_parameter("unused", nn.Parameter(torch.ones(2)))
-    found = ResidualMap((), stem_layers=(Layer("", "weight"),))
-    x, targets = torch.randn(2, 2, 4, 4), torch.randint(0, 3, (2, 4, 4))
-    table = classwise_gradients(model, x, targets, class_axis=1, residual_map=found)
-    assert set(table["class"]) == {0, 1, 2}
-    unused = table[table["parameter"] == "unused"]
-    assert (unused["mean_abs"] == 0).all()
-    assert unused["share"].isna().all()
-
-
-def test_what_is_not_there_is_refused() -> None:
-    model, x, targets = nn.Linear(3, 2), torch.randn(2, 3), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match=r"no trainable parameter 'w'.*it has weight, bias"):
-        collected(model, x, targets, parameters=["w"])
-    with pytest.raises(ValueError, match="classes 0 to 1, not 2"):
-        collected(model, x, targets, classes=[2])
-    with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
-        collected(model.requires_grad_(False), x, targets)

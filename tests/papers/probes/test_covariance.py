@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
+from torch import Tensor
 
 import normless as nl
 from normless.models import dense, wide_resnet
@@ -55,12 +55,6 @@ def test_both_sides_of_a_sum() -> None:
     skip, branch = (side.flatten(1).double().numpy() for side in sides[0])
     expected = np.mean([np.cov(one, other, bias=True)[0, 1] for one, other in zip(skip, branch, strict=True)])
     assert watcher.table()["skip_branch_covariance"][1] == pytest.approx(expected, rel=1e-5)
-
-
-def test_a_network_without_blocks_has_no_rows_and_is_reported() -> None:
-    measured = nl.probe(nn.Linear(3, 3), torch.ones(2, 3), ["covariance"])
-    assert measured.covariance.empty
-    assert [item.reason for item in measured.missed] == ["it has no residual block"]
 
 
 class ChannelPairs(Watcher):

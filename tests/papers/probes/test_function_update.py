@@ -48,30 +48,6 @@ def test_a_linear_network_moves_by_the_closed_form() -> None:
     assert table["loss"][1] == pytest.approx(F.cross_entropy(network(x), y).item())
 
 
-class OnlyOnce(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return 2 * x
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: object, gradient: Tensor) -> Tensor:
-        return 2 * gradient
-
-
-class Once(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = OnlyOnce.apply(x)
-        return out
-
-
-def test_what_cannot_be_differentiated_twice_is_still_measured() -> None:
-    network = nn.Sequential(nn.Linear(4, 3), Once())
-    table = function_update_table(network, torch.randn(2, 4), torch.tensor([0, 1]))
-    assert table["predicted_update_per_rate"].isna().all()
-    assert (table["update_norm"] > 0).all()
-
-
 def test_the_network_is_as_it_was() -> None:
     network = resnet_cifar(8).eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
@@ -86,10 +62,3 @@ def test_the_network_is_as_it_was() -> None:
     assert torch.equal(network.stem.weight.grad, torch.ones_like(network.stem.weight))
     assert network.classifier.weight.grad is None
     assert not network.training
-
-
-def test_rates_and_steps_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="Rates are above 0"):
-        function_update_table(nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0]), rates=(0.0,))
-    with pytest.raises(ValueError, match="steps not below 0"):
-        function_update_table(nn.Linear(2, 2), torch.ones(1, 2), torch.tensor([0]), steps=(-1,))

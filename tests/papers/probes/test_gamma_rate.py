@@ -105,13 +105,3 @@ def test_nothing_is_left_behind() -> None:
     assert not model.training
     assert torch.equal(next(model.parameters()).grad, torch.ones_like(next(model.parameters())))  # type: ignore[arg-type]
     assert sum(parameter.grad is not None for parameter in model.parameters()) == 1
-
-
-def test_what_cannot_be_measured_is_said() -> None:
-    model, x, y = small()
-    with pytest.raises(ValueError, match="other than 1, got 1"):
-        gamma_invariance(model, x, y, factor=1.0)
-    with pytest.raises(ValueError, match="numbers above 0"):
-        gamma_updates(model, x, y, scales=(0.0,))
-    with pytest.raises(ValueError, match="no norm of this Dense has a trained γ"):
-        gamma_updates(nl.convert(model, "none"), x, y)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless.models import dense, resnet, wide_resnet
+from normless.models import dense, resnet
 
 
 def draw_gammas(model: nn.Module, low: float = 0.3, high: float = 1.5) -> nn.Module:
@@ -105,12 +105,3 @@ def test_a_norm_after_the_sum_sets_the_stream() -> None:
     assert np.allclose(table["predicted_stream_second_moment"], expected)
     assert np.allclose(table["stream_second_moment"], expected, rtol=1e-3)
     assert table["equation"].isna().all()
-
-
-def test_networks_without_norms_or_blocks_have_no_predictions_and_are_reported() -> None:
-    measured = nl.probe(nl.convert(wide_resnet(10, 1), "none"), torch.randn(2, 3, 8, 8), ["stream"])
-    assert measured.stream["predicted_stream_second_moment"].isna().all()
-    assert "no normalization" in measured.missed[0].reason
-    measured = nl.probe(nn.Linear(3, 3), torch.ones(2, 3), ["stream"])
-    assert measured.stream.empty
-    assert measured.missed[0].reason == "it has no residual block"

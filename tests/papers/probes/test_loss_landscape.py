@@ -72,34 +72,6 @@ def test_a_moved_network_comes_back_bit_for_bit_whatever_happens() -> None:
     assert torch.equal(state, torch.get_rng_state())
 
 
-def test_a_direction_of_another_network_is_refused() -> None:
-    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.randn(4, 2)
-    with (
-        pytest.raises(ValueError, match=r"no parameter 'other'.*it has weight, bias"),
-        moved(model, {"other": torch.ones(1)}, 1.0),
-    ):
-        pass
-    with (
-        pytest.raises(ValueError, match=r"direction of bias has the shape \(3,\), the parameter \(2,\)"),
-        moved(model, {"bias": torch.ones(3)}, 1.0),
-    ):
-        pass
-    with pytest.raises(ValueError, match="no trainable parameter 'other'"):
-        loss_along(model, x, y, {"other": torch.ones(1)}, [0.0], loss=F.mse_loss)
-    with pytest.raises(ValueError, match=r"direction of bias has the shape \(3,\)"):
-        loss_along(model, x, y, {"bias": torch.ones(3)}, [0.0], loss=F.mse_loss)
-    with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
-        loss_along(model.requires_grad_(False), x, y, {}, [0.0], loss=F.mse_loss)
-
-
-def test_dropout_draws_alike_at_every_point() -> None:
-    model = nn.Sequential(nn.Linear(20, 20), nn.Dropout(0.5), nn.Linear(20, 2))
-    x, y = torch.randn(8, 20), torch.randn(8, 2)
-    table = loss_along(model, x, y, steepest_descent(model, x, y, loss=F.mse_loss), [0.0] * 5, loss=F.mse_loss)
-    assert table["loss"].nunique() == 1
-    assert table["predicted_loss"].tolist() == pytest.approx(table["loss"].tolist())
-
-
 def test_moments_along_are_those_of_the_moved_network() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     direction = steepest_descent(model, x, targets)

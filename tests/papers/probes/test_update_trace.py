@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless import convert
-from normless.models import dense, resnet_cifar
+from normless.models import resnet_cifar
 from normless_papers.probes.update_trace import update_terms, update_trace_table
 
 
@@ -100,23 +99,6 @@ def test_fixup_theorem_3_the_rest_is_of_second_order() -> None:
         errors.append((change[0] - rate * first_order).norm().item())
     assert errors[0] / errors[1] == pytest.approx(4, rel=0.05)
     assert errors[1] / errors[2] == pytest.approx(4, rel=0.05)
-
-
-def test_a_batch_is_treated_as_one_output() -> None:
-    """The matrix of a batch holds those of its examples on its diagonal; the trace is their mean."""
-    network = convert(dense(2, 6, in_features=3, classes=3), "none").double()
-    inputs = torch.randn(2, 3).double()
-    for term, *alone in zip(
-        update_terms(network, inputs),
-        update_terms(network, inputs[:1]),
-        update_terms(network, inputs[1:]),
-        strict=True,
-    ):
-        assert torch.allclose(term.matrix[:3, :3], alone[0].matrix)
-        assert torch.allclose(term.matrix[3:, 3:], alone[1].matrix)
-    table = update_trace_table(network, inputs, torch.tensor([0, 1]))
-    trace = sum(float(update_terms(network, inputs[[k]])[0].matrix.trace()) for k in (0, 1)) / 2
-    assert table["trace"][0] == pytest.approx(trace)
 
 
 def test_everything_is_as_before() -> None:

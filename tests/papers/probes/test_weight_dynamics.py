@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from normless import convert, probe
-from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models import dense, resnet_cifar
 from normless_papers.probes.weight_dynamics import COLUMNS, WeightDynamics
 
 
@@ -28,21 +28,6 @@ def test_a_normalized_weight_is_orthogonal_to_its_gradient() -> None:
     assert (branch["cosine"].abs() < 1e-3).all()
     assert (branch["gamma_last"] == 1).all()
     assert table["multiplier"].isna().all()
-
-
-def test_layers_of_one_branch_share_their_inner_product_with_the_multiplier() -> None:
-    """Without biases ⟨∂l/∂W, W⟩ is the same for both layers of a branch and equals α ∂l/∂α."""
-    network = convert(wide_resnet(16, 1), "skipinit(alpha=0.7)").double()
-    images = torch.randn(4, 3, 8, 8).double()
-    table = measured(network, images)
-    F.cross_entropy(network(images), torch.arange(4)).backward()
-    branch = table[table["place"] == "branch"]
-    for name, rows in branch.groupby("name"):
-        multiplier = network.get_submodule(f"{name}.conv2").multiplier
-        expected = float((multiplier * multiplier.grad).sum().detach())
-        assert rows["inner_product"].to_numpy() == pytest.approx([expected] * 2)
-        assert rows["multiplier"].to_numpy() == pytest.approx(0.7)
-    assert branch["position"].tolist() == [1, 2] * 6
 
 
 def test_measured_numbers_are_those_of_the_weights() -> None:

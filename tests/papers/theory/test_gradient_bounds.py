@@ -44,11 +44,6 @@ def test_fixup_theorem_1_identity_and_bound_for_every_block_and_example(scheme: 
     assert (table["bound"] > 0).mean() > 0.3
 
 
-def test_with_batch_norm_the_identity_does_not_hold() -> None:
-    table = measured(InputGradientBounds(), resnet_cifar(20), *batch())
-    assert ((table["inner_product"] - excess(table)).abs() > 0.1).mean() > 0.5
-
-
 def test_the_measured_numbers_are_those_of_one_example_alone() -> None:
     """Oracle: each example passed by itself, the gradient taken by hand at the second block's input."""
     network = convert(dense(3, 12, in_features=5, classes=4), "none").double()
@@ -94,17 +89,6 @@ def test_the_identity_holds_for_every_shape(
     assert ((sets["inner_product"] - sets["excess"]).abs() < 1e-8).all()
 
 
-def test_activations_that_overwrite_the_sum_do_not_matter() -> None:
-    network = convert(resnet(18), "xavier")
-    for module in network.modules():
-        if isinstance(module, nn.ReLU):
-            module.inplace = True
-    images, targets = batch(4, 16)
-    table = measured(InputGradientBounds(), network, images, targets, residual_map=residual_map(network, images))
-    assert len(table) == 9 * 4
-    assert ((table["inner_product"] - excess(table)).abs() < 1e-4).all()
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_fixup_theorem_2_bound_3_for_each_set_of_figure_2(seed: int) -> None:
     """fixup/theorem-2: (3) holds for every weight draw and each p.h. set; as an identity ⟨dl/dθ, θ⟩ = mean(l − H)."""
@@ -144,9 +128,3 @@ def test_one_pass_feeds_both_and_leaves_nothing() -> None:
     assert len(watchers[1].table()) == 2
     assert all(parameter.grad is None for parameter in network.parameters())
     assert not watchers[0]._values
-
-
-def test_logits_of_tokens_are_refused() -> None:
-    network = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
-    with pytest.raises(ValueError, match="one vector of logits per example"):
-        measured(InputGradientBounds(), network, torch.randn(2, 5, 4), torch.zeros(2, 5, 3))
