@@ -14,7 +14,6 @@ from normless import convert
 from normless.models import resnet_cifar, wide_resnet
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.bias_and_dropout import dropped_share
 from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
 from normless_papers.seeded_inputs import training_batch
 
@@ -62,13 +61,6 @@ def test_fixup_written_out_tells_a_missing_bias() -> None:
     assert deviation(whole, resnet_by_fixup(network, x)) < 1e-12
     nn.init.zeros_(network.get_submodule("blocks.2.relu1").get_parameter("output_bias"))
     assert deviation(whole, resnet_by_fixup(network, x)) > 1e-6
-
-
-@pytest.mark.parametrize(("scheme", "drop"), [("zeroinit", 0.6), ("zeroinit(dropout=0.2)", 0.2)])
-def test_the_share_that_a_scheme_drops(scheme: str, drop: float) -> None:
-    share = dropped_share(wide_resnet(10, 1), scheme, 200)
-    assert share.mean == pytest.approx(drop, abs=0.02)
-    assert share.n == 200
 
 
 def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:

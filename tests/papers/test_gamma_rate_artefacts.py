@@ -37,14 +37,6 @@ def test_groups_partition_all_gammas(context: Context) -> None:
     assert len(paper) == 10
 
 
-def test_presets_say_what_the_table_says(context: Context) -> None:
-    evidence = carried_out("gamma/table-1", context)
-    merged = assert_whole("gamma/table-1", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-    row = merged[merged["parameter"] == "gamma_down"].iloc[0]
-    assert (row["pytorch_measured"], row["guidelines_measured"]) == ("applied", "not applied")
-
-
 @pytest.mark.slow
 def test_figure_5_is_measured_on_a_network_trained_here(context: Context) -> None:
     settings = {"epochs": 1, "batch_size": 64, "rate": 0.05, "schedule": "cosine"}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless.plots import PLOTS
-from normless_papers.plots import SUMS_OF_PARAMETERS
-from normless_papers.probes import ChannelContributions, GradientSums
-from normless_papers.understanding_bn.channels_and_classes import PAIRS
-from normless_papers.understanding_bn.gradient_summands import AGAINST_MEAN, SUM_SYMBOLS, SUMMANDS, draw_sums
+from normless_papers.probes import GradientSums
+from normless_papers.understanding_bn.gradient_summands import SUM_SYMBOLS, SUMMANDS, draw_sums
 
 DRAW = np.random.default_rng(0)
 
@@ -62,20 +57,3 @@ def test_histograms_hold_all_summands_that_are_not_zero() -> None:
     assert sum(shares) == pytest.approx(1)
     with pytest.raises(ValueError, match="at least one bin, got 0"):
         SUMMANDS(table, bins=0)
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        GradientSums.plot,
-        SUMS_OF_PARAMETERS,
-        AGAINST_MEAN,
-        SUMMANDS,
-        PAIRS,
-        PLOTS["channel_gradients"],
-        ChannelContributions.plot,
-    ],
-)
-def test_tables_without_the_columns_are_refused(draw: Callable[[pd.DataFrame], Axes]) -> None:
-    with pytest.raises(ValueError, match="needs the columns"):
-        draw(pd.DataFrame({"other": [1]}))

@@ -81,15 +81,6 @@ def test_a_failing_claim_is_no_error_and_an_error_does_not_stop(tmp_path: Path, 
     assert f"[{len(names)}/{len(names)}]" in told.err
 
 
-def test_machines_get_everything(tmp_path: Path, capsys: Capture) -> None:
-    facts = said(capsys, "reproduce", "fixup/fixup", "fixup/equation-1", "--out", str(tmp_path), "--seed", "4")
-    first, second = facts["results"]
-    assert (first["id"], first["verdict"], second["id"]) == ("fixup/fixup", "holds", "fixup/equation-1")
-    assert first["asked"] == {"data": None, "data_root": None, "seed": 4, "settings": {"verdict": True}}
-    assert first["checks"][0]["numbers"] == {"measured": 0.98765, "bound": 1.0}
-    assert (Path(first["files"]) / "result.json").exists()
-
-
 def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> None:
     said(capsys, "reproduce", "fixup/fixup", "--out", str(tmp_path))
     facts = said(capsys, "report", str(tmp_path))

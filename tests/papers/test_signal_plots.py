@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from normless.plots import PLOTS
 from normless_papers.gamma.analysed_networks import draw_stream
-from normless_papers.gamma.rate import FIRST_STEPS
 
 
 def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:
@@ -19,21 +18,6 @@ def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:
         table[name] = 0.01 * block * (offset + 1)
         table[f"predicted_{name}"] = table[name] * 1.01
     return table
-
-
-@pytest.fixture
-def updates() -> pd.DataFrame:
-    rows = []
-    for varied in ("other", "last", "all"):
-        for role, slope in (("other", -2.0), ("last", -1.0)):
-            if varied in (role, "all"):
-                rows += [
-                    {"varied": varied, "role": role, "layer": f"{role}.{index}", "scale": scale}
-                    | {"update": (index + 1) * scale**slope}
-                    for index in range(2)
-                    for scale in (1.0, 0.5, 2.0)
-                ]
-    return pd.DataFrame(rows)
 
 
 def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -67,16 +51,3 @@ def test_the_stream_and_its_resets(expected: bool) -> None:
         pd.concat([table, table.assign(block=table["block"] + 8), table.assign(block=table["block"] + 16)])
     )
     assert len(many.get_xticklabels()) == 6
-
-
-def test_tables_that_cannot_be_drawn_are_refused(updates: pd.DataFrame) -> None:
-    for draw in (PLOTS["signal"], PLOTS["covariance"], PLOTS["stream"]):
-        table = blocks_table(list(draw.arguments["measured"])).assign(expected_stream_second_moment=1.0)
-        with pytest.raises(ValueError, match="one is there twice"):
-            draw(pd.concat([table, table]))
-        with pytest.raises(ValueError, match="lacks block"):
-            draw(table.drop(columns="block"))
-        with pytest.raises(ValueError, match="at least one row"):
-            draw(table.head(0))
-    with pytest.raises(ValueError, match="at least one row"):
-        FIRST_STEPS(updates[updates["varied"] == "all"])

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from normless.plots import save_png
-from normless_papers.fixup.updates import SCALAR_STEPS
-from normless_papers.understanding_bn.linear_networks import DENSITY, PARAMETRIZATION
 from normless_papers.understanding_bn.matrix_products import CONDITION, LARGEST, draw_singular_values
 
 
@@ -62,24 +56,6 @@ def conditioning() -> pd.DataFrame:
     )
 
 
-@pytest.fixture
-def updates() -> pd.DataFrame:
-    tables = [
-        pd.DataFrame(
-            {
-                "option": option,
-                "layers": layers,
-                "blocks": [1, 10, 100],
-                "learning_rate": 0.1,
-                "update": [-0.09 * height, -0.009 * height, -0.0009 * height],
-                "predicted_update": [-0.1 * height, -0.01 * height, -0.001 * height],
-            }
-        )
-        for option, layers, height in (("equal", 2, 2), ("equal", 3, 3), ("zero_last", 2, 1), ("zero_last", 3, 1))
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
 def _line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
     (line,) = [line for line in axes.get_lines() if line.get_label() == label]
     return np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
@@ -115,24 +91,3 @@ def test_error_bars_and_predictions_are_the_table(quantity: str, conditioning: p
     deviation = conditioning[f"std_{quantity}"].fillna(0)
     heights = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
     np.testing.assert_allclose(heights, 2 * deviation)
-
-
-@pytest.mark.parametrize(
-    ("draw", "fixture", "column"),
-    [
-        (DENSITY, "law", "density"),
-        (PARAMETRIZATION, "law", "angle"),
-        (CONDITION, "conditioning", "std_log10_condition"),
-        (LARGEST, "conditioning", "predicted_largest"),
-        (SCALAR_STEPS, "updates", "learning_rate"),
-    ],
-)
-def test_figures_draw_where_they_are_told_and_refuse_other_tables(draw, fixture, column, request, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    table = request.getfixturevalue(fixture)
-    target = Figure().subplots()
-    assert draw(table, ax=target) is target
-    assert save_png(draw(table), Path(tmp_path) / "figure.png", dpi=50).stat().st_size > 0
-    with pytest.raises(ValueError, match=f"lacks {column}"):
-        draw(table.drop(columns=column))
-    with pytest.raises(ValueError, match="at least one row"):
-        draw(table.head(0))
