@@ -18,6 +18,7 @@ from normless.bench import (
     ProbeBench,
     ScaleBench,
     StepBench,
+    SweepBench,
     WatchBench,
     measure_data,
     measure_inference,
@@ -26,6 +27,7 @@ from normless.bench import (
     measure_probes,
     measure_scale,
     measure_step,
+    measure_sweep,
     measure_watch,
 )
 from normless.bench.by_hand import Bare, HandWrittenFixup
@@ -186,3 +188,19 @@ def test_loaders_are_compared_with_torchvision() -> None:
     assert (table["ratio"][1::2] == 1.0).all()
     speeds = table["images_per_second"]
     assert table["ratio"][0] == pytest.approx(speeds[0] / speeds[1])
+
+
+@pytest.mark.slow
+def test_workers_are_compared_with_one_process_of_as_many_threads() -> None:
+    table = measure_sweep(
+        SweepBench("normless:wide_resnet(depth=10, width=1)", epochs=1, runs=2, workers=2, rounds=2)
+    )
+    assert table["executor"].tolist() == ["one process", "workers"]
+    assert table["processes"].tolist() == [1, 2]
+    assert table["threads"].tolist() == [2, 1]
+    assert (table[["seconds", "training", "overhead"]] > 0).all(axis=None)
+    assert (table["lowest"] <= table["ratio"]).all()
+    assert (table["ratio"] <= table["highest"]).all()
+    # Each ratio is of the same rounds, seen from the other side.
+    assert table["lowest"][0] == pytest.approx(1 / table["highest"][1])
+    assert table["seconds"][0] > table["training"][0] * 2

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from normless.data import SOURCES, Augmentation, load_data
+from normless.data import SOURCES, Augmentation, default_root, load_data
 
 NOTHING = Augmentation()
 
@@ -70,3 +72,10 @@ def test_gaussian_is_standard_normal_with_random_labels() -> None:
 def test_impossible_gaussians_are_refused(options: str) -> None:
     with pytest.raises(ValueError, match=rf"{(name := options.split('=')[0])} of gaussian|gaussian, {name} is a "):
         load_data(f"gaussian({options})")
+
+
+def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NORMLESS_DATA", str(tmp_path))
+    assert default_root() == tmp_path
+    monkeypatch.delenv("NORMLESS_DATA")
+    assert default_root() == Path.home() / ".cache" / "normless"

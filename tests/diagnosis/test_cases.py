@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from normless.bench import DiagnosisBench, measure_diagnosis
 from normless.bench.diagnosis.cases import CASES
 from normless.diagnosis import diagnose
 
@@ -44,3 +45,9 @@ def test_the_true_cause_comes_first(name: str) -> None:
     ).findings
     kinds = [one.kind for one in found]
     assert not kinds if case.healthy else kinds[0] in case.causes
+
+
+def test_the_benchmark_counts() -> None:
+    table = measure_diagnosis(DiagnosisBench(names=("nan_pixel", "healthy_mlp", "plain_list"), trial_steps=1))
+    row = table.set_index("cases").loc["seen"]
+    assert (row["broken"], row["right"], row["missed"], row["healthy"], row["false_alarms"]) == (2, 2, 0, 1, 0)

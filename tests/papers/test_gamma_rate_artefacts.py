@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 from papers_helpers import assert_finite, assert_whole, carried_out
 
-from normless_papers.artefact import Context, artefact_of
+from normless_papers.artefact import Context, Evidence, artefact_of
 
 TINY = "normless:resnet(depth=18, channels=8)"
 
@@ -48,3 +49,25 @@ def test_figure_5_is_measured_on_a_network_trained_here(context: Context) -> Non
     assert len(evidence.measured) == 16
     # An epoch of two minibatches teaches nothing, and decides nothing.
     assert {one.verdict for one in evidence.checks} == {"inconclusive"}
+
+
+def test_the_pattern_of_figure_5_is_told_from_others() -> None:
+    stages = {1: [1.0, 0.6, 0.5], 2: [2.0, 1.5, 1.2, 1.0], 3: [3.0, 2.0, 1.0], 4: [4.0, 3.0, 2.0]}
+    rows = [
+        {"block": f"{stage}-{index}", "stage": stage, "index": index, "variance": value}
+        for stage, values in stages.items()
+        for index, value in enumerate(values)
+    ]
+    table = pd.DataFrame(rows)
+
+    def verdicts(*tables: pd.DataFrame) -> list[str]:
+        facts = (tables, 0.95, 0.1)
+        return [one.verdict for one in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
+
+    assert verdicts(table) == ["holds"] * 5
+    rising = table.copy()
+    rising.loc[rising["block"] == "2-3", "variance"] = 1.4
+    assert verdicts(rising) == ["holds", "holds", "fails", "holds", "holds"]
+    rising.loc[rising["block"] == "3-0", "variance"] = 1.1
+    assert verdicts(rising) == ["holds", "holds", "fails", "fails", "holds"]
+    assert verdicts(table, table, rising) == ["holds", "holds", "inconclusive", "inconclusive", "holds"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_finite, assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
 from normless_papers.gamma import analysed_networks
+from normless_papers.gamma.analysed_networks import averaged, beside_formula
 
 SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
 CASES = {
@@ -51,3 +53,14 @@ def test_a_branch_that_does_not_end_in_its_norm_fails_equation_6(
     evidence = carried_out("gamma/equation-6", context, draws=2)
     assert check_of(evidence, "branch's variance is γ_last²").verdict == "fails"
     assert check_of(evidence, "change no branch's variance").verdict == "holds"
+
+
+def test_means_over_draws() -> None:
+    rows = pd.DataFrame({"name": ["a", "b", "a", "b"], "draw": [0, 0, 1, 1], "place": [1.0, float("nan")] * 2})
+    measured = pd.Series([1.0, 4.0, 3.0, 8.0])
+    table = averaged(beside_formula("q", rows, measured, pd.Series([1.0, 2.0, 1.0, 2.0]), "place"))
+    assert table["block"].tolist() == ["a", "b"]
+    assert table["measured"].tolist() == [2.0, 6.0]
+    assert table["ratio"].tolist() == [2.0, 3.0]
+    assert table["deviation"].tolist() == pytest.approx([2**0.5, 2**0.5])
+    assert table["n"].tolist() == [2, 2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pandas as pd
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 from synthetic_results import made_up
 
+from normless_papers.claims import verdict_of
+from normless_papers.published import published
 from normless_papers.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
@@ -44,3 +47,22 @@ def test_what_cannot_be_read_is_told(changes: dict[str, Any], problem: str) -> N
         Reproduction.from_dict(
             {name: held for name, held in made_up("fixup/fixup").to_dict().items() if name != "checks"}
         )
+
+
+@pytest.mark.parametrize("name", [name for name in published() if name.endswith("table-4")] + ["fixup/theorem-1"])
+def test_results_survive(name: str) -> None:
+    one = made_up(name, verdict="fails")
+    back = Reproduction.from_dict(through_json(one.to_dict()))
+    assert table_to_dict(back.measured) == table_to_dict(one.measured)
+    assert (back.id, back.budget, back.on, back.asked, back.remarks) == (
+        name,
+        "smoke",
+        one.on,
+        one.asked,
+        one.remarks,
+    )
+    assert back.verdict == one.verdict == verdict_of(one.checks) == "fails"
+    first, last, bound = back.checks[1].numbers.values()
+    assert (first, bound) == (2.3, math.inf)
+    assert math.isnan(last)
+    assert back.to_dict() == one.to_dict()

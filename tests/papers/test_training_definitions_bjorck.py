@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
@@ -14,7 +15,14 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
+from normless_papers.claims import Estimate
 from normless_papers.effort import Effort
+from normless_papers.understanding_bn.rate_search import (
+    best_decade,
+    best_rate,
+    highest_decade,
+)
+from normless_papers.understanding_bn.reference_runs import plateaus
 
 NETWORK = "normless:resnet_cifar(depth=8)"
 PROTOCOL = {"momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all", "schedule": "step"}
@@ -55,6 +63,21 @@ SHARED = (
     *("figure-1", "bn-on-top", "figure-15", "table-2", "figure-17"),
     *("experimental-setup", "table-3", "warm-start"),
 )
+
+
+def runs_of(accuracies: dict[tuple[float, int], float | None]) -> pd.DataFrame:
+    """Runs by rate and seed; None diverged."""
+    rows = [
+        {
+            "rate": rate,
+            "seed": seed,
+            "outcome": "diverged" if accuracy is None else "trained",
+            "test_accuracy": math.nan if accuracy is None else accuracy,
+            "chance_accuracy": 10.0,
+        }
+        for (rate, seed), accuracy in accuracies.items()
+    ]
+    return pd.DataFrame(rows)
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +192,39 @@ def test_masked_gradients_add_up(context: Context) -> None:
     assert isinstance(evidence.measured, pd.DataFrame)
     assert torch.get_default_dtype() == torch.float32
     assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128
+
+
+def test_rates_are_compared_seed_by_seed() -> None:
+    control = Estimate(90.0)
+    # The first seed trains up to 0.1 and is best at 0.01, the second only at 0.01, and diverges beyond.
+    runs = runs_of({(0.01, 0): 90.0, (0.1, 0): 60.0, (0.01, 1): 80.0, (0.1, 1): None})
+    assert highest_decade(runs, control).by_seed == pytest.approx({0: -1, 1: -2})
+    assert best_decade(runs, control).by_seed == pytest.approx({0: -2, 1: -2})
+    assert best_rate(runs) == 0.01
+    nowhere = runs_of({(0.01, 0): 12.0, (0.1, 0): None})
+    assert (
+        highest_decade(nowhere, control).mean
+        == best_decade(nowhere, control).mean
+        == pytest.approx(math.log10(0.005))
+    )
+    # A control that learned little cannot tell, and neither can runs that raised.
+    assert math.isnan(highest_decade(nowhere, Estimate(30.0)).mean)
+    assert math.isnan(highest_decade(nowhere.assign(outcome="failed"), control).mean)
+
+
+def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_rate() -> None:
+    def run(name: str, accuracies: list[float]) -> pd.DataFrame:
+        rates = [0.1] * (len(accuracies) // 2) + [0.01] * (len(accuracies) - len(accuracies) // 2)
+        return pd.DataFrame(
+            {
+                "hash": name,
+                "epoch": range(1, len(accuracies) + 1),
+                "epoch_rate": rates,
+                "training_accuracy": accuracies,
+            }
+        )
+
+    rising, flat = [0.1, 0.5, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9], [0.5, 0.9, 0.905, 0.91, 0.99, 0.99, 1.0, 1.0]
+    epochs = pd.concat([run("rising", rising), run("flat", flat), run("short", [0.5, 0.9])])
+    assert plateaus(epochs) == {"rising": False, "flat": True}
+    assert plateaus(epochs.iloc[:0]) == {}

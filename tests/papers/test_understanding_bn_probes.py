@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_whole, carried_out
 from torch import nn
 
 from normless_papers.artefact import Context
-from normless_papers.understanding_bn import initializations
+from normless_papers.claims import verdict_of
+from normless_papers.understanding_bn import initializations, single_updates
+from normless_papers.understanding_bn.channels_and_classes import _favourite
 from normless_papers.understanding_bn.initializations import Initializations, conv_path
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
@@ -89,3 +93,58 @@ def test_a_pass_is_made_once_for_all_artefacts(context: Context, monkeypatch: py
     other = Initializations(replace(context, seed=1), **TINY)
     assert len(made) == 2
     assert initializations.pass_of(next(other.each())) is not initializations.pass_of(first)
+
+
+def test_the_longest_useful_step_is_where_the_loss_is_as_large_as_at_the_start() -> None:
+    points = np.array([0.0, 1e-6, 1e-4, 1e-2, 1.0])
+    # log-linear between 1e-4 (a tenth of the start) and 1e-2 (ten times it).
+    rows = pd.DataFrame({"point": points, "loss": [2.0, 1.9, 0.2, 20.0, np.inf]})
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-3)
+    rows["loss"] = [2.0, 1.9, 0.2, np.inf, np.nan]
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-4)
+    rows["loss"] = [2.0, 3.0, 4.0, 5.0, np.inf]
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1e-6)
+    rows["loss"] = [2.0, 1.9, 1.8, 1.0, 0.5]
+    assert single_updates._longest_useful_step(rows) == pytest.approx(1.0)
+
+
+def test_the_favourite_is_the_class_with_the_largest_bias_gradient() -> None:
+    probabilities = np.array([[0.1, 0.8, 0.1], [0.2, 0.7, 0.1]])
+    targets = np.eye(3)[[1, 0]]
+    gradient = probabilities - targets
+    by_class = pd.DataFrame(
+        {
+            "class": range(3),
+            "predicted_share": [0.0, 1.0, 0.0],
+            "bias_gradient": gradient.mean(0),
+            "mean_abs_gradient": np.abs(gradient).mean(0),
+        }
+    )
+    by_example = pd.DataFrame(
+        {
+            "example": np.repeat([0, 1], 3),
+            "class": [0, 1, 2] * 2,
+            "gradient": gradient.ravel(),
+            "is_target": targets.ravel() > 0,
+        }
+    )
+    row = _favourite(by_class, by_example).iloc[0]
+    assert row["class"] == 1
+    assert row["column_mean"] == pytest.approx(0.7)
+    assert row["bias_gradient"] == pytest.approx(0.25)
+
+
+@pytest.mark.parametrize(
+    ("upper_end", "lower_end", "verdict"), [(1e5, 2.0, "holds"), (5.0, 2.0, "fails"), (1e5, 50.0, "fails")]
+)
+def test_moments_along_a_path_by_hand(upper_end: float, lower_end: float, verdict: str) -> None:
+    ends = {"lower": lower_end, "upper": upper_end}
+    rows = [
+        {"point": point, "order": order, "abs_mean": value, "variance": value}
+        for part, (first, last) in single_updates._PARTS.items()
+        for order in range(first, last + 1)
+        for point, value in ((0.0, 1.0), (0.5, 1.1), (1.0, ends.get(part, 1.0)))
+    ]
+    table = single_updates._by_part(pd.DataFrame(rows))
+    checks = single_updates._figure_6(single_updates.Divergence(3, 20, (1, 1, 1), (table,) * 3))
+    assert verdict_of(checks) == verdict

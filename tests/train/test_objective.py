@@ -15,7 +15,7 @@ from normless.data import Batch, load_data
 from normless.models import wide_resnet
 from normless.train import RunDirectory, RunResult, TrainConfig, train
 from normless.train.image_task import ImageTask, augmentation_of, build_network, example_inputs
-from normless.train.objective import accumulate_gradients, l2_term
+from normless.train.objective import accumulate_gradients, count_correct, l2_term
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
 
@@ -114,3 +114,9 @@ def test_an_epoch_against_a_loop_written_by_hand(tmp_path: Path, mixup: float) -
         assert row.training_accuracy == pytest.approx(sum(right) / 1280, abs=2 / 1280)
         assert row.rate == pytest.approx(rate, rel=1e-6)
         assert row.training_loss_with_l2 > row.training_loss + 0.5
+
+
+def test_what_counts_as_right() -> None:
+    logits = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
+    assert int(count_correct(logits, torch.tensor([0, 1, 1]))) == 2
+    assert int(count_correct(logits, torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.3, 0.7]]))) == 1

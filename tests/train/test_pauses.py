@@ -18,7 +18,7 @@ from run_helpers import Interrupt, assert_same_run, without_seconds
 from normless.cli import main
 from normless.train import RunListener, RunResult, TextConfig, TrainConfig, TranslationConfig, train
 from normless.train.directory import RunDirectoryError
-from normless.train.pauses import TerminatedError
+from normless.train.pauses import Pauses, TerminatedError, seconds_of
 
 # Dropout and mixup draw from torch's generators, batch norm keeps running statistics.
 CONFIG = TrainConfig(
@@ -178,3 +178,16 @@ def test_a_run_whose_schedule_depends_on_the_length_is_lengthened_when_told(
     # The last of 20 steps, at 19/20 of the training.
     assert result.epochs[3].rate == CONFIG.rate * 2.0 ** -max(0, 20 * 19 // 20 - 9)
     assert len(result.epochs) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("10 minutes", 600.0), ("1 hour", 3600.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "ten minutes", "5", "-3m", "0 steps"])
+def test_what_is_neither_steps_nor_a_duration_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a duration"):
+        Pauses(checkpoint_every="0" if text == "5" else text)

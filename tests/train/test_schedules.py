@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless.train.schedules import SCHEDULES, inverse_square_root, rate_multiplier
+from normless.train.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -96,3 +96,10 @@ def test_refusals_are_sentences() -> None:
     for done in (-1, 10):
         with pytest.raises(ValueError, match=f"got done={done} of total=10"):
             rate_multiplier("cosine", done, 10)
+
+
+def test_set_rate_keeps_the_groups_relative_rates() -> None:
+    groups = [{"params": [torch.nn.Parameter(torch.zeros(1))], "rate_scale": scale} for scale in (1.0, 0.1)]
+    stepped = torch.optim.SGD([*groups, {"params": [torch.nn.Parameter(torch.zeros(1))]}], lr=7.0)
+    set_rate(stepped, 0.5)
+    assert [group["lr"] for group in stepped.param_groups] == [0.5, 0.05, 0.5]

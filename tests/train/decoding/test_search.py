@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import transformer
-from normless.train.decoding import beam_search, greedy_search
+from normless.train.decoding import Hypothesis, beam_search, greedy_search, length_penalty
 
 SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 3.0])
@@ -159,3 +159,27 @@ def test_refusals_are_sentences() -> None:
             search(model, source, longer_by=-1)
         with pytest.raises(TypeError, match=r"encode\(source\) and decode.* Linear does not have both"):
             search(nn.Linear(1, 1), source)
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(0, 10**6))
+def test_greedy_takes_the_most_probable_token(sources: list[list[int]], seed: int) -> None:
+    model = HashedLanguage(6, seed)
+    for source, hypothesis in zip(sources, greedy_search(model, padded(sources), longer_by=5), strict=True):
+        sentence: list[int] = []
+        total = 0.0
+        while True:
+            values = model.log_probabilities([*source, END], tuple(sentence))
+            allowed = range(END, 6) if len(sentence) < len(source) + 6 else [END]
+            token = max(allowed, key=values.__getitem__)
+            total += values[token]
+            if token == END:
+                break
+            sentence.append(token)
+        assert hypothesis == Hypothesis(sentence, pytest.approx(total), pytest.approx(total))
+
+
+def test_the_penalty_is_that_of_the_paper() -> None:
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 1.0) == 2.0
+    assert length_penalty(99, 0.0) == 1.0
