@@ -215,3 +215,17 @@ def test_a_copy_shares_no_table_of_hooks_and_no_gradient() -> None:
     )
     assert all(one.grad is not None for one in network.parameters())
     assert all(one.grad is None for one in copy.parameters())
+
+
+def test_plan_needs_no_second_set_of_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = wide_resnet(10, 1)
+    devices: set[str] = set()
+    run = Surgery.run
+
+    def watched(surgery: Surgery, edit: Edit) -> None:
+        run(surgery, edit)
+        devices.update(value.device.type for value in surgery.model.state_dict().values())
+
+    monkeypatch.setattr(Surgery, "run", watched)
+    nl.plan(model, "fixup")
+    assert devices == {"meta"}

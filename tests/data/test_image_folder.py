@@ -147,3 +147,15 @@ def test_damaged_image_is_named(folders: Path) -> None:
     data = load_data("image_folder", root=folders, **SMALL)
     with pytest.raises(DataFormatError, match=r"Cannot decode .*1.png"):
         list(data.test_batches(3, device="cpu"))
+
+
+def test_test_images_are_resized_and_cut_in_the_centre(tmp_path: Path) -> None:
+    picture = np.random.default_rng(0).integers(256, size=(10, 16, 3), dtype=np.uint8)
+    for split in ("train", "test"):
+        (tmp_path / split / "only").mkdir(parents=True)
+        Image.fromarray(picture).save(tmp_path / split / "only" / "a.png")
+    data = load_data("image_folder", root=tmp_path, **SMALL)
+    (batch,) = data.test_batches(1, device="cpu")
+    pixels = (batch.inputs[0] * data.std[:, None, None] + data.mean[:, None, None]) * 255
+    # The shorter side is 10 already, so only the middle 8×8 is cut out.
+    np.testing.assert_array_equal(pixels.round().byte().numpy(), picture[1:9, 4:12].transpose(2, 0, 1))

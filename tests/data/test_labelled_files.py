@@ -105,3 +105,9 @@ def test_a_text_that_is_not_there_says_where_it_was_sought(tmp_path: Path) -> No
     (tmp_path / "train.tsv").write_bytes(tsv(TRAIN))
     with pytest.raises(DataFormatError, match="has training sentences, but no test or dev with classes"):
         load_labelled_text("labelled_text", root=tmp_path)
+
+
+def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_bytes(tsv(TRAIN, end="\r\n"))
+    (tmp_path / "dev.tsv").write_bytes(tsv(DEV, end="\r\n"))
+    assert_is_the_text(load_labelled_text("labelled_text", root=tmp_path))

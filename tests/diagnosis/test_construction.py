@@ -191,3 +191,20 @@ def test_watched_norms_that_are_frozen(mode: str) -> None:
     watch = nl.watch(model, interval=2)
     found = steps(model, SGD(model.parameters(), 0.1), watch, 8)
     assert found == ["moving_frozen_norms"] * (mode == "training")
+
+
+def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
+    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
+    other = nn.Linear(6, 7)
+    optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
+    found = diagnose(model, batch, optimizer=optimizer).findings[0]
+    assert found.kind == "untrained_parameters"
+    assert "same shapes" not in found.title
+
+
+def test_a_parameter_in_two_groups() -> None:
+    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
+    optimizer = SGD([{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}], 0.1)
+    optimizer.param_groups[1]["params"].append(model[0].weight)
+    found = diagnose(model, batch, optimizer=optimizer).findings
+    assert [(one.kind, one.where) for one in found] == [("repeated_parameters", ("0.weight",))]

@@ -203,3 +203,20 @@ def test_a_norm_is_what_normalizes_and_not_what_is_called_so() -> None:
     for first, found in ((NormalLayer(50, 50), ["unscaled_inputs"]), (nn.LayerNorm(50), [])):
         network = nn.Sequential(first, nn.Linear(50, 10))
         assert [one for one in kinds(diagnose(network, (100 * inputs, targets))) if one == "unscaled_inputs"] == found
+
+
+def test_weight_standardization_cures_statistics_over_few_examples() -> None:
+    torch.manual_seed(0)
+    network = wide_resnet(10, 1)
+    before = diagnose(network, images(2))
+    treatment = treat(network, images(2), before, scheme="weight_standardization")
+    assert "weight_standardization" in before.findings[0].cure.schemes
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+
+
+@pytest.mark.parametrize("network", [plain(20), plain(20, norm=True)])
+def test_plain_networks_that_tell_examples_apart(network: nn.Module) -> None:
+    diagnosis = diagnose(network, vectors(features=64))
+    assert diagnosis.healthy, str(diagnosis)
+    assert "signal of the layers" in [check.name for check in diagnosis.checks if check.asked]

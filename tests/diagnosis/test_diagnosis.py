@@ -209,3 +209,27 @@ def test_diagnosis_as_data_and_text() -> None:
         assert finding.title in words
         assert finding.theory in words
         assert finding.cure.words in words
+
+
+def test_bert_is_healthy_at_initialization() -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        num_hidden_layers=6, hidden_size=64, num_attention_heads=4, intermediate_size=128, vocab_size=100
+    )
+    model = transformers.BertForSequenceClassification(config)
+    tokens = {"input_ids": torch.randint(0, 100, (16, 12))}
+    diagnosis = diagnose(model, (tokens, torch.arange(16) % 2))
+    assert diagnosis.healthy, str(diagnosis)
+    assert not diagnosis.missed
+
+
+def test_branch_that_never_grew_in_training() -> None:
+    torch.manual_seed(0)
+    network = nl.convert(narrow(6), "skipinit")
+    multipliers = [one for name, one in network.named_parameters() if name.endswith("multiplier")]
+    for number, one in enumerate(multipliers):
+        nn.init.constant_(one, 1e-6 if number == 4 else 0.3)
+    diagnosis = diagnose(network, vectors())
+    assert kinds(diagnosis) == ["branch_never_grew"]
+    assert diagnosis.findings[0].where == ("blocks.4",)

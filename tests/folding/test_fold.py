@@ -251,3 +251,15 @@ def test_refusals_say_what_to_do() -> None:
 
     with pytest.raises(nl.UnsupportedEditError, match="forward code of the network normalizes by the statistics"):
         nl.fold(Net(by_batch, layer=conv()), x.double())
+
+
+def test_one_layer_takes_the_norms_on_both_sides() -> None:
+    def run(net: Net, x: Tensor) -> Tensor:
+        return net.last(net.layer(net.first(x.sin())))
+
+    net = Net(run, first=nn.BatchNorm2d(4), layer=nn.Conv2d(4, 6, 3, groups=2, bias=False), last=nn.BatchNorm2d(6))
+    _, report = folded(net, IMAGES)
+    assert [str(norm) for norm in report.norms] == [
+        "first: folded into layer after it",
+        "last: folded into layer before it",
+    ]

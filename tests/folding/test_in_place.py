@@ -209,3 +209,10 @@ def test_one_hook_in_a_block(name: str) -> None:
     everywhere.remove()
     handle.remove()
     assert len(in_place(fused)) == 10
+
+
+def test_a_branch_that_is_broadcast_is_kept() -> None:
+    network = randomized(Written(lambda m, x: m.sum(x, m.conv(x.mean((2, 3), keepdim=True)))))
+    assert_same(network, fuse_for_inference(network, images()), images())
+    # One that is only so on other inputs than the example's.
+    assert_same(network, fuse_for_inference(network, images(1)), images())

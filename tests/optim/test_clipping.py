@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import normless as nl
 from normless.models import wide_resnet
 from normless.train import RunDirectory, RunResult, TrainConfig
 from normless.train.image_task import ImageTask
+
+shapes = st.lists(st.integers(1, 4), min_size=0, max_size=5).map(tuple)
 
 
 def parameter(weight: list[list[float]] | list[float], gradient: list[list[float]] | list[float]) -> nn.Parameter:
@@ -96,3 +100,23 @@ def test_training_clips_all_but_the_classifier(tmp_path: Path) -> None:
     chosen = task.clipped_parameters(network, nl.residual_map(network, x))
     left = [name for name, p in network.named_parameters() if not any(p is one for one in chosen)]
     assert left == ["classifier.weight", "classifier.bias"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(shapes, st.integers(0, 2**20), st.floats(1e-3, 1), st.floats(1e-4, 1), st.floats(1e-3, 1e3))
+def test_any_shape(shape: tuple[int, ...], seed: int, clip: float, eps: float, size: float) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    p = nn.Parameter(torch.randn(shape, generator=draw, dtype=torch.float64))
+    p.grad = size * torch.randn(shape, generator=draw, dtype=torch.float64)
+    before = p.grad.clone()
+    nl.adaptive_gradient_clipping([p], clip, eps)
+    for w, g, clipped in zip(units(p.detach()), units(before), units(p.grad), strict=True):
+        limit = clip * max(w.square().sum().sqrt().item(), eps)
+        norm = g.square().sum().sqrt().item()
+        torch.testing.assert_close(clipped, g * min(1, limit / norm), rtol=1e-12, atol=0)
+        assert clipped.norm().item() <= limit * (1 + 1e-12)
+        if norm < limit:
+            assert torch.equal(clipped, g)
+    once = p.grad.clone()
+    nl.adaptive_gradient_clipping([p], clip, eps)
+    torch.testing.assert_close(p.grad, once, rtol=1e-12, atol=0)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+from timm.optim import create_optimizer_v2
+from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
 
 import normless as nl
@@ -246,3 +249,16 @@ def test_tied_parameters_are_listed_once() -> None:
 def test_errors_say_what_came(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         param_groups(resnet_cifar(8), **{"lr": 0.1, "weight_decay": 0.01} | arguments)
+
+
+def test_timms_factories_keep_the_rates_of_the_groups() -> None:
+    net = nl.convert(resnet_cifar(8), "fixup")
+    groups = nl.param_groups(net, lr=0.1, weight_decay=5e-4, scalar_lr_scale=0.1)
+    optimizer = create_optimizer_v2(groups, opt="sgd", lr=0.1)
+    scheduler, _ = create_scheduler_v2(optimizer, "cosine", num_epochs=10, warmup_epochs=2)
+    for epoch in (2, 5, 9):
+        scheduler.step(epoch)
+        rates = {group["name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+        expected = 0.05 * (1 + math.cos(math.pi * epoch / 10))
+        assert rates["weights"] == pytest.approx((expected, 5e-4))
+        assert rates["scalars"] == pytest.approx((0.1 * expected, 0))

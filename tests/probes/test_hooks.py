@@ -239,3 +239,26 @@ def test_errors_of_observe() -> None:
         parameter.requires_grad_(False)
     with pytest.raises(ValueError, match="no trainable parameter"):
         observe(model, [Everything()], x, torch.tensor([0, 1]))
+
+
+def test_additions_missing_in_the_dataflow_are_reported() -> None:
+    class Moody(Block):
+        extra = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            if self.extra:
+                x = x + torch.zeros_like(x)
+            return super().forward(x)
+
+    model = stack(Moody(6, SUMS["x + f"]))
+    x, targets = batch()
+    found = nl.residual_map(model, x)
+    model[1].extra = True
+    watcher = Everything()
+    observe(model, [watcher], x, targets, residual_map=found)
+    assert watcher.forgotten == ["its forward code made 2 additions where its dataflow has 1"]
+    assert watcher.missed[0].path == "1"
+    measured = nl.probe(model, (x, targets), ["signal", "backward"], residual_map=found)
+    assert measured.signal.filter(regex="^(skip|branch|sum)").isna().all(axis=None)
+    assert measured.backward.drop(columns=["block", "name"]).isna().all(axis=None)
+    assert measured.missed == tuple(watcher.missed)

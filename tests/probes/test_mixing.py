@@ -17,6 +17,19 @@ from torch.nn import functional as F
 import normless as nl
 
 
+class Shuffled(nn.Module):
+    """Shuffles examples, applies a layer, and optionally restores the order."""
+
+    def __init__(self, *, restored: bool) -> None:
+        super().__init__()
+        self.shuffle = Code(lambda x: x.roll(1, 0))
+        self.layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+        self.restore = Code(lambda x: x.roll(-1 if restored else 0, 0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.restore(self.layer(self.shuffle(x)))
+
+
 class Code(nn.Module):
     """A function as a module."""
 
@@ -274,3 +287,25 @@ def test_nondeterministic_rounding_is_no_influence() -> None:
 def test_errors(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         nl.mixes_examples(model, *inputs)
+
+
+def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
+    inputs = torch.randn(4, 8)
+    assert not nl.mixes_examples(Shuffled(restored=True), inputs)
+    (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
+    assert culprit.path == "shuffle"
+    assert "in the places of others" in culprit.reason
+    both = Shuffled(restored=True)
+    both.layer[1] = nn.BatchNorm1d(8)
+    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
+
+
+def test_every_input_can_be_the_one_that_is_mixed() -> None:
+    class Pair(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return left @ right.T
+
+    inputs = torch.randn(4, 6)
+    assert nl.mixes_examples(Pair(), inputs, inputs + 1)
+    assert nl.mixes_examples(Pair(), torch.ones(4, 6), inputs)
+    assert not nl.mixes_examples(Pair(), inputs, torch.randn(3, 6)), "three classes that all examples share"

@@ -168,3 +168,12 @@ def test_the_sweep_in_the_documentation_is_one() -> None:
     sweep = Sweep.from_dict(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
     assert len(sweep.points()) == 7 * 5 * 5
     assert (sweep.replicates, sweep.best) == (5, 4)
+
+
+def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+    with Laboratory(tmp_path / "out", executor=Here) as lab:
+        lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
+    assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
+    assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
+    assert said("prune", str(file))[0]["rows"] == 0

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -151,3 +152,28 @@ def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tup
     result = train(CONFIG, tmp_path, listeners=[second])
     assert f"RunDirectoryError: Another process trains in {tmp_path}" in second.told
     assert without_seconds(result) == without_seconds(whole[1])
+
+
+def test_starting_over_with_a_mistake_leaves_the_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
+    for wrong in (
+        replace(CONFIG, model="normless:resnet_cifer(depth=8)"),
+        replace(CONFIG, scheme="skpinit"),
+        replace(CONFIG, data="digit"),
+    ):
+        with pytest.raises(ValueError, match=r"resnet_cifer|skpinit|digit"):
+            train(wrong, tmp_path, resume=False)
+        assert train(CONFIG, tmp_path) == whole[1]
+    other = train(replace(CONFIG, epochs=1), tmp_path, resume=False)
+    assert train(replace(CONFIG, epochs=1), tmp_path) == other
+    assert train(CONFIG, tmp_path / "former") == whole[1], "the former run is whole"
+
+
+def test_starting_over_touches_no_folder_that_is_no_runs(tmp_path: Path) -> None:
+    (tmp_path / "probes").mkdir()
+    (tmp_path / "probes" / "mine.txt").write_text("mine")
+    (tmp_path / "movie.part").write_text("half")
+    with pytest.raises(RunDirectoryError, match=r"holds probes but no config\.yaml"):
+        train(CONFIG, tmp_path, resume=False)
+    assert (tmp_path / "probes" / "mine.txt").read_text() == "mine"
+    assert (tmp_path / "movie.part").read_text() == "half"

@@ -262,3 +262,29 @@ def test_losses_looked_at_together_are_cut_at_the_divergence(tmp_path: Path, mon
     assert together.diverged_step == at_once.diverged_step
     tables = [pd.read_parquet(tmp_path / name / "steps.parquet") for name in ("at-once", "together")]
     pd.testing.assert_frame_equal(*tables)
+
+
+def test_the_callers_state_is_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    train(replace(SHORT, precision="64-true", dropout=0.5), tmp_path)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_unusable_directories_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(RunDirectoryError, match="is a file; name another"):
+        train(SHORT, file)
+    (tmp_path / "checkpoint.pt").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"holds checkpoint\.pt but no config\.yaml"):
+        train(SHORT, tmp_path)
+    (tmp_path / "config.yaml").write_text("rate: [")
+    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
+        train(SHORT, tmp_path)
+    (tmp_path / "config.yaml").write_text("- 1")
+    with pytest.raises(RunDirectoryError, match=r"config\.yaml is not the configuration of a run"):
+        train(SHORT, tmp_path)
+    with pytest.raises(RunDirectoryError, match="holds no run"):
+        trained_network(tmp_path / "nowhere")
