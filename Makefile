@@ -17,7 +17,7 @@ PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
 	@echo "make test       the tests"
-	@echo "make test-slow  the tests that take minutes"
+	@echo "make test-slow  the tests that take long: larger networks, whole runs and sweeps, further cases"
 	@echo "make test-gpu   the tests on a CUDA card; they take some minutes"
 	@echo "make fuzz       10,000 wrong command lines, files, texts and tensors: none may end in a traceback"
 	@echo "make faults     runs and sweeps killed, without disk or damaged at every file operation; takes an hour"
@@ -46,7 +46,7 @@ test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not zoo and not gpu" $(PARALLEL)
 
 test-slow: $(INSTALLED)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow $(PARALLEL)
 
 # On a machine with a CUDA card; elsewhere each of them is skipped.
 test-gpu: $(INSTALLED)

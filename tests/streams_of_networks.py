@@ -46,21 +46,3 @@ class Siamese(Network):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         return super().forward(x) - super().forward(x.flip(3) if y is None else y)
-
-
-class Coupling(nn.Module):
-    """a = a + f(b); b = b + g(a), twice (Gomez et al. 2017, RevNet)."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(conv(3, 2 * WIDTH), nn.BatchNorm2d(2 * WIDTH))
-        self.parts = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(WIDTH), nn.ReLU(), conv()) for _ in range(4))
-        self.head = nn.Linear(2 * WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        a, b = self.stem(x).chunk(2, 1)
-        for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
-            a = a + f(b)
-            b = b + g(a)
-        logits: Tensor = self.head(torch.cat([a, b], 1).mean((2, 3)))
-        return logits

@@ -11,13 +11,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 FILES = sorted((Path(__file__).parent / "on_card").glob("on_card_*.py"))
 
 
-def test_on_the_simulated_card() -> None:
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, id=file.stem, marks=() if "device" in file.stem else pytest.mark.slow) for file in FILES],
+)
+def test_on_the_simulated_card(file: Path) -> None:
     options = ["-q", "--tb=short", "-p", "no:cacheprovider", "-p", "no:xdist"]
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *map(str, FILES)],
+        [sys.executable, "-m", "pytest", *options, str(file)],
         env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -59,6 +59,7 @@ def test_the_page_works_as_it_reads(
     assert commands >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 @pytest.mark.filterwarnings("ignore:Optimal order is the largest alpha:UserWarning")  # Opacus' accountant
 def test_the_tutorial_works_as_it_reads(
@@ -70,6 +71,7 @@ def test_the_tutorial_works_as_it_reads(
     carry_out(page, {"__name__": "tutorial"}, capsys)
 
 
+@pytest.mark.slow
 def test_the_questions_work_as_they_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

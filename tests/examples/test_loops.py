@@ -57,18 +57,21 @@ def test_pytorch_loop(function: Any, capsys: pytest.CaptureFixture[str]) -> None
     assert "epoch 12: loss" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_accelerate_loop(function: Any) -> None:
     net, losses = function("accelerate_loop.py", "train")(small(), epochs=4, examples=128)
     assert losses[-1] < losses[0]
     assert_trained_without_norms(net, start=0.0)
 
 
+@pytest.mark.slow
 def test_timm_script(function: Any) -> None:
     net, losses = function("timm_script.py", "train")("resnet18", "fixup", epochs=4, examples=128, **SMALL)
     assert losses[-1] < losses[0]
     assert_trained_without_norms(net, start=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec")  # Lightning's, about torch
 @pytest.mark.filterwarnings("ignore:.*num_workers:UserWarning", "ignore:.*log_every_n_steps")
 def test_lightning_trainer(function: Any) -> None:
@@ -84,6 +87,7 @@ def test_lightning_trainer(function: Any) -> None:
     assert len(groups["scalars"]["params"]) == len(scalars(module.net))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument")  # the Trainer's default, where there is no device
 def test_transformers_trainer(function: Any, tmp_path: Path) -> None:
     net, trainer = function("transformers_trainer.py", "train")(epochs=3, out=str(tmp_path / "net"), examples=64)
@@ -97,6 +101,7 @@ def test_transformers_trainer(function: Any, tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_onnx_export(function: Any, tmp_path: Path) -> None:
     for operators, difference in function("onnx_export.py", "main")(small, 1, tmp_path, examples=64).values():
         assert operators["Conv"] == 13

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from streams_of_networks import IMAGES, WIDTH, Block, Coupling, Network, Siamese, conv
+from streams_of_networks import IMAGES, WIDTH, Block, Network, Siamese, conv
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune, spectral_norm, weight_norm
 
@@ -61,15 +61,6 @@ def test_a_block_that_runs_three_times_counts_three_times() -> None:
     for _ in range(3):
         h = h + 3**-0.5 * block.conv2(F.relu(block.conv1(h)))
     torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))
-
-
-def test_each_sum_of_a_coupling_is_a_block_of_its_own_function() -> None:
-    mapped = nl.residual_map(Coupling(), IMAGES, strict=True)
-    assert [block.branch for block in mapped.blocks] == [(f"parts.{index}.2",) for index in range(4)]
-    assert mapped.stem == ("stem.0",)
-    assert mapped.norms["stem.1"] == "stem"
-    net = nl.convert(Coupling(), "skipinit", IMAGES)
-    assert sum(name.endswith("multiplier") for name, _ in net.named_parameters()) == 4
 
 
 class OptionA(nn.Module):
@@ -172,12 +163,6 @@ def test_networks_without_values_and_graph_modules_convert(scheme: str) -> None:
     assert torch.isfinite(net(IMAGES)).all()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch.jit's own
-def test_torch_script_is_named_as_such() -> None:
-    with pytest.raises(nl.UnresolvedStructureError, match="is TorchScript"):
-        nl.residual_map(torch.jit.script(nn.Sequential(conv(3), nn.ReLU())), IMAGES)
-
-
 def test_a_network_without_a_classifier_takes_fixup() -> None:
     model = nn.Sequential(conv(3), Block(), Block())
     changes = [str(one) for one in nl.plan(model, "fixup", IMAGES)]
@@ -249,28 +234,6 @@ def test_sizes_that_depend_on_values_are_unknown() -> None:
     for layer in opened.layers:
         x = x + layer(x).relu()
     torch.testing.assert_close(opened(other), opened.head(torch.cat([x, torch.zeros(1, 8)])))
-
-
-class Stage(nn.Module):
-    """A stem of two normalized convolutions and a projecting block in one module."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem1, self.stem2, self.f, self.g = (conv() for _ in range(4))
-        self.norm1, self.norm2, self.norm3 = (nn.BatchNorm2d(WIDTH) for _ in range(3))
-        self.short = nn.Conv2d(WIDTH, WIDTH, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = torch.relu(self.norm2(self.stem2(torch.relu(self.norm1(self.stem1(x))))))
-        y: Tensor = self.short(x) + self.g(torch.relu(self.norm3(self.f(x))))
-        return y
-
-
-def test_every_norm_of_a_stem_in_the_module_of_its_block_is_the_stems() -> None:
-    model = nn.Sequential(conv(3), Stage(), Stage())
-    norms = nl.residual_map(model, torch.randn(2, 3, 8, 8)).norms
-    assert [norms[f"1.norm{number}"] for number in (1, 2, 3)] == ["stem", "stem", "last"]
-    assert [norms[f"2.norm{number}"] for number in (1, 2, 3)] == ["down", "down", "last"]
 
 
 class Joined(nn.Module):

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import normless as nl
-from normless.copying import copied, without_values
+from normless.copying import copied
 
 
 class Block(nn.Module):
@@ -113,13 +113,3 @@ def test_diagnose_copies_it_with_its_optimizer(kind: str) -> None:
     other.step()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     nl.diagnose(model, (x, torch.tensor([0, 1, 2, 0])), loss=F.cross_entropy)
-
-
-@pytest.mark.parametrize("kind", COMPUTED)
-def test_a_copy_without_values_has_no_memory(kind: str) -> None:
-    model, _ = network(kind)
-    bare = without_values(model)
-    assert {name: value.shape for name, value in bare.state_dict().items()} == {
-        name: value.shape for name, value in model.state_dict().items()
-    }
-    assert all(tensor.is_meta for tensor in bare.state_dict().values())

@@ -126,23 +126,6 @@ def test_labels_without_an_axis_and_networks_without_a_trainable_parameter_are_d
     assert not nl.diagnose(frozen, (IMAGES, LABELS)).healthy
 
 
-def test_classes_in_the_last_axis_are_told_as_that() -> None:
-    # Of 8 texts of 32 tokens with 65 classes: the loss takes the 32 for the classes.
-    tokens = torch.randint(65, (8, 32), generator=torch.Generator().manual_seed(0))
-    model = nn.Sequential(nn.Embedding(65, 4), nn.Linear(4, 65))
-    diagnosis = nl.diagnose(model, (tokens, tokens))
-    assert [one.kind for one in diagnosis.findings] == ["label_shape"]
-    assert "the classes are the last axis" in str(diagnosis)
-    assert "loss(outputs.flatten(0, -2), targets.flatten())" in str(diagnosis)
-
-
-def test_inputs_in_the_place_of_the_scheme_are_told() -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(75, 2))
-    for function in (nl.convert, nl.plan):
-        with pytest.raises(TypeError, match=r"Expected a scheme or its name, such as 'fixup', got .* type Tensor\."):
-            function(model, IMAGES, "skipinit")
-
-
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.conversion import scheme_of
 from normless.errors import UnsupportedEditError
 
 
@@ -111,17 +109,6 @@ def test_layers_of_a_block_that_is_not_converted_as_a_whole() -> None:
         nl.convert(model, "skipinit", *inputs, only="left.blocks.1.norm1")
 
 
-def test_a_block_by_its_name_in_the_map() -> None:
-    class Both(Block):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.norm1(self.first(x))
-            return x + self.norm2(self.second(F.relu(x)))
-
-    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), Both()), torch.randn(2, 3, 4, 4)
-    assert [block.name for block in nl.residual_map(model, x).blocks] == ["1#1", "1#2"]
-    assert norms(nl.convert(model, "none", x, only="1#2")) == {"1.norm1"}
-
-
 def test_what_also_runs_outside_is_not_changed_there() -> None:
     """One ReLU module for all blocks gets its bias in the converted part alone; a shared weight is refused."""
 
@@ -150,17 +137,6 @@ def test_a_siamese_network_is_converted_without_its_shared_trunk() -> None:
     _, model, inputs = networks()
     net = nl.convert(model, "skipinit", *inputs, only=("mix", "out", "#1", "#2"))
     assert norms(net) == {path for path in norms(model) if path.startswith("trunk.")}
-
-
-def test_it_is_part_of_the_schemes_text_and_comes_back(tmp_path: Path) -> None:
-    model, _, inputs = networks()
-    net = nl.convert(model, "skipinit + ZeroClassifier()", *inputs, only="left")
-    assert nl.scheme(scheme_of(net) or "").only == ("left",)
-    assert nl.scheme("fixup", only="left").only == nl.scheme("fixup(only=('left',))").only == ("left",)
-    assert nl.scheme("fixup(gain=0.5)").within("a", "b.0").text == "fixup(gain=0.5, only=('a', 'b.0'))"
-    nl.save(net.eval(), tmp_path, example_inputs=inputs)
-    loaded = nl.load(tmp_path, model)
-    torch.testing.assert_close(loaded(*inputs), net(*inputs))
 
 
 def test_a_name_of_nothing_is_refused_with_what_was_meant() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -143,17 +142,6 @@ def test_settings_of_the_original_pass_through_its_conversion(scheme: str, tmp_p
         assert torch.equal(nl.load(tmp_path).eval()(x), net.eval()(x))
 
 
-class Swapped(nn.Module):
-    """Adds a constant that is a plain tensor, which no file holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.constant = torch.zeros(())
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.constant
-
-
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     "another module": (
         lambda net: setattr(net.first, "relu", nn.GELU()),
@@ -223,13 +211,6 @@ def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path:
     assert not (tmp_path / "saved").exists()
 
 
-def test_the_inputs_of_the_conversion_are_stored(spec: str, tmp_path: Path) -> None:
-    model = build_model(spec)
-    for number, net in enumerate((nl.convert(model, "skipinit", IMAGES), nl.convert(model, "skipinit", x=IMAGES))):
-        nl.save(net, tmp_path / f"{number}")
-        assert torch.equal(nl.load(tmp_path / f"{number}", model).eval()(IMAGES), net.eval()(IMAGES))
-
-
 @pytest.mark.parametrize("named", [True, False], ids=["named", "given"])
 @pytest.mark.parametrize("function", ["freeze", "fold"])
 @pytest.mark.parametrize("scheme", [None, "batch_norm_sqrt2"])
@@ -272,17 +253,6 @@ def test_a_recipe_holds_no_absolute_path_and_moves_with_its_files(spec: str, tmp
     shutil.move(home, tmp_path / "elsewhere")
     nl.load(tmp_path / "elsewhere" / "saved")
     nl.load(tmp_path / "elsewhere")
-
-
-def test_files_have_the_permissions_of_any_new_file(tmp_path: Path) -> None:
-    net = nl.convert(build_model("normless:resnet_cifar(depth=8)"), "skipinit")
-    for mask in (0o022, 0o077, 0o002):
-        before = os.umask(mask)
-        try:
-            written = nl.save(net, tmp_path / f"{mask}")
-        finally:
-            os.umask(before)
-        assert {path.stat().st_mode & 0o777 for path in written} == {0o666 & ~mask}
 
 
 def test_convert_asks_before_it_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Networks in the styles of several kinds of code, each with its blocks stated by hand, and their conversions.
+"""Networks in styles of code that `tests/bench/test_styles.py` lacks, with blocks stated by hand, and conversions.
 
 A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
 computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its
@@ -15,19 +15,17 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from code_styles_images import (
+from code_styles import (
     Board,
     Classifier,
     DiffusionUNet,
     DropsByBranching,
     DropsByFloor,
     DropsByMask,
+    EinsumTransformer,
     Reversible,
-    ShakeShake,
-    Siamese,
-    SRResNet,
+    rearrangements,
 )
-from code_styles_sequences import TCN, EinsumTransformer, FTTransformer, Swin, WaveNet, rearrangements
 from torch import Tensor, nn
 
 import normless as nl
@@ -70,30 +68,10 @@ def in_blocks(build: Callable[[], nn.Module]) -> Style:
 
 
 ENDS_OF_PAIRS = ["layers.0.0.to_out", "layers.0.1.3", "layers.1.0.to_out", "layers.1.1.3"]
-SHAKEN = [f"{branch}.{layer}" for branch in ("one", "other") for layer in ("conv1", "conv2")]
-WINDOWS = [names for index in range(2) for names in (
-    {f"blocks.{index}.qkv", f"blocks.{index}.proj"}, {f"blocks.{index}.fc1", f"blocks.{index}.fc2"}
-)]  # fmt: skip
 COUPLED = [{f"{part}.{step}.conv1", f"{part}.{step}.conv2"} for step in range(2) for part in "fg"]
 STYLES = {
     "einsum attention": Style(EinsumTransformer, (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
     "einops layers": Style(partial(EinsumTransformer, rearrangements), (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
-    "WaveNet": Style(
-        WaveNet,
-        (IMAGES,),
-        [{f"blocks.{index}.dilated", f"blocks.{index}.residual"} for index in range(3)],
-        [f"blocks.{index}.residual" for index in range(3)],
-    ),
-    "TCN": Style(TCN, (IMAGES,), twice("conv1", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]),
-    "shifted windows": Style(
-        Swin, (IMAGES,), WINDOWS, [f"blocks.{index}.{name}" for index in range(2) for name in ("proj", "fc2")]
-    ),
-    "FT-Transformer": Style(
-        FTTransformer,
-        (torch.randn(4, 6), torch.randint(9, (4, 2))),
-        pairs("attention", "ffn"),
-        [f"layers.{layer}.{name}" for layer in range(2) for name in ("attention.to_out", "ffn.3")],
-    ),
     "guided diffusion": Style(
         DiffusionUNet,
         (IMAGES, torch.arange(4)),
@@ -102,25 +80,12 @@ STYLES = {
         )],
         [f"{name}.out_layers.3" for name in ("down", "middle", "up")],
     ),
-    "shake-shake": Style(
-        partial(Classifier, ShakeShake),
-        (IMAGES,),
-        twice(*SHAKEN),
-        [f"blocks.{index}.{branch}.conv2" for index in range(2) for branch in ("one", "other")],
-    ),
     "drop path by a mask": in_blocks(DropsByMask),
     "drop path by floor": in_blocks(DropsByFloor),
     "drop path by branching": in_blocks(DropsByBranching),
-    "Siamese": Style(
-        Siamese,
-        (IMAGES, IMAGES.flip(3)),
-        2 * twice("f.conv1", "f.conv2", of="body.blocks"),
-        ["body.blocks.0.f.conv2", "body.blocks.1.f.conv2"],
-    ),
     "KataGo": Style(
         Board, (IMAGES,), twice("conv1r", "conv1g", "linear", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]
     ),
-    "SRResNet": Style(SRResNet, (IMAGES,), twice("f.conv1", "f.conv2"), ["blocks.0.f.conv2", "blocks.1.f.conv2"]),
     "reversible": Style(
         Reversible, (IMAGES,), COUPLED, [f"{part}.{step}.conv2" for part in "fg" for step in range(2)]
     ),
@@ -155,12 +120,13 @@ def assert_close(one: Tensor, other: Tensor, style: Style) -> None:
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_the_map_is_the_one_stated_by_hand(style: Style, training: bool) -> None:
-    mapped = nl.residual_map(style.build().train(training), *style.inputs, strict=True)
-    blocks = mapped.without_global_skips().blocks
-    assert [{layer.path for layer in one.branch_layers if layer.kind == "weight"} for one in blocks] == style.branches
-    assert all(block.m >= 2 for block in blocks)
+def test_the_map_is_the_one_stated_by_hand(style: Style) -> None:
+    for training in (False, True):
+        mapped = nl.residual_map(style.build().train(training), *style.inputs, strict=True)
+        blocks = mapped.without_global_skips().blocks
+        found = [{layer.path for layer in block.branch_layers if layer.kind == "weight"} for block in blocks]
+        assert found == style.branches
+        assert all(block.m >= 2 for block in blocks)
 
 
 def test_with_a_multiplier_of_zero_branches_are_inert(style: Style) -> None:
@@ -168,21 +134,17 @@ def test_with_a_multiplier_of_zero_branches_are_inert(style: Style) -> None:
     before = outputs(net, style.inputs)
     with torch.no_grad():
         for path in set().union(*style.branches):
-            # What WaveNet's skip outputs read is no branch alone.
-            if "dilated" not in path:
-                for parameter in net.get_submodule(path).parameters(recurse=False):
-                    parameter.mul_(-3) if parameter.numel() > 1 else None
+            for parameter in net.get_submodule(path).parameters(recurse=False):
+                parameter.mul_(-3) if parameter.numel() > 1 else None
     assert torch.equal(outputs(net, style.inputs), before)
 
 
-@pytest.mark.parametrize("converted_in_training", [False, True])
-def test_multipliers_are_where_a_hand_would_put_them(style: Style, converted_in_training: bool) -> None:
+def test_multipliers_are_where_a_hand_would_put_them(style: Style) -> None:
     model = built(style)
     by_hand = deepcopy(model)
     for path, module in list(by_hand.named_modules()):
         if isinstance(module, NORMS):
             by_hand.set_submodule(path, nn.Identity())
-    model.train(converted_in_training)
     mapped = nl.residual_map(model, *style.inputs)
     none, one, half = (
         nl.convert(model, scheme, *style.inputs, residual_map=mapped).eval()
@@ -202,9 +164,8 @@ def test_multipliers_are_where_a_hand_would_put_them(style: Style, converted_in_
     assert not torch.allclose(outputs(half, style.inputs), outputs(none, style.inputs), atol=1e-4)
 
 
-@pytest.mark.parametrize("scheme", ["skipinit", "fixup"])
-def test_a_conversion_is_whole_and_trains(style: Style, scheme: str) -> None:
-    net = nl.convert(built(style), scheme, *style.inputs)
+def test_a_conversion_is_whole_and_trains(style: Style) -> None:
+    net = nl.convert(built(style).train(), "fixup", *style.inputs)
     assert not any(isinstance(module, NORMS) for module in net.modules())
     # Both zero branches and Fixup's zero classifier let something learn in the first step.
     outputs(net.train(), style.inputs).square().add(outputs(net, style.inputs)).sum().backward()

@@ -127,17 +127,6 @@ def test_regions_of_forward_code_are_read_as_if_they_were_not_there(kind: type[N
     torch.testing.assert_close(net(IMAGES), expected(IMAGES), atol=tolerance, rtol=tolerance)
 
 
-class Normalized(Block):
-    """Normalizes by a function of its own, with a gain."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.gain = nn.Parameter(torch.ones(WIDTH, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.conv2(F.relu(F.normalize(self.conv1(x), dim=1) * WIDTH**0.5 * self.gain))
-
-
 class InTrainingOnly(Block):
     """Normalizes in training by a function without parameters."""
 
@@ -173,15 +162,6 @@ def test_half_a_conversion_is_refused_unless_it_is_asked_for(block: type[Block],
     net = nl.convert(model, "skipinit", IMAGES, allow_partial=True)
     assert isinstance(net.blocks[1].norm1, nn.Identity)
     assert torch.isfinite(net(IMAGES)).all()
-
-
-def test_a_norm_written_with_normalize_is_a_norm() -> None:
-    model = Network(Normalized)
-    assert nl.residual_map(model, IMAGES).norms["blocks.0:gain"] == "last"
-    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", IMAGES)
-    x = net.stem(IMAGES)
-    x = x + net.blocks[0].conv2(F.relu(net.blocks[0].conv1(x)))
-    torch.testing.assert_close(net(IMAGES), net.head(net.blocks[1](x).mean((2, 3))))
 
 
 class Auxiliary(Network):

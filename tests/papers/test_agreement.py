@@ -9,16 +9,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
-from worlds.facts import drawn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
 from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.bias_and_dropout import biases, drop_check, dropped_share
-from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless_papers.seeded_inputs import seeded, training_batch
+from normless_papers.seeded_inputs import training_batch
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))
@@ -64,46 +61,6 @@ def test_fixup_written_out_tells_a_missing_bias() -> None:
     assert deviation(whole, resnet_by_fixup(network, x)) < 1e-12
     nn.init.zeros_(network.get_submodule("blocks.2.relu1").get_parameter("output_bias"))
     assert deviation(whole, resnet_by_fixup(network, x)) > 1e-6
-
-
-def test_blocks_that_are_not_their_skip_path_are_found() -> None:
-    images = torch.randn(2, 3, 8, 8)
-    at_zero = blocks_at_start(convert(wide_resnet(10, 1), "skipinit"), images)
-    assert all(one.agrees for one in at_zero)
-    at_small = blocks_at_start(convert(wide_resnet(10, 1), "skipinit(alpha=0.001)"), images)
-    assert not any(one.agrees for one in at_small)
-
-
-def test_missing_biases_and_another_drop_rate_are_found() -> None:
-    original = wide_resnet(10, 1)
-    layers, with_bias, zero = biases(original, convert(original, "skipinit"))
-    # The classifier's own.
-    assert (layers, with_bias) == (1 + 3 * 2 + 2 + 1, 1)
-    network = convert(original, "zeroinit")
-    layers, with_bias, zero = biases(original, network)
-    assert layers == with_bias
-    assert zero.agrees
-    nn.init.ones_(network.get_submodule("classifier").get_parameter("bias"))
-    assert not biases(original, network)[2].agrees
-    assert drop_check("x", 0.5, drawn(0.501, 0.1, 100)).verdict == "holds"
-    assert drop_check("x", 0.6, drawn(0.501, 0.1, 100)).verdict == "fails"
-
-
-@pytest.mark.parametrize(("scheme", "drop"), [("zeroinit", 0.6), ("zeroinit(dropout=0.2)", 0.2)])
-def test_the_share_that_a_scheme_drops(scheme: str, drop: float) -> None:
-    share = dropped_share(wide_resnet(10, 1), scheme, 200)
-    assert share.mean == pytest.approx(drop, abs=0.02)
-    assert share.n == 200
-
-
-def test_draws_are_the_seeds_and_nothing_else() -> None:
-    torch.manual_seed(5)
-    state = torch.get_rng_state()
-    with seeded(3):
-        first = torch.randn(3)
-    assert torch.equal(torch.get_rng_state(), state)
-    with seeded(3):
-        assert torch.equal(torch.randn(3), first)
 
 
 def test_a_batch_is_of_the_data_asked_for(context: Context) -> None:

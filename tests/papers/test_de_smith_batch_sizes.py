@@ -10,52 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invented_runs import Optimum, invented
-from papers_helpers import assert_whole, check_of
-from worlds.de_smith_batches import SIZES, SMALL_SIZES, as_said, best_at_16, cifar100
-from worlds.de_smith_imagenet import as_published
+from papers_helpers import check_of
+from worlds.de_smith_batches import as_said, cifar100
 
 from normless_lab.sweeps import RateGrid
-from normless_papers.claims import verdict_of
 from normless_papers.comparison import ordered
 from normless_papers.de_smith import rates_at
 from normless_papers.effort import Effort
-
-IMAGENET = ("zeroinit/table-4", "zeroinit/table-5", "skipinit/table-7")
-FIGURES = (
-    "zeroinit/figure-1",
-    "zeroinit/figure-2",
-    "zeroinit/batch-size-range",
-    "zeroinit/figure-3",
-    "zeroinit/figure-4",
-)
-SKIPINITS = (
-    "skipinit/figure-4",
-    "skipinit/figure-6",
-    "skipinit/figure-7",
-    "skipinit/figure-8",
-    "skipinit/ghost-batch-size",
-)
-
-
-def test_where_the_rates_saturate_is_printed_as_published(tmp_path: Path) -> None:
-    evidence, _ = invented("zeroinit/figure-2", as_said, tmp_path, batch_sizes=SIZES)
-    merged = assert_whole("zeroinit/figure-2", evidence)
-    assert merged["value_measured"].iloc[0] == "without_batch_norm -3, zeroinit 1, batch_norm 4"
-    assert merged["value_published"].iloc[0] == merged["value_measured"].iloc[0]
-
-
-@pytest.mark.slow
-def test_a_world_where_the_methods_are_alike(tmp_path: Path) -> None:
-    def alike(metric: str, labels: Mapping[str, str]) -> Optimum:
-        return Optimum(90.0, -3, 0.1) if metric == "test_accuracy" else Optimum(0.2, -3, 0.001)
-
-    for figure in FIGURES:
-        evidence, _ = invented(figure, alike, tmp_path, batch_sizes=(4, 16, 64, 512))
-        # Equal means are told from none, and equal rates from none: what is left to fail are slopes.
-        expected = "fails" if figure in ("zeroinit/figure-2", "zeroinit/figure-4") else "inconclusive"
-        assert verdict_of(evidence.checks) == expected, figure
-    evidence, _ = invented("zeroinit/figure-2", alike, tmp_path, batch_sizes=(4, 16, 64))
-    assert check_of(evidence, "By test accuracy the optimal learning rate of zeroinit is prop").numbers["slope"] == 0
 
 
 def test_an_optimum_at_an_end_of_the_grid_is_no_optimum(tmp_path: Path) -> None:
@@ -77,13 +38,6 @@ def test_a_peak_off_16_fails_where_it_is_told_from_16(gap: float, verdict: str, 
 
     evidence, _ = invented("skipinit/figure-8", best_at_64, tmp_path, batch_sizes=(4, 16, 64, 256))
     assert check_of(evidence, "is highest at batch size 16").verdict == verdict
-
-
-def test_the_best_batch_size_stands_beside_the_published_one(tmp_path: Path) -> None:
-    for figure in ("skipinit/figure-8", "skipinit/ghost-batch-size"):
-        evidence, _ = invented(figure, best_at_16, tmp_path, batch_sizes=SMALL_SIZES)
-        merged = assert_whole(figure, evidence)
-        assert merged["value_published"].iloc[0] == merged["value_measured"].iloc[0] == 16
 
 
 def test_ghost_batches_have_32_examples_of_cifar100(tmp_path: Path) -> None:
@@ -109,18 +63,6 @@ def test_unnormalized_runs_are_shared_between_figures(tmp_path: Path) -> None:
     assert hashes(skipinit, "batch_norm") == hashes(whole, "batch_norm")
 
 
-@pytest.mark.parametrize("table", IMAGENET)
-def test_tables_on_imagenet_are_tabulated_as_published(table: str, tmp_path: Path) -> None:
-    evidence, laboratory = invented(table, as_published(table), tmp_path)
-    merged = assert_whole(table, evidence)
-    assert list(merged["top1_measured"]) == pytest.approx(list(merged["top1_published"]))
-    assert list(merged["top5_measured"]) == pytest.approx(list(merged["top5_published"]))
-    configs = [point.config.to_dict() for point in laboratory.points]
-    assert {config["epochs"] for config in configs} == {90}
-    assert {config["ghost_batch_size"] for config in configs if config["scheme"] == "batch_norm"} == {None, 256}
-    assert not any("channels" in config["model"] for config in configs)
-
-
 def test_numbers_on_imagenet_are_asked_of_imagenet_alone(tmp_path: Path) -> None:
     evidence, laboratory = invented(
         "zeroinit/table-4", lambda metric, labels: Optimum(80.0), tmp_path, budget="smoke"
@@ -144,16 +86,6 @@ def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list
     moved = {exponent + power - 6 for exponent in exponents}
     assert moved <= set(held) <= moved | set(exponents)
     assert power < 6 or set(exponents) <= set(held)
-
-
-@pytest.mark.slow
-def test_every_smoke_is_structured_even_if_undecided(tmp_path: Path) -> None:
-    for figure in (*FIGURES, *SKIPINITS, *IMAGENET, "zeroinit/table-1"):
-        evidence, laboratory = invented(figure, lambda metric, labels: Optimum(80.0), tmp_path, budget="smoke")
-        assert evidence.checks
-        assert {point.seed for point in laboratory.points} == {0, 1, 2}
-        assert evidence.draw is not None
-        evidence.draw().figure.draw_without_rendering()
 
 
 @pytest.mark.parametrize(

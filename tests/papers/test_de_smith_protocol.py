@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from invented_runs import Optimum, invented
-from papers_helpers import assert_finite, assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, carried_out, check_of
 from worlds.de_smith_depth import ablation_as_published
 
 from normless_papers.artefact import Context
@@ -50,13 +50,3 @@ def test_accuracies_of_the_paper_are_asked_of_its_set_up_alone(tmp_path: Path) -
     high = check_of(evidence, "reaches 93.5 %")
     assert high.verdict == "inconclusive"
     assert high.numbers["first"] == pytest.approx(90, abs=0.1)
-
-
-def test_steps_with_and_without_batch_norm_are_timed(context: Context) -> None:
-    evidence = carried_out("zeroinit/wallclock", context, rounds=3, side=8)
-    merged = assert_whole("zeroinit/wallclock", evidence)
-    assert "less time" in str(merged["value_measured"].iloc[0])
-    faster, roughly = evidence.checks
-    assert_finite(faster.numbers.values())
-    assert roughly.verdict == "inconclusive"
-    assert "Not asked of a smaller set-up" in roughly.claim

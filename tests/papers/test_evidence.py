@@ -39,11 +39,6 @@ def test_missing_keys_are_empty_and_lists_are_text() -> None:
     assert table["accuracy"].tolist() == [0.5, 0.25]
 
 
-def test_where_nothing_is_published_the_measured_table_stands_alone() -> None:
-    measured = pd.DataFrame({"x": [1]})
-    pd.testing.assert_frame_equal(beside([], measured, ["x"]), measured)
-
-
 def test_evidence_without_checks_or_with_unknown_columns_is_refused() -> None:
     artefact = Artefact(published_as("fixup/equation-1"), "formula", Evidence, checks=tuple)
     with pytest.raises(ValueError, match="fixup/equation-1 needs at least one check"):

@@ -14,6 +14,7 @@ from normless_papers.artefact import Context
 from normless_papers.claims import verdict_of
 
 
+@pytest.mark.slow
 def test_fixup(context: Context) -> None:
     evidence = carried_out("fixup/fixup", context, written_out=14, images=2, side=8)
     assert_whole("fixup/fixup", evidence)
@@ -23,6 +24,7 @@ def test_fixup(context: Context) -> None:
     assert check_of(evidence, "54^(-1/2)").numbers["measured"] == pytest.approx(0.136, abs=5e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("artefact", "small"),
     [
@@ -43,6 +45,7 @@ def test_baselines(artefact: str, small: dict[str, Any], tmp_path: Path) -> None
     assert [one.verdict for one in found.checks].count("fails") == 1
 
 
+@pytest.mark.slow
 def test_multiplier_dynamics(context: Context) -> None:
     evidence = carried_out("fixup/multiplier-dynamics", context, steps=80, drop=40, draws=2, width=12)
     merged = assert_whole("fixup/multiplier-dynamics", evidence)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_whole, carried_out, check_of
 
 from normless_papers.artefact import Context
-from normless_papers.claims import Estimate, verdict_of
-from normless_papers.fixup.bounds import _theorem_1
-from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH, _checks, _estimate
+from normless_papers.claims import verdict_of
 from normless_papers.fixup.updates import RectifiedNetwork, closed_form
 from normless_papers.probes import update_terms
-from normless_papers.stated_claims import stated
 
 
 def test_equation_1(context: Context) -> None:
@@ -38,6 +34,7 @@ def test_figure_2(context: Context) -> None:
     assert check_of(evidence, "down-sampling").numbers["sets"] == 6
 
 
+@pytest.mark.slow
 def test_theorem_1(context: Context) -> None:
     evidence = carried_out("fixup/theorem-1", context, depth=20, draws=2)
     assert_whole("fixup/theorem-1", evidence)
@@ -45,6 +42,7 @@ def test_theorem_1(context: Context) -> None:
     assert check_of(evidence, "without exception").numbers["cases"] > 50
 
 
+@pytest.mark.slow
 def test_theorem_2(context: Context) -> None:
     evidence = carried_out("fixup/theorem-2", context, draws=2, classifiers=60, depths=(8, 56))
     assert_whole("fixup/theorem-2", evidence)
@@ -72,24 +70,9 @@ def test_the_closed_form_against_autograd() -> None:
         assert torch.allclose(term.matrix, formula[term.parameter], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_design_goal(context: Context) -> None:
     evidence = carried_out("fixup/design-goal", context, depths=(2, 6), width=48, draws=2)
     merged = assert_whole("fixup/design-goal", evidence)
     assert check_of(evidence, "shortcut").verdict == "holds"
     assert (merged["update_per_rate"].dropna() > 0).all()
-
-
-def test_an_update_that_overflows_is_larger_than_any_other() -> None:
-    level = Estimate(1.0, 0.1, 4)
-    sizes = {(scheme, 0, depth): level for scheme in (*BOUNDED, *WITH_DEPTH) for depth in (4, 16)}
-    sizes["none", 0, 16] = sizes["fixup", 0, 16] = _estimate(pd.Series([3.0, float("inf")]))
-    verdicts = {one.claim: one.verdict for one in stated(_checks((sizes, {50: {"convolutions": 5}})))}
-    assert next(one for claim, one in verdicts.items() if claim.startswith("With standard")) == "holds"
-    assert next(one for claim, one in verdicts.items() if claim.startswith("With Fixup ‖")) == "fails"
-
-
-def test_bounds_that_say_nothing_decide_nothing() -> None:
-    below = pd.DataFrame({"loss": [1.0], "entropy": [2.0], "inner_product": [-1.0], "input_norm": [1.0]})
-    rows = below.assign(bound=-1.0, gradient_norm=0.0)
-    verdicts = [one.verdict for one in stated(_theorem_1((rows, rows.assign(loss=1.0), 10)))]
-    assert verdicts[:2] == ["holds", "inconclusive"]

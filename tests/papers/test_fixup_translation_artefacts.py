@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from made_up_runs import Ending, made_up
-from papers_helpers import assert_whole, carried_out, context_in
+from papers_helpers import assert_whole, carried_out
 
 from normless_lab.sweeps import RateGrid, RunOutcome, Sweep
-from normless_papers.artefact import Budget, Context, Evidence, artefact_of
+from normless_papers.artefact import Budget, Context, Evidence
 from normless_papers.claims import verdict_of
 from normless_papers.effort import Effort
 from normless_papers.fixup import translation as template
-from normless_papers.fixup.translation import stable
 
 PUBLISHED_ELSEWHERE = (
     "iwslt_de_en/(Deng et al. 2018), with normalization",
@@ -58,38 +55,6 @@ def test_table_3_trains_two_texts_with_and_without_norms(tmp_path: Path) -> None
     assert len(merged) == 6
 
 
-@pytest.mark.parametrize(
-    ("fixup", "outcome", "verdicts"),
-    [
-        (34.0, "trained", ["holds"] * 4),
-        (0.0, "diverged", ["fails"] * 4),
-        (0.0, "failed", ["inconclusive"] * 4),
-    ],
-)
-def test_smaller_texts_are_asked_the_same(
-    fixup: float, outcome: RunOutcome, verdicts: list[str], tmp_path: Path
-) -> None:
-    bleu = {"layer_norm": 34.2, "fixup": fixup, "skipinit": 30.0}
-    evidence, sweeps = scored(bleu, tmp_path, {"fixup": outcome}, "small")
-    assert [one.verdict for one in evidence.checks] == verdicts
-    assert len(sweeps[0].points()) == 16
-    assert any("Not the paper's setup" in remark for remark in evidence.remarks)
-
-
-def test_the_templates_runs_are_those_of_table_3(tmp_path: Path) -> None:
-    _, (table,) = scored({"layer_norm": 34.2, "fixup": 34.5}, tmp_path, budget="smoke")
-    effort = artefact_of("fixup/transformer").settings["smoke"]["effort"]
-    axes = {"scheme": {name: {"scheme": name} for name in template.SCHEMES}}
-    own = effort.sweep(replace(context_in(tmp_path), data_root="texts"), "template", axes)
-    assert {one.config.hash for one in own.points()} == {point.config.hash for point in table.points()}
-
-
-def test_two_runs_are_too_few_to_be_stable() -> None:
-    runs = pd.DataFrame({"outcome": ["trained", "trained"]})
-    assert stable("It is stable.", runs, pd.Series([True, True])).verdict == "inconclusive"
-    assert stable("It is stable.", runs, pd.Series([False, False])).verdict == "fails"
-
-
 def tiny(layers: int) -> Effort:
     return Effort(
         data="grammar(train=60, validation=4, test=4)",
@@ -101,6 +66,7 @@ def tiny(layers: int) -> Effort:
     )
 
 
+@pytest.mark.slow
 def test_the_template_holds_and_trains(context: Context) -> None:
     evidence = carried_out("fixup/transformer", context, effort=tiny(2))
     assert_whole("fixup/transformer", evidence)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
@@ -11,14 +10,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from made_up_runs import Ending, made_up
-from papers_helpers import context_in
 from synthetic_results import made_up as result_of
 
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
 from normless_papers.compared import compared, effect_of, left_of
 from normless_papers.headline import (
-    DECIDING,
     Decided,
     Headline,
     decide,
@@ -50,7 +47,7 @@ def test_there_are_fifteen_of_all_five_papers() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in headline_artefacts() if name not in MEASURED])
-@pytest.mark.parametrize("budget", ["small", "gpu"])
+@pytest.mark.parametrize("budget", ["small", pytest.param("gpu", marks=pytest.mark.slow)])
 def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> None:
     found = artefact_of(name)
     context = made_up(lambda *_: Ending(0.9, bleu=30.0), tmp_path, budget)  # type: ignore[arg-type]
@@ -98,31 +95,6 @@ def test_only_the_named_checks_count_at_the_largest_budget() -> None:
     assert one.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
 
 
-def test_smoke_decides_nothing_and_errors_count_as_not_carried_out() -> None:
-    assert "smoke" not in DECIDING
-    failed = result_of("fixup/table-1", "small", error="No memory was left.")
-    assert all(not one.results for one in decide(lambda name, budget: failed))
-
-
-def test_what_is_refuted_comes_first() -> None:
-    fails = check("fails", "Batch norm has a lower test error than Fixup.")
-    results = {"fixup/table-1": result_of("fixup/table-1", "small", checks=(fails,))}
-    first, *others = decide(lambda name, budget: results.get(name) if budget == "small" else None)
-    assert first.outcome == "refuted"
-    assert "Fails: Batch norm has a lower test error than Fixup." in first.why
-    assert {one.outcome for one in others} == {"open"}
-
-
-def test_the_gpu_budget_trains_where_it_is_cut_down(tmp_path: Path) -> None:
-    found = artefact_of("fixup/table-1")
-    gpu = found.settings["gpu"]["effort"]
-    effort = replace(gpu, data="digits(train=32, test=20)", epochs=2, batch_size=16, replicates=1)
-    evidence = found.function(context_in(tmp_path, "gpu"), effort=effort, xavier_rates=(0.01,))
-    assert list(evidence.measured["method"]) == ["batch_norm", "fixup", "xavier_init"]
-    assert evidence.measured["failed"].sum() == 0
-    assert "resnet_cifar(depth=110)" in evidence.setup["model"]
-
-
 def test_an_effect_has_its_interval() -> None:
     spread = replicates(pd.Series({0: 1.0, 1: 2.0, 2: 3.0}))
     pairs = larger("It is larger.", spread.scaled(2), spread)
@@ -153,7 +125,3 @@ def test_both_sides_and_what_is_needed_are_said() -> None:
     # Half of the gain of 80 points over 10 %.
     assert compared(stops) == "accuracy 12.0 % ± 0 vs control 90.0 %, needs < 50.0 % (half of the control's gain)"
     assert compared(Check("It is 3.", "holds", {"value": 3.0})) == ""
-
-
-def test_what_refutes_a_claim_is_said_of_each() -> None:
-    assert all(len(one.refuted_if) > 20 for one in headlines())

@@ -9,13 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.colors import same_color
 from PIL import Image
 
-from normless_lab.plots import PLOTS, SCHEME_INKS, Plot, histogram, inline_svg, save_png, shades
+from normless_lab.plots import PLOTS, Plot, histogram, inline_svg, save_png, shades
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.understanding_bn.architecture_rates import TRIALS
-from normless_papers.understanding_bn.channels_and_classes import draw_elements
 from normless_papers.understanding_bn.single_updates import LOSSES
 
 ORDER = np.arange(1, 12)
@@ -45,9 +43,6 @@ CLASSES = pd.DataFrame(
         "favoured": [True, False, False],
         "mean_abs": [2.0, 0.1, 0.2],
     }
-)
-ELEMENTS = pd.DataFrame(
-    {"class": [0] * 3 + [1] * 3, "element": [0, 1, 2] * 2, "gradient": [1.0, -4, 2, 0.1, 0.2, -0.3]}
 )
 LOSS = pd.DataFrame({"point": [0.0, 0.5, 1.0], "loss": [2.0, 20.0, 5000.0], "predicted_loss": [2.0, 1.0, 0.0]})
 RATES = pd.DataFrame(
@@ -107,14 +102,6 @@ def test_moments_are_the_tables_lines_on_a_logarithmic_axis(moment: str) -> None
     assert {text.get_text() for text in axes.texts} >= {"xavier", "batch_norm"}
 
 
-def test_points_of_an_update_go_from_quiet_to_bright() -> None:
-    axes = ALONG_UPDATE(ALONG)
-    np.testing.assert_allclose(line(axes, "0.5")[1], 10.0 ** (0.5 * ORDER))
-    colours = {text.get_label(): text.get_color() for text in axes.get_lines()}
-    assert same_color(colours["1.0"], SCHEME_INKS["none"].light)
-    assert len({colours["0.0"], colours["0.5"], colours["1.0"]}) == 3
-
-
 @pytest.mark.parametrize("logarithmic", [False, True])
 def test_histograms_are_drawn_at_their_edges(logarithmic: bool) -> None:
     axes = histogram(BINS.assign(scheme="none"), log="y" * logarithmic)
@@ -122,39 +109,6 @@ def test_histograms_are_drawn_at_their_edges(logarithmic: bool) -> None:
     np.testing.assert_allclose(values, BINS["density"])
     np.testing.assert_allclose(edges, [-2, -1, 0, 1, 2])
     assert axes.get_yscale() == ("log" if logarithmic else "linear")
-
-
-def test_the_map_of_logits_holds_the_matrix_with_zero_in_the_middle() -> None:
-    axes = PLOTS["logit_matrix"](MATRIX)
-    mesh = axes.collections[0]
-    np.testing.assert_allclose(np.ravel(mesh.get_array()), MATRIX["gradient"])
-    assert mesh.get_clim() == (-0.5, 0.5)
-
-
-def test_bars_are_the_classes_and_one_is_in_colour() -> None:
-    for axes, column in ((PLOTS["logits"](CLASSES), "bias_gradient"), (GRADIENT_BY_CLASS(CLASSES), "mean_abs")):
-        bars = sorted(axes.patches, key=lambda bar: bar.get_x())  # type: ignore[attr-defined]
-        assert [bar.get_height() for bar in bars] == list(CLASSES[column])  # type: ignore[attr-defined]
-        assert len({bar.get_facecolor() for bar in bars}) == 2
-
-
-def test_elements_are_sorted_by_size() -> None:
-    axes = draw_elements(ELEMENTS)
-    assert line(axes, "0")[1] == [4, 2, 1]
-    assert line(axes, "1")[1] == [0.3, 0.2, 0.1]
-    assert "class 0" in {text.get_text() for text in axes.texts}
-
-
-def test_the_landscape_is_logarithmic_where_it_must_be() -> None:
-    axes = LOSSES(LOSS)
-    assert axes.get_yscale() == "log"
-    assert line(axes, "measured")[1] == list(LOSS["loss"])
-    points, predicted = line(axes, "predicted")
-    np.testing.assert_allclose(predicted[:2], 2 - 2 * np.array(points[:2]), atol=1e-12)
-    assert LOSSES(LOSS.assign(loss=[2.0, 1.5, 3.0])).get_yscale() == "linear"
-    rates = LOSSES(LOSS[LOSS["point"] > 0], log="xy?")
-    assert rates.get_xscale() == "log"
-    assert line(rates, "measured")[0] == [0.5, 1.0]
 
 
 def test_diverged_rates_are_hollow_and_a_bar_reaches_the_largest_stable_one() -> None:

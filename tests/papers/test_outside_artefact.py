@@ -87,10 +87,3 @@ def test_what_is_no_artefact_is_named(tmp_path: Path) -> None:
         artefact_of(f"{path}:mean")
     with pytest.raises(UnknownArtefactError, match="No artefact has the id"):
         artefact_of("gauss/lemma-2")
-
-
-def test_an_artefact_needs_an_entry(tmp_path: Path) -> None:
-    path = tmp_path / "lemma.py"
-    path.write_text(FILE.format(id="gauss/lemma-3", entry="", argument=""))
-    with pytest.raises(UnknownArtefactError, match="gauss/lemma-3"):
-        artefact_of(f"{path}:mean")

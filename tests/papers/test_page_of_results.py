@@ -13,10 +13,9 @@ import pytest
 from synthetic_results import fill, made_up
 
 from normless_lab.plots import heat_map, lines, save_svg
-from normless_papers.formatting import fact_texts, table_of, text_of
-from normless_papers.page import page_of, write_page_of, write_pages_of
+from normless_papers.formatting import table_of
+from normless_papers.page import page_of, write_pages_of
 from normless_papers.published import PAPERS, published
-from normless_papers.reproduction import ResultError
 from normless_papers.storage import FIGURE, save, stored
 
 
@@ -46,6 +45,7 @@ def test_a_page_for_each_paper_whose_links_lead_somewhere(tmp_path: Path) -> Non
             assert (file or name) in pages
 
 
+@pytest.mark.slow
 def test_every_page_of_all_artefacts_is_small(tmp_path: Path) -> None:
     """With a figure of 2560 cells, as a heat map of examples and classes has, or a curve of 2000 points in each."""
     fill(tmp_path)
@@ -60,12 +60,6 @@ def test_every_page_of_all_artefacts_is_small(tmp_path: Path) -> None:
         shutil.copy(tmp_path / ("cells.svg", "curve.svg")[place % 2], path)
     sizes = {path.name: path.stat().st_size for path in write_pages_of(tmp_path)}
     assert max(sizes.values()) < 1e6
-
-
-def test_a_papers_page_is_not_the_front_page(tmp_path: Path) -> None:
-    save(made_up("fixup/table-1"), None, tmp_path)
-    with pytest.raises(ResultError, match=r"another name for the front page than fixup\.html"):
-        write_page_of(tmp_path, tmp_path / "fixup.html")
 
 
 def test_artefacts_of_the_same_runs_name_each_other(tmp_path: Path) -> None:
@@ -83,11 +77,6 @@ def test_an_error_and_its_sentence_are_shown(tmp_path: Path) -> None:
     assert "Of 1 artefacts at the smoke budget, 1 ended in an error." in front
 
 
-def test_an_empty_folder_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match="holds no results; normless reproduce --all"):
-        write_page_of(tmp_path)
-
-
 def test_published_and_measured_of_a_quantity_are_neighbours() -> None:
     name = "zeroinit/table-1"
     measured = pd.DataFrame([{**row, "seconds": 0.123456} for row in published()[name].rows])
@@ -102,39 +91,3 @@ def test_published_and_measured_of_a_quantity_are_neighbours() -> None:
         assert (first.removesuffix(", published"), second) == (second.removesuffix(", measured"), second)
     assert [row[-1] for row in table.rows] == ["0.1235"] * len(measured)
     assert len(table.rows) == len(measured)
-
-
-def test_long_tables_are_cut_and_empty_columns_left_out() -> None:
-    measured = pd.DataFrame({"step": range(90), "nothing": [float("nan")] * 90, "flag": [True] * 90})
-    table, left_out = table_of(made_up("fixup/figure-3", measured=measured, on=()), 40)
-    assert table is not None
-    assert [column.name for column in table.columns] == ["step", "flag"]
-    assert [column.numeric for column in table.columns] == [True, False]
-    assert table.rows[1] == ["1", "yes"]
-    assert (len(table.rows), left_out) == (
-        40,
-        "50 more rows stand in measured.csv of artefacts/fixup/figure-3/smoke.",
-    )
-    assert table_of(made_up("fixup/figure-3", measured=pd.DataFrame(), on=())) == (None, "")
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (float("nan"), "–"),
-        (0.123456, "0.1235"),
-        (1720138, "1720138"),
-        (False, "no"),
-        ([1, 2.5], "1, 2.5"),
-        ({"a": 1, "b": [2]}, "a 1, b 2"),
-        (float("inf"), "inf"),
-    ],
-)
-def test_values_as_they_are_read(value: object, text: str) -> None:
-    assert text_of(value) == text
-    assert text_of(0.123456, as_printed=True) == "0.123456"
-
-
-def test_settings_that_are_nothing_are_left_out() -> None:
-    assert fact_texts({"batch_size": 64, "data": None, "settings": {}}) == [("batch size", "64")]

@@ -17,9 +17,8 @@ from normless_lab.train.pauses import TerminatedError
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
-from normless_papers.published import UnknownArtefactError, published_as
+from normless_papers.published import published_as
 from normless_papers.reproduce import laboratory_in, reproduce
-from normless_papers.reproduction import ResultError
 from normless_papers.storage import folder_of, load
 
 NAME = "fixup/equation-1"
@@ -85,14 +84,6 @@ def test_the_same_is_not_done_twice(tmp_path: Path, install: Install) -> None:
     assert len(calls) == 1
 
 
-def test_what_is_drawn_does_not_depend_on_what_ran_before(tmp_path: Path, install: Install) -> None:
-    install(evidence)
-    first = reproduce(NAME, out=tmp_path).measured["drawn"][0]
-    torch.rand(7)
-    assert reproduce(NAME, out=tmp_path, again=True).measured["drawn"][0] == first
-    assert reproduce(NAME, out=tmp_path, seed=1).measured["drawn"][0] != first
-
-
 @pytest.mark.parametrize(
     ("error", "sentence"),
     [(NormlessError("No data set\n  here."), "No data set here."), (KeyError("depth"), "KeyError: 'depth'")],
@@ -109,22 +100,6 @@ def test_an_error_is_a_result_that_is_tried_again(
     assert list((tmp_path / "artefacts").rglob("figure.*")) == []
     install(evidence)
     assert reproduce(NAME, out=tmp_path).verdict == "holds"
-
-
-def test_a_figure_that_cannot_be_drawn_leaves_the_numbers(tmp_path: Path, install: Install) -> None:
-    def undrawn(context: Context, *, depth: int) -> Evidence:
-        def draw() -> Any:
-            raise ValueError("nothing to draw")
-
-        (context.directory / "own.txt").write_text("kept")
-        return Evidence(pd.DataFrame({"a": [1]}), (check("Yes.", True),), {}, draw=draw)
-
-    install(undrawn)
-    one = reproduce(NAME, out=tmp_path)
-    assert one.error == "The figure cannot be drawn: ValueError: nothing to draw"
-    assert one.verdict == "error"
-    assert [held.verdict for held in one.checks] == ["holds"]
-    assert (folder_of(tmp_path, NAME, "smoke") / "files" / "own.txt").read_text() == "kept"
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, TerminatedError])
@@ -148,17 +123,7 @@ def test_an_interruption_is_one_and_an_older_result_stays(
     assert kept.to_dict() == older.to_dict()
 
 
-def test_unknown_ids_and_damaged_results_are_told(tmp_path: Path, install: Install) -> None:
-    install(evidence)
-    with pytest.raises(UnknownArtefactError, match="Did you mean fixup/equation-1"):
-        reproduce("fixup/equation-2", out=tmp_path)
-    reproduce(NAME, out=tmp_path)
-    (folder_of(tmp_path, NAME, "smoke") / "result.json").write_text("{")
-    with pytest.raises(ResultError, match="cannot be read"):
-        reproduce(NAME, out=tmp_path)
-    assert reproduce(NAME, out=tmp_path, again=True).verdict == "holds"
-
-
+@pytest.mark.slow
 def test_runs_are_noted_and_shared(tmp_path: Path, install: Install) -> None:
     config = TrainConfig(
         model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, batch_size=512, device="cpu"

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import json
 import sys
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from command_outputs import check_output
-from rich.console import Console
 
 from normless.cli import main
 from normless_lab.plots import accuracy_against_depth
-from normless_lab.sweeps import RunRow
 from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
-from normless_papers.cli.progress import ReproductionProgress
 from normless_papers.published import published, published_as
-from normless_papers.reproduction import Reproduction
 
 Capture = pytest.CaptureFixture[str]
 
@@ -86,28 +81,6 @@ def test_a_failing_claim_is_no_error_and_an_error_does_not_stop(tmp_path: Path, 
     assert f"[{len(names)}/{len(names)}]" in told.err
 
 
-def test_machines_get_everything(tmp_path: Path, capsys: Capture) -> None:
-    facts = said(capsys, "reproduce", "fixup/fixup", "fixup/equation-1", "--out", str(tmp_path), "--seed", "4")
-    first, second = facts["results"]
-    assert (first["id"], first["verdict"], second["id"]) == ("fixup/fixup", "holds", "fixup/equation-1")
-    assert first["asked"] == {"data": None, "data_root": None, "seed": 4, "settings": {"verdict": True}}
-    assert first["checks"][0]["numbers"] == {"measured": 0.98765, "bound": 1.0}
-    assert (Path(first["files"]) / "result.json").exists()
-
-
-def test_the_list_tells_what_became_of_each(tmp_path: Path, capsys: Capture) -> None:
-    said(capsys, "reproduce", "fixup/fixup", "--budget", "small", "--out", str(tmp_path))
-    listed = said(capsys, "reproduce", "--list", "--out", str(tmp_path))["artefacts"]
-    assert [one["id"] for one in listed] == list(published())
-    states = {one["id"]: one["states"] for one in listed}
-    assert states["fixup/fixup"] == {"smoke": "not run", "small": "holds", "gpu": "not run", "paper": "not run"}
-    assert set(states["gamma/table-2"].values()) == {"not run"}
-    assert main(["reproduce", "--list", "--paper", "zeroinit", "--out", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["artefact", "kind", "smoke", "small", "gpu", "paper", "title"]
-    assert all(line.startswith(("zeroinit/", " ")) for line in lines[1:])
-
-
 def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> None:
     said(capsys, "reproduce", "fixup/fixup", "--out", str(tmp_path))
     facts = said(capsys, "report", str(tmp_path))
@@ -138,21 +111,3 @@ def test_mistakes_are_told_in_a_sentence(
     assert main(words) == 2
     assert problem in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def row(name: str) -> RunRow:
-    return RunRow(name, "train", {}, "trained", None, {}, 1.0, "", "", {})
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_progress_tells_of_runs(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless_papers.cli.progress.SECONDS_BETWEEN_LINES", 0)
-    written = StringIO()
-    console = Console(force_terminal=terminal, width=100, color_system=None, file=written)
-    with ReproductionProgress(2, console) as progress:
-        progress.begin("fixup/table-1")
-        progress.on_begin(3, 1)
-        progress.on_runs([row("a"), row("b")])
-        progress.end(Reproduction("fixup/table-1", "smoke", {}, error="No memory."))
-    assert "[1/2] fixup/table-1: 2 of 3 training runs" in written.getvalue()
-    assert "[1/2] fixup/table-1 ! error, 0.0 s: No memory." in written.getvalue()

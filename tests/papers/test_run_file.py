@@ -10,7 +10,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_papers.front_page import front_page_of
 from normless_papers.headline import headlines
 from normless_papers.page import write_pages_of
 from normless_papers.reproduction import ResultError
@@ -30,10 +29,6 @@ def again(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """The file written anew, and its number of runs."""
     path = tmp_path_factory.mktemp("written") / "again.parquet"
     return path, write_runs(folder, path)
-
-
-def test_the_committed_front_page_is_that_of_the_committed_runs(folder: Path) -> None:
-    assert front_page_of(folder) == COMMITTED.with_name("claims.md").read_text(encoding="utf-8")
 
 
 def test_the_pages_have_the_claims_and_figures_and_say_what_the_committed_ones_do(
@@ -64,6 +59,7 @@ def _claims(path: Path) -> list[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
     path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]

@@ -9,7 +9,6 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS
 from normless_papers.gamma.analysed_networks import draw_stream
-from normless_papers.gamma.rate import FIRST_STEPS
 
 
 def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:
@@ -19,21 +18,6 @@ def blocks_table(names: list[str], count: int = 30) -> pd.DataFrame:
         table[name] = 0.01 * block * (offset + 1)
         table[f"predicted_{name}"] = table[name] * 1.01
     return table
-
-
-@pytest.fixture
-def updates() -> pd.DataFrame:
-    rows = []
-    for varied in ("other", "last", "all"):
-        for role, slope in (("other", -2.0), ("last", -1.0)):
-            if varied in (role, "all"):
-                rows += [
-                    {"varied": varied, "role": role, "layer": f"{role}.{index}", "scale": scale}
-                    | {"update": (index + 1) * scale**slope}
-                    for index in range(2)
-                    for scale in (1.0, 0.5, 2.0)
-                ]
-    return pd.DataFrame(rows)
 
 
 def lines(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -52,13 +36,6 @@ def test_measured_points_and_predicted_lines_are_the_table(probe: str) -> None:
     assert set(names.values()) <= {text.get_text() for text in axes.texts}
 
 
-def test_what_a_network_has_not_is_left_out() -> None:
-    names = list(PLOTS["signal"].arguments["measured"])
-    table = blocks_table(names).assign(norm_variance=np.nan, norm_mean_square=np.nan)
-    axes = PLOTS["signal"](table)
-    assert {name.partition(",")[0] for name in lines(axes)} == {"skip path", "branch end"}
-
-
 @pytest.mark.parametrize("expected", [True, False])
 def test_the_stream_and_its_resets(expected: bool) -> None:
     table = blocks_table(["stream_second_moment"], 8)
@@ -74,25 +51,3 @@ def test_the_stream_and_its_resets(expected: bool) -> None:
         pd.concat([table, table.assign(block=table["block"] + 8), table.assign(block=table["block"] + 16)])
     )
     assert len(many.get_xticklabels()) == 6
-
-
-def test_steps_are_relative_to_the_smallest_factor(updates: pd.DataFrame) -> None:
-    drawn = lines(FIRST_STEPS(updates))
-    np.testing.assert_allclose(drawn["γ other"][0], [0.5, 1, 2])
-    np.testing.assert_allclose(drawn["γ other"][1], [1, 1 / 4, 1 / 16])
-    np.testing.assert_allclose(drawn["γ last"][1], [1, 1 / 2, 1 / 4])
-    np.testing.assert_allclose(drawn["slope −2"][1], drawn["γ other"][1])
-    assert set(drawn) == {"slope −2", "γ other", "γ last", "_same"}
-
-
-def test_tables_that_cannot_be_drawn_are_refused(updates: pd.DataFrame) -> None:
-    for draw in (PLOTS["signal"], PLOTS["covariance"], PLOTS["stream"]):
-        table = blocks_table(list(draw.arguments["measured"])).assign(expected_stream_second_moment=1.0)
-        with pytest.raises(ValueError, match="one is there twice"):
-            draw(pd.concat([table, table]))
-        with pytest.raises(ValueError, match="lacks block"):
-            draw(table.drop(columns="block"))
-        with pytest.raises(ValueError, match="at least one row"):
-            draw(table.head(0))
-    with pytest.raises(ValueError, match="at least one row"):
-        FIRST_STEPS(updates[updates["varied"] == "all"])

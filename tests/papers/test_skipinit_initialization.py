@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from papers_helpers import assert_finite, assert_whole, carried_out
@@ -13,11 +11,12 @@ from torch import nn
 
 from normless import residual_map
 from normless_papers.artefact import Context
-from normless_papers.claims import near, verdict_of
-from normless_papers.skipinit.appendix_c import MEAN_SQUARE, formulas, moments
-from normless_papers.skipinit.initialization import ConvolutionalNetwork, slope_through_zero
+from normless_papers.claims import verdict_of
+from normless_papers.skipinit.appendix_c import MEAN_SQUARE, formulas
+from normless_papers.skipinit.initialization import ConvolutionalNetwork
 
 
+@pytest.mark.slow
 def test_figure_2(context: Context) -> None:
     evidence = carried_out("skipinit/figure-2", context, blocks=16)
     merged = assert_whole("skipinit/figure-2", evidence)
@@ -27,6 +26,7 @@ def test_figure_2(context: Context) -> None:
     assert_finite(merged["predicted_skip_variance"])
 
 
+@pytest.mark.slow
 def test_figure_5(context: Context) -> None:
     evidence = carried_out("skipinit/figure-5", context)
     merged = assert_whole("skipinit/figure-5", evidence)
@@ -60,26 +60,6 @@ def test_appendix_c_batch_statistics_are_asked_of_large_batches(context: Context
     small = merged[(merged["batch"] == 8) & (merged["quantity"] == MEAN_SQUARE)].iloc[0]
     assert small["value_measured"] == pytest.approx(1 / math.pi + 0.18 / 8, rel=0.05)
     assert formulas(8)[0] == pytest.approx(0.4036, abs=1e-4)
-
-
-def test_too_few_draws_decide_nothing() -> None:
-    few = np.random.default_rng(0).normal(0.0, 1.0, (4, 2, 3, 5))
-    assert near("So.", moments(few, few)["variance"], 1.0, 0.01).verdict == "inconclusive"
-
-
-def test_moments_of_examples_and_channels() -> None:
-    """Every example is the sum of a part shared by all and one of its own; channels have nothing in common."""
-    generator = np.random.default_rng(0)
-    values = generator.normal(size=(2000, 1, 1, 6)) + 2 * generator.normal(size=(2000, 1, 4, 6))
-    found = moments(values, values)
-    assert found["variance"].mean == pytest.approx(5, rel=0.03)
-    assert found["examples"].mean == pytest.approx(1, rel=0.1)
-    assert found["channels"].mean == pytest.approx(0, abs=0.1)
-    assert found["variance"].n == 2000
-
-
-def test_slopes_through_zero() -> None:
-    assert slope_through_zero(pd.Series([1, 2, 3]), pd.Series([2.0, 4.0, 6.0])) == pytest.approx(2)
 
 
 def test_the_network_of_figure_2_c() -> None:

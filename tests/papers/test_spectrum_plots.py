@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.patches import StepPatch
 
-from normless_lab.plots import lines, save_png, series_ink
-from normless_lab.plots.grammars.frame import power
-from normless_papers.fixup.updates import SCALAR_STEPS
-from normless_papers.understanding_bn.linear_networks import DENSITY, PARAMETRIZATION
 from normless_papers.understanding_bn.matrix_products import CONDITION, LARGEST, draw_singular_values
 
 
@@ -63,42 +56,9 @@ def conditioning() -> pd.DataFrame:
     )
 
 
-@pytest.fixture
-def spectra() -> pd.DataFrame:
-    index = np.arange(6)
-    tables = [
-        pd.DataFrame({"spectrum": s, "index": index, "singular_value": 10.0 ** (2 - index), "series": series})
-        for series in ("deep", "shallow")
-        for s in (0, 1)
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
-@pytest.fixture
-def updates() -> pd.DataFrame:
-    tables = [
-        pd.DataFrame(
-            {
-                "option": option,
-                "layers": layers,
-                "blocks": [1, 10, 100],
-                "learning_rate": 0.1,
-                "update": [-0.09 * height, -0.009 * height, -0.0009 * height],
-                "predicted_update": [-0.1 * height, -0.01 * height, -0.001 * height],
-            }
-        )
-        for option, layers, height in (("equal", 2, 2), ("equal", 3, 3), ("zero_last", 2, 1), ("zero_last", 3, 1))
-    ]
-    return pd.concat(tables, ignore_index=True)
-
-
 def _line(axes: Axes, label: str) -> tuple[np.ndarray, np.ndarray]:
     (line,) = [line for line in axes.get_lines() if line.get_label() == label]
     return np.asarray(line.get_xdata(), float), np.asarray(line.get_ydata(), float)
-
-
-def _texts(axes: Axes) -> set[str]:
-    return {text.get_text() for text in axes.texts}
 
 
 @pytest.mark.parametrize("of", ["squares", "values"])
@@ -119,14 +79,6 @@ def test_histograms_hold_every_value_and_the_law_lies_over_them(of, values, law)
     assert axes.get_xlabel() == f"{name} (entries of variance 1/N)"
 
 
-def test_curves_of_the_law_are_the_table(law: pd.DataFrame) -> None:
-    squares = law[(law["of"] == "squares") & (law["factors"] == 2)]
-    axes = DENSITY(law)
-    np.testing.assert_array_equal(_line(axes, "M = 2"), squares[["x", "density"]].iloc[::-1].T)
-    assert axes.get_xscale() == axes.get_yscale() == "log"
-    np.testing.assert_array_equal(_line(PARAMETRIZATION(law), "M = 2"), squares[["angle", "x"]].T)
-
-
 @pytest.mark.parametrize("quantity", ["log10_condition", "largest"])
 def test_error_bars_and_predictions_are_the_table(quantity: str, conditioning: pd.DataFrame) -> None:
     draw = CONDITION if quantity == "log10_condition" else LARGEST
@@ -139,61 +91,3 @@ def test_error_bars_and_predictions_are_the_table(quantity: str, conditioning: p
     deviation = conditioning[f"std_{quantity}"].fillna(0)
     heights = [segment[1, 1] - segment[0, 1] for segment in bars.get_segments()]
     np.testing.assert_allclose(heights, 2 * deviation)
-
-
-def test_several_series_stand_side_by_side(conditioning: pd.DataFrame) -> None:
-    table = pd.concat([conditioning.assign(series=name) for name in ("gaussian", "signs")])
-    axes = CONDITION(table, by="series", apart=0.15)
-    first, second = (_line(axes, f"{name}, measured")[0] for name in ("gaussian", "signs"))
-    assert (first < second).all()
-    assert {"gaussian", "signs"} <= _texts(axes)
-
-
-def test_single_curves_of_a_series_are_the_table_and_zeros_are_left_out(spectra: pd.DataFrame) -> None:
-    spectra.loc[spectra["index"] == 5, "singular_value"] = 0.0
-    of = {"x": "index", "y": "singular_value", "each": "spectrum", "summary": None, "log": "y"}
-    axes = lines(spectra, by="series", **of)  # type: ignore[arg-type]
-    rank, value = _line(axes, "deep")
-    assert rank.tolist() == [0, 1, 2, 3, 4, 5]
-    np.testing.assert_allclose(value, [100, 10, 1, 0.1, 0.01, np.nan])
-    assert {"deep", "shallow"} <= _texts(axes)
-    assert len(axes.get_lines()) == 4
-    alone = lines(spectra[spectra["series"] == "deep"], **of)  # type: ignore[arg-type]
-    assert _texts(alone) == {"singular value"}
-
-
-def test_updates_are_the_table_and_coinciding_ends_share_a_label(updates: pd.DataFrame) -> None:
-    axes = SCALAR_STEPS(updates)
-    blocks, exact = _line(axes, "all equal, m = 3, measured")
-    assert blocks.tolist() == [1, 10, 100]
-    np.testing.assert_allclose(exact, [2.7, 0.27, 0.027])
-    np.testing.assert_allclose(_line(axes, "last is 0, m = 2, predicted")[1], [1, 0.1, 0.01])
-    names = {f"{option}, m = {layers}" for option in ("all equal", "last is 0") for layers in (2, 3)}
-    assert _texts(axes) == {"|ΔF| / η", *names}
-
-
-@pytest.mark.parametrize(
-    ("draw", "fixture", "column"),
-    [
-        (DENSITY, "law", "density"),
-        (PARAMETRIZATION, "law", "angle"),
-        (CONDITION, "conditioning", "std_log10_condition"),
-        (LARGEST, "conditioning", "predicted_largest"),
-        (SCALAR_STEPS, "updates", "learning_rate"),
-    ],
-)
-def test_figures_draw_where_they_are_told_and_refuse_other_tables(draw, fixture, column, request, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    table = request.getfixturevalue(fixture)
-    target = Figure().subplots()
-    assert draw(table, ax=target) is target
-    assert save_png(draw(table), Path(tmp_path) / "figure.png", dpi=50).stat().st_size > 0
-    with pytest.raises(ValueError, match=f"lacks {column}"):
-        draw(table.drop(columns=column))
-    with pytest.raises(ValueError, match="at least one row"):
-        draw(table.head(0))
-
-
-def test_series_have_their_own_colours_and_exponents_read_as_powers() -> None:
-    assert len({series_ink(index).light for index in range(8)}) == 8
-    assert series_ink(8) == series_ink(0)
-    assert [power(10, exponent) for exponent in (0, 15, -3, 2.5)] == ["10⁰", "10¹⁵", "10⁻³", "10²·⁵"]

@@ -7,7 +7,6 @@ import pandas as pd
 from normless_papers.claims import Estimate, at_scale, check, close, in_every, larger, replicates, within
 from normless_papers.stated_claims import (
     asked_at_scale,
-    checks_by,
     decided,
     equals,
     exceeds,
@@ -38,7 +37,3 @@ def test_each_claim_has_the_check_of_its_test() -> None:
         check("undecided", None),
         at_scale(larger("published", Estimate(2.0), Estimate(1.0)), "Fewer images."),
     ]
-
-
-def test_a_function_may_return_checks_or_tests() -> None:
-    assert checks_by(lambda facts: TESTS)(None) == checks_by(lambda facts: stated(TESTS))(None) == stated(TESTS)

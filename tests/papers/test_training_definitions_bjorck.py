@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import pandas as pd
@@ -13,22 +12,15 @@ import pytest
 import torch
 from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
-from swept_runs import End, swept
 
-import normless as nl
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import Estimate, larger
+from normless_papers.claims import Estimate
 from normless_papers.effort import Effort
-from normless_papers.runs import Runs
-from normless_papers.understanding_bn import reference_runs
 from normless_papers.understanding_bn.rate_search import (
-    SUBSETS,
     best_decade,
     best_rate,
     highest_decade,
-    is_rate,
-    parts_scheme,
 )
 from normless_papers.understanding_bn.reference_runs import plateaus
 
@@ -71,6 +63,21 @@ SHARED = (
     *("figure-1", "bn-on-top", "figure-15", "table-2", "figure-17"),
     *("experimental-setup", "table-3", "warm-start"),
 )
+
+
+def runs_of(accuracies: dict[tuple[float, int], float | None]) -> pd.DataFrame:
+    """Runs by rate and seed; None diverged."""
+    rows = [
+        {
+            "rate": rate,
+            "seed": seed,
+            "outcome": "diverged" if accuracy is None else "trained",
+            "test_accuracy": math.nan if accuracy is None else accuracy,
+            "chance_accuracy": 10.0,
+        }
+        for (rate, seed), accuracy in accuracies.items()
+    ]
+    return pd.DataFrame(rows)
 
 
 @pytest.fixture(scope="module")
@@ -122,12 +129,6 @@ def test_artefacts_share_their_runs(context: Context) -> None:
     assert hashes["warm-start"] < hashes["table-3"]
 
 
-@pytest.mark.parametrize("parts", SUBSETS)
-def test_every_subset_of_parts_is_a_scheme(parts: tuple[str, ...]) -> None:
-    assert nl.scheme(parts_scheme(parts)).edits
-    assert "xavier" in parts_scheme(parts)
-
-
 def test_the_papers_own_numbers_are_asked_of_its_own_setup_alone(context: Context) -> None:
     paper = artefact_of("understanding-bn/table-2").settings["paper"]["effort"]
     assert paper.reduction(context) == ""
@@ -156,6 +157,7 @@ def test_parts_end_to_end(artefact: str, shared: Context) -> None:
         assert check_of(evidence, "divides the rate by 10").verdict == "holds"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["warm-start", "alternating-normalization"])
 def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
@@ -167,25 +169,29 @@ def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
         assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
 
 
+@pytest.mark.slow
 def test_table_3_end_to_end(shared: Context) -> None:
     evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
     assert set(evidence.measured["layers"]) == {8}
 
 
-def runs_of(accuracies: dict[tuple[float, int], float | None]) -> pd.DataFrame:
-    """Runs by rate and seed; None diverged."""
-    rows = [
-        {
-            "rate": rate,
-            "seed": seed,
-            "outcome": "diverged" if accuracy is None else "trained",
-            "test_accuracy": math.nan if accuracy is None else accuracy,
-            "chance_accuracy": 10.0,
-        }
-        for (rate, seed), accuracy in accuracies.items()
-    ]
-    return pd.DataFrame(rows)
+def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
+    evidence = carried_out("understanding-bn/equation-1", context)
+    assert_whole("understanding-bn/equation-1", evidence)
+    assert len(evidence.checks) == 2 * 7 + 4
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+
+
+@pytest.mark.slow
+def test_masked_gradients_add_up(context: Context) -> None:
+    changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
+    evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)
+    assert_whole("understanding-bn/class-wise-mask", evidence)
+    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert isinstance(evidence.measured, pd.DataFrame)
+    assert torch.get_default_dtype() == torch.float32
+    assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128
 
 
 def test_rates_are_compared_seed_by_seed() -> None:
@@ -206,17 +212,6 @@ def test_rates_are_compared_seed_by_seed() -> None:
     assert math.isnan(highest_decade(nowhere.assign(outcome="failed"), control).mean)
 
 
-def test_equal_rates_of_a_grid_decide_no_order() -> None:
-    same = Estimate(-1.0, 0.0, 3, {0: -1.0, 1: -1.0, 2: -1.0})
-    assert larger("Larger.", same, same).verdict == "inconclusive"
-    assert larger("Larger.", same.scaled(1.0, 0.6), same).verdict == "holds"
-    assert [is_rate("So.", *pair).verdict for pair in ((0.1, 0.1), (0.01, 0.1), (math.nan, 0.1))] == [
-        "holds",
-        "fails",
-        "inconclusive",
-    ]
-
-
 def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_rate() -> None:
     def run(name: str, accuracies: list[float]) -> pd.DataFrame:
         rates = [0.1] * (len(accuracies) // 2) + [0.01] * (len(accuracies) - len(accuracies) // 2)
@@ -233,47 +228,3 @@ def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_
     epochs = pd.concat([run("rising", rising), run("flat", flat), run("short", [0.5, 0.9])])
     assert plateaus(epochs) == {"rising": False, "flat": True}
     assert plateaus(epochs.iloc[:0]) == {}
-
-
-def test_the_gain_of_batch_norm_must_be_there_to_have_two_thirds_of_it(tmp_path: Path) -> None:
-    def ends(top: float) -> Any:
-        accuracies = {reference_runs.NONE: 90.0, reference_runs.HIGH: 90.0, reference_runs.TOP: top}
-        return lambda labels, point: End(accuracies[labels[reference_runs.AXIS]])
-
-    facts = swept("understanding-bn/figure-16", ends(95.0), tmp_path).facts
-    scales = {name: Estimate(0.0, 0.0, 2, {0: 0.0, 1: 0.0}) for name in ("none", "batch norm", "batch norm on top")}
-    checks = reference_runs._bn_on_top((facts, scales))
-    assert checks[-1].claim.startswith("Its test accuracy is above two thirds")
-    assert checks[-1].verdict == "inconclusive"
-
-
-def test_figure_1_asks_nothing_of_learning_that_still_rises_or_never_began(tmp_path: Path) -> None:
-    def facts_of(unnormalized: float) -> Runs:
-        ends = {name: End(90.0) for name in reference_runs.CONFIGURATIONS} | {reference_runs.NONE: End(unnormalized)}
-        evidence = swept("understanding-bn/figure-1", lambda labels, _: ends[labels[reference_runs.AXIS]], tmp_path)
-        assert isinstance(evidence.facts, Runs)
-        return evidence.facts
-
-    flat = facts_of(90.0)
-    assert reference_runs._figure_1(flat)[0].verdict == "holds"
-    rising = replace(flat, table=flat.table.assign(plateaued=False))
-    for one in (*reference_runs._figure_1(rising), *reference_runs._figure_1(facts_of(12.0))[:2]):
-        assert one.verdict == "inconclusive"
-        assert "Not asked" in one.claim
-
-
-def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
-    evidence = carried_out("understanding-bn/equation-1", context)
-    assert_whole("understanding-bn/equation-1", evidence)
-    assert len(evidence.checks) == 2 * 7 + 4
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-
-
-def test_masked_gradients_add_up(context: Context) -> None:
-    changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
-    evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)
-    assert_whole("understanding-bn/class-wise-mask", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-    assert isinstance(evidence.measured, pd.DataFrame)
-    assert torch.get_default_dtype() == torch.float32
-    assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 from made_up_runs import Ending, made_up
-from papers_helpers import assert_whole, carried_out, check_of, context_in
+from papers_helpers import assert_whole, carried_out, context_in
 
-import normless as nl
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.effort import Effort
-from normless_papers.fixup.depth import METHODS, RULES
 
 # Runs of the paper's setup: of each artefact the sweeps' numbers of runs.
 COUNTS = {
@@ -69,17 +67,6 @@ def test_the_paper_budget_is_the_published_setup(artefact: str, paper: Context) 
     assert len(set(hashes)) == len(hashes)
 
 
-def test_figure_3_is_rate_one_tenth_and_batch_64_at_ten_thousand_layers(paper: Context) -> None:
-    carried_out("fixup/figure-3", paper)
-    lab: Any = paper.lab
-    configs = [point.config.to_dict() for sweep in lab.sweeps for point in sweep.points()]
-    assert {(one["rate"], one["epochs"], one["weight_decay"], one["momentum"]) for one in configs} == {
-        (0.1, 1, 5e-4, 0.9)
-    }
-    assert {one["batch_size"] for one in configs if "depth=10000," in one["model"]} == {64}
-    assert {one["batch_size"] for one in configs if "depth=10000," not in one["model"]} == {128}
-
-
 @pytest.mark.parametrize("artefact", ["fixup/sqrt2-scaling", "fixup/lsuv", "fixup/rule-2"])
 def test_runs_that_figure_3_has_too_are_the_same_runs(artefact: str, paper: Context) -> None:
     lab: Any = paper.lab
@@ -89,50 +76,6 @@ def test_runs_that_figure_3_has_too_are_the_same_runs(artefact: str, paper: Cont
     carried_out(artefact, paper, **MEASURED.get(artefact, {}))
     shared = [point for sweep in lab.sweeps for point in sweep.points() if point.config.hash in own]
     assert {"BatchNorm", "Fixup"} <= {point.labels["method"] for point in shared}
-
-
-def test_what_decays_is_stated(paper: Context) -> None:
-    lab: Any = paper.lab
-    for artefact in ("fixup/figure-3", "fixup/table-1", "fixup/table-2", "fixup/table-4"):
-        carried_out(artefact, paper)
-    assert {sweep.base["decay_policy"] for sweep in lab.sweeps} == {"all"}
-
-
-def test_a_rate_that_a_smaller_set_up_trains_at_leaves_the_papers_claim_open(tmp_path: Path) -> None:
-    """Xavier's weights train at a tenth of the rate: asked of ResNet-110 on CIFAR-10 alone."""
-
-    def easy(labels: Mapping[str, str], config: Mapping[str, Any]) -> Ending:
-        return Ending(0.9)
-
-    claim = "cannot be trained at a tenth"
-    paper, smoke = (carried_out("fixup/table-1", made_up(easy, tmp_path, one)) for one in ("paper", "smoke"))
-    assert check_of(paper, claim).verdict == "fails"
-    assert check_of(smoke, claim).verdict == "inconclusive"
-    other = replace(made_up(easy, tmp_path), data="digits")
-    assert check_of(carried_out("fixup/table-1", other), claim).verdict == "inconclusive"
-
-
-def test_the_paper_budgets_rows_of_table_1(paper: Context) -> None:
-    assert_whole("fixup/table-1", carried_out("fixup/table-1", paper))
-
-
-@pytest.mark.parametrize("artefact", ["fixup/table-2", "fixup/table-4"])
-def test_measured_rows_stand_beside_published_ones(artefact: str, paper: Context) -> None:
-    quoted = (
-        "cifar10/(Zagoruyko & Komodakis 2016)",
-        "cifar10/(Yamada et al. 2018)",
-        "cifar10/(Graham 2014)",
-        "svhn/(Zagoruyko & Komodakis 2016)",
-        "svhn/(DeVries & Taylor 2017)",
-        "svhn/(Lee et al. 2016)",
-    )
-    merged = assert_whole(artefact, carried_out(artefact, paper), unmeasured=quoted)
-    assert len(merged) == 10
-
-
-def test_all_schemes_are_known() -> None:
-    for scheme in (*METHODS.values(), *RULES.values()):
-        assert nl.scheme(scheme).edits is not None
 
 
 SETTINGS = {"schedule": "constant", "momentum": 0.9, "weight_decay": 5e-4, "decay_policy": "all"}
@@ -148,6 +91,7 @@ TINY_DEPTHS = tuple(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["fixup/figure-3", "fixup/rule-2"])
 def test_depths_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(artefact, shared, efforts=TINY_DEPTHS)
@@ -164,6 +108,7 @@ def small(effort: Any) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("artefact", ["fixup/table-1", "fixup/figure-4"])
 def test_cifar_networks_end_to_end(artefact: str, shared: Context) -> None:
     effort = small(artefact_of(artefact).settings["smoke"]["effort"])
@@ -179,6 +124,7 @@ def test_regularized_end_to_end(shared: Context) -> None:
     assert [one for one in evidence.remarks if "trained on digits" in one]
 
 
+@pytest.mark.slow
 def test_imagenet_networks_end_to_end(shared: Context) -> None:
     efforts = {name: small(one) for name, one in artefact_of("fixup/table-2").settings["smoke"]["efforts"].items()}
     for artefact in ("fixup/table-2", "fixup/figure-5", "fixup/figure-6", "fixup/scalar-lr"):

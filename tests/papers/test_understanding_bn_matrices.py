@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from papers_helpers import assert_finite, assert_whole, carried_out, check_of
+from papers_helpers import assert_finite, assert_whole, carried_out
 
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.understanding_bn.linear_networks import exponent_at_zero
@@ -30,34 +30,10 @@ def test_artefact(name: str, context: Context) -> None:
     assert [one.claim for one in evidence.checks if one.verdict != "holds"] == []
 
 
-def test_published_quantities_stand_beside_measured_ones(context: Context) -> None:
-    merged = assert_whole(
-        "understanding-bn/theorem-1", carried_out("understanding-bn/theorem-1", context, size=60, runs=1)
-    )
-    rows = merged[merged["quantity"] == "support"]
-    assert rows["value_published"].unique().tolist() == ["(0, (M+1)^(M+1)/M^M)"]
-    assert rows["predicted"].to_numpy(float) == pytest.approx([4, 6.75, 256 / 27])
-
-
 def test_the_exponent_is_that_of_the_theorem_and_not_of_singular_values() -> None:
     for factors in (1, 2, 5):
         assert exponent_at_zero(factors) == pytest.approx(-factors / (factors + 1), abs=1e-6)
         assert exponent_at_zero(factors) != pytest.approx(-(factors - 1) / (factors + 1), abs=0.1)
-
-
-def test_too_few_values_do_not_follow_the_law(context: Context) -> None:
-    """A bound in multiples of 1/N cannot be met by everything: sixty runs of which the farthest counts."""
-    evidence = carried_out("understanding-bn/theorem-1", context, size=200, factors=(3,), runs=2)
-    follow = check_of(evidence, "follow ρ")
-    assert follow.numbers["largest_distance"] <= follow.numbers["bound"] == 5 / 200
-    assert follow.numbers["largest_distance"] > 1 / (2 * 200)
-
-
-def test_growth_of_the_condition_number_needs_more_than_two_factors(context: Context) -> None:
-    evidence = carried_out("understanding-bn/figure-11", context, size=40, factors=(1, 2), runs=4)
-    grown = check_of(evidence, "a thousand times")
-    assert grown.verdict == "fails"
-    assert grown.claim.endswith("N = 40; the paper has 1000.")
 
 
 def test_paper_budgets_are_the_published_setups() -> None:

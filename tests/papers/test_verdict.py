@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import ttest_ind_from_stats, ttest_rel
 
-from normless_papers.claims import Check, Estimate, at_scale, check, close, larger, replicates, verdict_of
+from normless_papers.claims import Check, Estimate, at_scale, check, close, larger, verdict_of
 
 MEANS = st.floats(-10, 10)
 DEVIATIONS = st.floats(1e-3, 5)
@@ -49,45 +47,12 @@ def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
     assert found.numbers["pairs"] == len(pairs)
 
 
-def test_other_seeds_are_not_paired() -> None:
-    one = Estimate(2.0, 0.1, 3, {0: 1.9, 1: 2.0, 2: 2.1})
-    other = Estimate(1.0, 0.1, 3, {3: 0.9, 4: 1.0, 5: 1.1})
-    assert larger("it is larger", one, other) == larger("it is larger", replace(one, by_seed={}), other)
-
-
-@given(MEANS, DEVIATIONS, st.floats(-3, 3), MEANS)
-def test_a_scaled_estimate_is_that_of_the_scaled_replicates(a: float, s: float, factor: float, offset: float) -> None:
-    values = {0: a, 1: a + s, 2: a - 2 * s}
-    scaled = replicates(pd.Series(values)).scaled(factor, offset)
-    expected = replicates(pd.Series({seed: factor * value + offset for seed, value in values.items()}))
-    assert scaled.mean == pytest.approx(expected.mean, abs=1e-9)
-    assert scaled.deviation == pytest.approx(expected.deviation, abs=1e-9)
-    assert scaled.by_seed == pytest.approx(expected.by_seed)
-
-
 def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
     fails = check("It reaches 94 %.", False, measured=50)
     assert at_scale(fails, "") == fails
     smaller = at_scale(fails, "3 epochs of digits.")
     assert (smaller.verdict, smaller.numbers) == ("inconclusive", fails.numbers)
     assert smaller.claim == "It reaches 94 %. Not asked of a smaller set-up: 3 epochs of digits."
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "by", "expected"),
-    [
-        (Estimate(2.0), Estimate(1.0), 0.0, "holds"),
-        (Estimate(2.0), Estimate(1.0), 1.5, "fails"),
-        (Estimate(1.0), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(2.0, math.nan), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(math.nan), Estimate(1.0), 0.0, "inconclusive"),
-        (Estimate(3.0, 0.1, 2), Estimate(1.0), 0.0, "holds"),
-        # Two replicates: 12.7 standard errors of the one that varies are needed.
-        (Estimate(1.5, 0.1, 2), Estimate(1.0), 0.0, "inconclusive"),
-    ],
-)
-def test_exact_and_single_numbers(first: Estimate, second: Estimate, by: float, expected: str) -> None:
-    assert larger("it is larger", first, second, by=by).verdict == expected
 
 
 def test_close_takes_the_wider_tolerance_and_fails_on_what_is_no_number() -> None:

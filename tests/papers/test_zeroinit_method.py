@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from invented_runs import Optimum, invented
 from papers_helpers import assert_whole, carried_out, check_of
 
-from normless_lab.train import TrainConfig
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import verdict_of
 
@@ -41,17 +41,7 @@ def test_zeroinit_with_made_up_training(tmp_path: Path) -> None:
     assert check_of(evidence, "100 layers train without").verdict == "fails"
 
 
-def test_zeroinit_at_the_papers_budget(tmp_path: Path) -> None:
-    for accuracy, verdict in ((94.3, "holds"), (93.0, "fails")):
-        evidence, laboratory = among(
-            "zeroinit/zeroinit", lambda *_, reached=accuracy: Optimum(reached), tmp_path, "paper"
-        )
-        assert check_of(evidence, "exceed 94 %").verdict == verdict
-    configs = [point.config for point in laboratory.points if point.labels["depth"] == "1000"]
-    assert all(isinstance(one, TrainConfig) and "depth=1000, width=2" in one.model for one in configs)
-    assert {(one.epochs, one.batch_size, one.data) for one in configs} == {(200, 64, "cifar10")}
-
-
+@pytest.mark.slow
 def test_the_runs_are_those_of_the_tables(tmp_path: Path) -> None:
     pairs = {"zeroinit/zeroinit": "zeroinit/table-2", "zeroinit/l2-dominates-initial-loss": "zeroinit/table-3"}
     for name, table in pairs.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from streams_of_networks import Coupling, Siamese
+from streams_of_networks import Siamese
 from style_images import IMAGES, Basic, Classifier, PreAct, W, conv, conv_bn
 from style_table import style
 from torch import Tensor, nn
@@ -247,5 +247,19 @@ class Twins(Siamese):
 
 
 @style("randn(2, 3, 8, 8)", "stem.0", [f"parts.{b}: 2" for b in range(4)])
-class RevNet(Coupling):
-    """Two streams, each of which adds a function of the other one."""
+class RevNet(nn.Module):
+    """a = a + f(b); b = b + g(a), twice (Gomez et al. 2017, RevNet)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(conv(3, 2 * W), nn.BatchNorm2d(2 * W))
+        self.parts = nn.ModuleList(nn.Sequential(nn.BatchNorm2d(W), nn.ReLU(), conv()) for _ in range(4))
+        self.head = nn.Linear(2 * W, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.stem(x).chunk(2, 1)
+        for f, g in zip(self.parts[::2], self.parts[1::2], strict=True):
+            a = a + f(b)
+            b = b + g(a)
+        logits: Tensor = self.head(torch.cat([a, b], 1).mean((2, 3)))
+        return logits

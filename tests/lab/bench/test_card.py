@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import types
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,17 +13,11 @@ import torch
 from command_outputs import check_output
 
 import normless_lab.bench
-from normless import convert
 from normless.cli import main
-from normless.models import resnet_cifar
 from normless_lab.bench import CardBench, measure_card
-from normless_lab.bench.by_hand import Bare
-from normless_lab.bench.card import driver_version
-from normless_lab.bench.card_runs import Counter, Stopwatch, photographs_or_noise
-from normless_lab.bench.card_settings import MODES, PARTS
-from normless_lab.bench.card_steps import Compiler, _judged, forward_flops, prepared
-from normless_lab.bench.command import LISTS
-from normless_lab.bench.timing import timer_of
+from normless_lab.bench.card_runs import Counter
+from normless_lab.bench.card_settings import PARTS
+from normless_lab.bench.card_steps import _judged, forward_flops
 from normless_lab.sweeps.executors.admission import SETTLED
 
 TINY: dict[str, Any] = {
@@ -60,6 +52,7 @@ def test_without_a_card_the_command_says_so(capsys: pytest.CaptureFixture[str]) 
     assert "measures on a CUDA card, and torch finds none here" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_steps_of_all_schemes_and_their_share_of_the_peak(capsys: pytest.CaptureFixture[str]) -> None:
     table = measure_card(CardBench(parts=("peak", "step"), **TINY))
     step = table[table["part"] == "step"]
@@ -97,35 +90,7 @@ def test_aims_are_judged() -> None:
     assert _judged([{"scheme": "fixup"}]) == [{"scheme": "fixup"}]
 
 
-def test_a_step_that_fails_is_noted() -> None:
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 2))
-    step = prepared(network, (torch.randn(4, 5), torch.zeros(4, dtype=torch.int64)), "eager", lambda _: None)
-    assert step.action is None
-    assert step.note is not None
-    assert step.note.startswith("RuntimeError: ")
-
-
-def test_compilation_ends_at_the_limit() -> None:
-    with pytest.raises(TimeoutError, match="limit of -1 seconds"):
-        Compiler(-1)(torch.nn.Linear(1, 1), torch.randn(1, 1))
-
-
-def test_networks_are_compiled_by_block_and_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    module = types.ModuleType("normless_lab.train.compilation")
-    module.compile_blocks = lambda network, residual_map: asked.append((network, len(residual_map.blocks)))
-    monkeypatch.setitem(sys.modules, "normless_lab.train.compilation", module)
-    monkeypatch.setattr("normless_lab.train.compilation", module, raising=False)
-    network, images = resnet_cifar(8), torch.randn(2, 3, 8, 8)
-    bare, converted = Bare(network), convert(network, "fixup")
-    compiler = Compiler(60)
-    for _ in range(2):
-        compiler(bare, images)
-        compiler(converted, images)
-    assert asked == [(converted, 3)]
-    assert all(block._compiled_call_impl is not None for block in bare.blocks)
-
-
+@pytest.mark.slow
 def test_runs_one_after_another_and_at_once() -> None:
     table = measure_card(CardBench(parts=("together",), **TINY))
     assert table["network"].tolist() == ["ResNet-8", "ResNet-8", "WRN-10-1", "WRN-10-1"]
@@ -137,6 +102,7 @@ def test_runs_one_after_another_and_at_once() -> None:
     assert table["data"][0].startswith("digits: ")
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_ends_the_benchmark() -> None:
     with pytest.raises(RuntimeError, match=r"A run of the benchmark failed with .*mine"):
         measure_card(CardBench(parts=("together",), **{**TINY, "scheme": "mine"}))
@@ -179,24 +145,6 @@ def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> Non
         measure_card(CardBench(**{**TINY, "data": "cifar11", "data_root": str(tmp_path)}, parts=PARTS))
 
 
-def test_noise_stands_for_photographs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr("normless_lab.bench.card_runs.load_data", _recorder(asked))
-    photographs_or_noise(root=tmp_path)
-    assert asked == ["cifar10", "gaussian(train=50000, test=10000)"]
-
-
-def _recorder(asked: list[str]) -> object:
-    from normless_lab.data import DataNotFoundError
-
-    def load(name: str, **_: object) -> None:
-        asked.append(name)
-        if name == "cifar10":
-            raise DataNotFoundError("It is not there.")
-
-    return load
-
-
 def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     flags = ["--device", "cpu", "--modes", "eager", "--batch-sizes", "2", "--image-size", "8", "--rounds", "1"]
@@ -209,16 +157,3 @@ def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: 
     facts = json.loads(capsys.readouterr().out)
     check_output("bench", facts)
     assert {row["part"] for row in facts["rows"]} == {"step"}
-
-
-def test_names_of_parts_and_modes() -> None:
-    assert tuple(LISTS["parts"]["choices"]) == PARTS
-    assert tuple(LISTS["modes"]["choices"]) == MODES
-    with pytest.raises(ValueError, match=r"Expected parts of step, .*, got 'stpe'\."):
-        CardBench(parts=("stpe",))
-
-
-def test_the_clock_times_the_cpu() -> None:
-    assert timer_of(torch.device("cpu"), 3)(lambda: None) >= 0
-    assert driver_version() is None or "." in str(driver_version())
-    assert Stopwatch().seconds == []

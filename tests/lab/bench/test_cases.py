@@ -7,7 +7,6 @@ import pytest
 from normless.diagnosis import diagnose
 from normless_lab.bench import DiagnosisBench, measure_diagnosis
 from normless_lab.bench.diagnosis.cases import CASES
-from normless_lab.bench.diagnosis.measure import FILES
 
 # Their causes show in steps only.
 OF_TRIALS = {
@@ -29,10 +28,14 @@ SLOW = {
     "two_zeros",
 }
 SEEN = [name for name, case in CASES.items() if not case.aside and name not in SLOW]
+# One case of each cause and one healthy network; the others are slow.
+FIRST = {CASES[name].causes: name for name in reversed(SEEN)}.values()
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in FIRST else pytest.mark.slow) for name in SEEN]
+)
 def test_the_true_cause_comes_first(name: str) -> None:
     case = CASES[name]
     patient = case.make()
@@ -42,15 +45,6 @@ def test_the_true_cause_comes_first(name: str) -> None:
     ).findings
     kinds = [one.kind for one in found]
     assert not kinds if case.healthy else kinds[0] in case.causes
-
-
-def test_the_cases_are_many_and_a_third_is_kept_aside() -> None:
-    assert len(FILES) == 5
-    broken = [case for case in CASES.values() if not case.healthy]
-    assert len(broken) >= 60
-    assert len(CASES) - len(broken) >= 25
-    for some in (broken, [case for case in CASES.values() if case.healthy]):
-        assert 3 * sum(case.aside for case in some) >= len(some)
 
 
 def test_the_benchmark_counts() -> None:

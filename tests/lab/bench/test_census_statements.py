@@ -116,14 +116,6 @@ def test_each_wrong_statement_is_told(change: dict[str, Any], said: list[str]) -
         assert part in sentence
 
 
-def test_a_statement_fills_in_the_product_of_its_choices() -> None:
-    block = {"each": {"s": "1-2", "u": ["x", "y"]}, "branch": ["s{s}.{u}: a b"], "skip": ["s{s}.skip"]}
-    blocks = list(stated._stated([block], {}, 0))
-    assert [one.branches[0] for one in blocks] == [(f"s{s}.{u}.a", f"s{s}.{u}.b") for s in (1, 2) for u in "xy"]
-    assert [one.skip for one in blocks] == [("s1.skip",)] * 2 + [("s2.skip",)] * 2
-    assert stated._paths(["head", {"each": {"n": "0-1"}, "layers": ["p{n}"]}], {}) == ("head", "p0", "p1")
-
-
 def test_the_statements_are_of_networks_of_the_tables() -> None:
     for package in networks.tables():
         listed = {network.text for network in networks._read(package)}

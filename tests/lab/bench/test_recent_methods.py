@@ -14,6 +14,7 @@ from normless_lab.sweeps import Sweep
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["digits", "text"])
 def test_a_run_of_every_method(task: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))

@@ -44,11 +44,7 @@ def converted_or_refused(bench: Any, scheme: str) -> str:
     return ""
 
 
-def test_three_networks_of_each_of_ten_kinds(runs: ModuleType) -> None:
-    assert [len(entries) for entries in runs.KINDS.values()] == [3] * 10
-    assert len({entry.name for entry in runs.NETWORKS}) == 30
-
-
+@pytest.mark.slow
 def test_every_network_has_a_loss_and_gradients_on_its_data(runs: ModuleType) -> None:
     for entry in runs.NETWORKS:
         bench = runs.Bench(entry)
@@ -83,6 +79,7 @@ def test_every_scheme_converts_every_network_or_is_refused_as_the_page_says(
                 assert bool(reason) == ((entry.name, scheme) in refused), (entry.name, scheme, reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scheme"), [("contrastive embedding", "as_written"), ("VAE", "fixup"), ("ViT", "skipinit")]
 )
@@ -188,14 +185,6 @@ def test_verdicts_compare_held_out_losses_with_the_original(
     assert "0.200 ± 0.010 / 0.400" in made["sgd"]
     assert "diverged on 1 of 3 seeds" in made["adamw"]
     assert made["refused"] == "1. `nf_resnet`: it is a test."
-
-
-def test_what_was_interrupted_is_not_in_the_tables(runs: ModuleType, tables: ModuleType, tmp_path: Path) -> None:
-    trained, diverged = list(cell(runs, "fixup", [0.2, 0.3, 0.4])), list(cell(runs, "none", [None, None, None]))
-    counts = [(trained, 3, 0), (trained, 6, 0), (trained, 7, 1), (trained, 14, 2), (diverged, 4, 0), (diverged, 5, 1)]
-    for rows, count, complete in counts:
-        table = tables.Table(results_of(runs, tmp_path / "rows.jsonl", rows[:count]))
-        assert len(table.cells) == complete, count
 
 
 def test_the_page_has_the_tables_of_the_committed_runs(runs: ModuleType, tables: ModuleType) -> None:

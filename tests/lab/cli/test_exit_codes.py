@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -13,7 +12,6 @@ from normless.cli import main
 from normless.cli.network import OUTCOME_COLOURS, table
 from normless_lab.train.pauses import TerminatedError, TimeLimitError
 
-TRAINING = Path(__file__).parents[3] / "docs" / "training.md"
 ENDS: dict[int, BaseException | None] = {
     0: None,
     1: RuntimeError("not expected"),
@@ -35,11 +33,6 @@ def test_every_documented_code_occurs(
 
     monkeypatch.setattr("normless.cli.listing.run", ends)
     assert main(["list"]) == code
-
-
-def test_the_table_of_codes_is_complete() -> None:
-    section = TRAINING.read_text("utf-8").split("## Exit codes\n")[1].split("\n## ")[0]
-    assert [int(code) for code in re.findall(r"^\| (\d+) \|", section, re.MULTILINE)] == list(ENDS)
 
 
 def test_no_color_is_respected(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,8 +11,6 @@ from jsonargparse import ArgumentParser
 
 from normless.cli import main
 from normless.cli.commands import COMMANDS
-from normless.cli.help import HelpFormatter
-from normless_lab.bench.command import BENCHMARKS
 
 OF_PYTHON = re.compile(r"<class|\bnull\b|\bNone if\b|if None|type: |Optional\[|Literal\[|\bTrue\b|\bFalse\b|\['|\[\d")
 # Where an option that has a default can be off, and null is what says so.
@@ -53,44 +51,3 @@ def test_every_option_has_a_text_and_many_have_groups(name: str) -> None:
     if len(actions) > 11:
         assert len(groups) >= 3
         assert len(default) <= 8
-
-
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        ({"type": int, "default": 3}, "text (default: 3)"),
-        ({"type": str, "required": True}, "text (required)"),
-        ({"type": str | None, "default": None}, "text"),
-        ({"type": bool, "default": False}, "text (default: false)"),
-        ({"action": "store_true"}, "text"),
-        ({"type": float, "nargs": "+", "default": [0.1, 0.2]}, "text (default: 0.1 0.2)"),
-    ],
-)
-def test_a_default_is_shown_as_it_is_written(arguments: dict[str, object], shown: str) -> None:
-    parser = ArgumentParser(exit_on_error=False, formatter_class=HelpFormatter)
-    parser.add_argument("--option", help="text", **arguments)
-    assert parser.format_help().rstrip().endswith(f" {shown}")
-
-
-def test_a_benchmark_has_a_line_of_its_own(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lines = [line.strip() for line in _help_of("bench", capsys, monkeypatch).splitlines()]
-    for name, benchmark in BENCHMARKS.items():
-        assert f"{name}: {benchmark.summary}" in lines
-
-
-@pytest.mark.parametrize("name", ["train", "train-text", "train-translation"])
-def test_the_help_of_a_run_names_flags_as_they_are_written(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed = _help_of(name, capsys, monkeypatch)
-    settings = {action.dest for _, actions in _groups(name) for action in actions if "_" in action.dest}
-    texts = [action.help or "" for _, actions in _groups(name) for action in actions]
-    assert not {word for text in texts for word in re.findall(r"\w+", text)} & settings
-    assert ("first epochs, trained at --warm-start-rate;" in printed) == (name == "train")
-    assert (
-        "print all settings as YAML, those of the other flags too, and exit; with =skip_default those alone"
-        in printed
-    )
-    assert "normless.decay" not in printed

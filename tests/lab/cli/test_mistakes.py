@@ -7,13 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from normless.cli import main
-from normless_lab.process import read_yaml
-from normless_lab.process.yaml_files import MOST_VALUES
-from normless_lab.sweeps import RateGrid, Sweep
-from normless_lab.sweeps.sweep import MOST_RUNS, SweepError
+from normless_lab.sweeps import RateGrid
 
 OWN = """
 import torch
@@ -55,26 +51,6 @@ def test_an_error_in_a_file_of_the_user_is_its_own_traceback(
     assert f"in {name}" in frames[0]
     assert all("mine.py" in frame for frame in frames)
     assert said.splitlines()[-1].startswith(f"normless: an error in a file of your own, {kind}: ")
-
-
-@pytest.mark.usefixtures("folder")
-def test_debug_shows_the_lines_that_led_there_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["inspect", "mine.py:broken", "--debug"]) == 1
-    said = capsys.readouterr().err
-    assert "in _build" in said
-    assert "in helper" in said
-    assert main(["--debug", "inspect", "nowhere.py:net"]) == 2
-    assert "Traceback" in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("content", ["def net(:\n", "\x00"])
-def test_a_file_that_is_no_python_is_shown(content: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "mine.py").write_text(content)
-    assert main(["inspect", "mine.py:net"]) == 1
-    said = capsys.readouterr().err
-    assert "an error in a file of your own, SyntaxError" in said
-    assert "importlib" not in said
 
 
 def test_any_other_error_is_a_sentence_that_asks_for_debug(
@@ -147,34 +123,6 @@ def test_what_would_fill_the_memory_is_refused(
     assert said in errors
     assert errors.count("\n") == 1
     assert sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts) == before
-
-
-def test_aliases_count_as_often_as_they_stand_for_a_value(tmp_path: Path) -> None:
-    path = tmp_path / "some.yaml"
-    path.write_text("base: &base {epochs: 1}\nothers: [*base, *base]\n")
-    assert read_yaml(path) == {"base": {"epochs": 1}, "others": [{"epochs": 1}] * 2}
-    # A list of four times the same one.
-    for length, fits in ((MOST_VALUES // 5, True), (MOST_VALUES // 2, False)):
-        shared = ["x"] * length
-        path.write_text(yaml.safe_dump([shared] * 4))
-        assert "*" in path.read_text()
-        if fits:
-            assert len(read_yaml(path)) == 4
-        else:
-            with pytest.raises(ValueError, match="at most 100,000 values"):
-                read_yaml(path)
-    path.write_text("a: &a [*a]\n")
-    with pytest.raises(ValueError, match="at most 100,000 values"):
-        read_yaml(path)
-
-
-def test_the_runs_of_a_sweep_are_counted_before_they_are_made() -> None:
-    values = {"name": "s", "base": {"epochs": 1}, "rates": [0.1, 0.2], "best": 1}
-    axes = {"batch_size": [16, 32], "scheme": ["none", "skipinit", "fixup"]}
-    with pytest.raises(SweepError, match=r"are 12,000,000,000 runs; a sweep has at most 1,000,000"):
-        Sweep.from_dict(values | {"axes": axes, "replicates": 10**9})
-    assert len(Sweep.from_dict(values | {"axes": axes, "replicates": 2}).points()) == 24
-    assert MOST_RUNS == 10**6
 
 
 @pytest.mark.parametrize("ends", [{"from": -(10**9), "to": 0}, {"from": 0, "to": 5000}])

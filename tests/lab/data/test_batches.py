@@ -5,8 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from normless_lab.data import Augmentation, Batch, ImageData
 from normless_lab.data.images.tensor_images import Split, TensorImages, channel_statistics, checked_split
@@ -60,16 +58,6 @@ def test_every_example_comes_once_in_a_random_order_with_its_label() -> None:
     assert labels.tolist() == [value % 3 for value in order]
 
 
-@given(size=st.integers(1, 40), batch_size=st.integers(1, 50))
-def test_only_whole_batches_unless_the_set_is_smaller(size: int, batch_size: int) -> None:
-    data = numbered(train=size)
-    batches = list(data.train_batches(batch_size, seed=0, epoch=0, augmentation=NOTHING, device="cpu"))
-    assert len(batches) == data.steps_per_epoch(batch_size)
-    assert {len(batch.inputs) for batch in batches} == {min(size, batch_size)}
-    seen = values(data, iter(batches))
-    assert len(seen) == len(set(seen))
-
-
 def test_inputs_are_normalized_per_channel() -> None:
     data = numbered()
     (batch,) = data.train_batches(22, seed=0, epoch=0, augmentation=NOTHING, device="cpu")
@@ -78,15 +66,6 @@ def test_inputs_are_normalized_per_channel() -> None:
     assert batch.inputs[:, 0].std(correction=0).item() == pytest.approx(1, abs=1e-5)
     assert batch.inputs[:, 1].abs().max().item() == pytest.approx(0, abs=1e-5)  # constant, so divided by 1
     assert data.std[1] == 1
-
-
-def test_statistics_are_those_of_all_pixels() -> None:
-    generator = np.random.default_rng(0)
-    images = generator.integers(256, size=(6, 3, 5, 7), dtype=np.uint8)
-    split = checked_split(images, np.zeros(6, np.int64), classes=1, origin="here")
-    data = stored(split, split, classes=1)
-    np.testing.assert_allclose(data.mean.numpy(), (images / 255).mean((0, 2, 3)), rtol=1e-6)
-    np.testing.assert_allclose(data.std.numpy(), (images / 255).std((0, 2, 3)), rtol=1e-6)
 
 
 @pytest.mark.parametrize("augmentation", [NOTHING, EVERYTHING])
@@ -149,19 +128,6 @@ def test_the_parts_of_all_processes_are_the_batch_of_one(augmentation: Augmentat
         assert torch.equal(whole.targets, torch.cat([share.targets for share in shares]))
 
 
-@given(test=st.integers(1, 20), batch_size=st.integers(1, 25), world_size=st.integers(1, 4))
-def test_every_test_example_comes_once_in_order(test: int, batch_size: int, world_size: int) -> None:
-    data = numbered(test=test)
-    assert values(data, data.test_batches(batch_size, device="cpu")) == list(range(test))
-    shares = [
-        list(data.test_batches(batch_size, device="cpu", rank=rank, world_size=world_size))
-        for rank in range(world_size)
-    ]
-    assert all(len(batch.inputs) for share in shares for batch in share)
-    seen = [value for share in shares if share for value in values(data, iter(share))]
-    assert sorted(seen) == list(range(test))
-
-
 def test_impossible_batches_are_refused_at_once() -> None:
     data = numbered()
     arguments = {"seed": 0, "epoch": 0, "augmentation": NOTHING, "device": "cpu"}
@@ -200,15 +166,3 @@ def test_provenance_tells_sizes_and_changes_with_any_byte() -> None:
     other = numbered()
     other.test.images[0, 0, 0, 0] += 1  # type: ignore[attr-defined]
     assert other.provenance != line
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_an_epoch_is_the_same_on_another_device() -> None:
-    data = numbered()
-    for here, there in zip(
-        data.train_batches(11, seed=0, epoch=0, augmentation=EVERYTHING, device="cpu"),
-        data.train_batches(11, seed=0, epoch=0, augmentation=EVERYTHING, device="cuda"),
-        strict=True,
-    ):
-        torch.testing.assert_close(here.inputs, there.inputs.cpu())
-        torch.testing.assert_close(here.targets, there.targets.cpu())

@@ -53,13 +53,6 @@ def test_cifar100_has_fine_and_coarse_labels(
     np.testing.assert_array_equal(stored(data)[1], labels["test"][key])
 
 
-def test_missing_batch_is_named(tmp_path: Path, write_cifar10: Callable[[Path], list[Any]]) -> None:
-    write_cifar10(tmp_path)
-    (tmp_path / "data_batch_3").unlink()
-    with pytest.raises(DataFormatError, match="lacks data_batch_3"):
-        load_data("cifar10", root=tmp_path)
-
-
 def test_malformed_batches_are_refused_by_name(
     tmp_path: Path, write_cifar10: Any, write_batch: Any, random_images: Any
 ) -> None:
@@ -94,15 +87,3 @@ def test_absent_files_are_told_with_where_and_how(tmp_path: Path) -> None:
     ):
         assert part in message
     assert list(tmp_path.iterdir()) == []
-
-
-def test_smaller_images_are_means_over_squares(tmp_path: Path, write_cifar10: Callable[[Path], list[Any]]) -> None:
-    images, _, test_images, _ = write_cifar10(tmp_path)
-    data = load_data("cifar10(side=16)", root=tmp_path, download=False)
-    assert data.image_shape == (3, 16, 16)
-    assert "averaged to 16×16" in data.provenance
-    means = test_images.reshape(4, 3, 16, 2, 16, 2).mean((3, 5))
-    np.testing.assert_array_equal(stored(data)[0], np.rint(means))
-    np.testing.assert_allclose(data.mean.numpy(), (images / 255).mean((0, 2, 3)), atol=1e-3)
-    with pytest.raises(ValueError, match="must divide their 32 pixels, got 12"):
-        load_data("cifar10(side=12)", root=tmp_path, download=False)

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
 
-import numpy as np
 import pytest
-from scipy.io import savemat
 
 from normless_lab.data import DataNotFoundError, load_data
 
 utils = pytest.importorskip("torchvision.datasets.utils")
-
-Download = Callable[..., None]
 
 
 def offline(url: str, root: str, filename: str | None = None, md5: str | None = None, **_: Any) -> None:
@@ -34,12 +29,6 @@ def test_without_a_network_the_message_tells_what_to_do(
     for part in (f"The data set {name} is not in", "Downloading http", "no route to host", "by hand", ".parquet"):
         assert part in message
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-
-
-def test_without_torchvision_the_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchvision", None)
-    with pytest.raises(DataNotFoundError, match=r"pip install 'normless\[zoo\]'.*by hand"):
-        load_data("svhn", root=tmp_path)
 
 
 def test_archive_is_checked_unpacked_and_read(
@@ -63,23 +52,3 @@ def test_archive_is_checked_unpacked_and_read(
     assert [path.name for path in (root / "cifar10").iterdir()] == ["cifar-10-batches-py"]
     load_data("cifar10", root=root)
     assert len(asked) == 1
-
-
-def test_svhn_files_are_downloaded_each_with_its_checksum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random_images: Any
-) -> None:
-    asked: list[str | None] = []
-
-    def download(url: str, root: str, filename: str | None = None, md5: str | None = None) -> None:
-        asked.append(md5)
-        images, labels = random_images(4)
-        assert filename is not None
-        savemat(
-            Path(root, filename), {"X": images.transpose(2, 3, 1, 0), "y": (labels + 1).astype(np.uint8)[:, None]}
-        )
-
-    monkeypatch.setattr(utils, "download_url", download)
-    assert load_data("svhn", root=tmp_path).train_size == 4
-    from torchvision.datasets import SVHN
-
-    assert asked == [SVHN.split_list["train"][2], SVHN.split_list["test"][2]]

@@ -48,44 +48,6 @@ def test_hub_files_are_read(
     assert "Parquet files of PNG images" in data.provenance
 
 
-def test_shards_are_joined_in_order(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
-    images, labels = random_images(1100)
-    for number, part in enumerate((slice(0, 5), slice(5, 600), slice(600, 1100))):
-        write_parquet(tmp_path / f"train-0000{number}-of-00003.parquet", images[part], labels[part])
-    write_parquet(tmp_path / "test.parquet", images[:3], labels[:3])
-    data = load_data("cifar10", root=tmp_path, download=False)
-    assert data.train_labels.tolist() == labels.tolist()
-    assert data.train.images.numpy().tobytes() == images.tobytes()  # type: ignore[attr-defined]
-    (tmp_path / "train-00001-of-00003.parquet").unlink()
-    with pytest.raises(DataFormatError, match="not all the 3 shards"):
-        load_data("cifar10", root=tmp_path)
-
-
-def test_jpeg_is_decoded_and_named(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
-    for kind in ("train", "test"):
-        write_parquet(tmp_path / f"{kind}.parquet", *random_images(3), kind="JPEG")
-    assert "Parquet files of JPEG images" in load_data("svhn", root=tmp_path, download=False).provenance
-
-
-def test_each_set_finds_its_own_among_several(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
-    sizes = {"cifar10": 4, "cifar100": 5, "svhn": 6}
-    for name, size in sizes.items():
-        for kind in ("train", "test"):
-            images, labels = random_images(size)
-            label = "fine_label" if name == "cifar100" else "label"
-            write_parquet(tmp_path / f"{name}-{kind}.parquet", images, labels, label=label)
-    assert {name: load_data(name, root=tmp_path, download=False).train_size for name in sizes} == sizes
-
-
-def test_cifar100_takes_the_labels_asked_for(tmp_path: Path, random_images: Any, encode: Any) -> None:
-    images, fine = random_images(8, classes=100)
-    for kind in ("train", "test"):
-        table = {"img": [encode(image) for image in images], "coarse_label": fine % 20, "fine_label": fine}
-        pq.write_table(pa.table(table), tmp_path / f"{kind}.parquet")
-    for name, labels in (("cifar100", fine), ("cifar100(coarse=True)", fine % 20)):
-        assert load_data(name, root=tmp_path, download=False).train_labels.tolist() == labels.tolist()
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [

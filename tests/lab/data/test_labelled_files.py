@@ -10,12 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from normless_lab.data import DataFormatError, DataNotFoundError
 from normless_lab.data.sources import load_labelled_text
-from normless_lab.data.text.labelled_tables import read_labelled_tables
 from normless_lab.data.text_sets import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
@@ -54,25 +51,12 @@ def test_sst2_is_tested_on_dev(tmp_path: Path, place: str) -> None:
     assert (fewer.train.size, fewer.test.size) == (2, 1)
 
 
-def test_a_test_file_with_classes_comes_before_dev(tmp_path: Path) -> None:
-    glue(tmp_path / "text")
-    (tmp_path / "text" / "test.tsv").write_bytes(tsv([("a test", "1")]))
-    assert load_labelled_text("labelled_text", root=tmp_path / "text").test.sentences == ("a test",)
-    assert_is_the_text(load_labelled_text("labelled_text(test_file='dev')", root=tmp_path / "text"))
-
-
 def test_files_of_commas_keep_what_is_in_quotes(tmp_path: Path) -> None:
     for name, rows in (("train", TRAIN), ("val", DEV)):
         lines = io.StringIO()
         csv.writer(lines).writerows([("id", "verdict", "text"), *((7, label, text) for text, label in rows)])
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(lines.getvalue().encode()))
     assert_is_the_text(load_labelled_text("labelled_text(sentence='text', label='verdict')", root=tmp_path))
-
-
-def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
-    (tmp_path / "train.tsv").write_bytes(tsv(TRAIN, end="\r\n"))
-    (tmp_path / "dev.tsv").write_bytes(tsv(DEV, end="\r\n"))
-    assert_is_the_text(load_labelled_text("labelled_text", root=tmp_path))
 
 
 def test_parquet_of_the_hub_withholds_the_classes_of_the_test_set(tmp_path: Path) -> None:
@@ -83,41 +67,6 @@ def test_parquet_of_the_hub_withholds_the_classes_of_the_test_set(tmp_path: Path
         table["label"] = [int(label) for _, label in rows]
         pq.write_table(pa.table(table), tmp_path / "data" / f"{name}-00000-of-00001.parquet")
     assert_is_the_text(load_labelled_text("sst2", root=tmp_path))
-
-
-def test_classes_may_have_names(tmp_path: Path) -> None:
-    named = {"0": "bad", "1": "good"}
-    for name, rows in (("train", TRAIN), ("dev", DEV)):
-        (tmp_path / f"{name}.tsv").write_bytes(tsv([(text, named[label]) for text, label in rows]))
-    assert_is_the_text(load_labelled_text("labelled_text", root=tmp_path), ("bad", "good"))
-
-
-def test_numbers_of_classes_are_in_order(tmp_path: Path) -> None:
-    rows = [(f"sentence {label}", str(label)) for label in (10, 9, 2, 0)]
-    (tmp_path / "train.tsv").write_bytes(tsv(rows))
-    (tmp_path / "dev.tsv").write_bytes(tsv(rows[:1]))
-    text = load_labelled_text("labelled_text", root=tmp_path)
-    assert text.classes == ("0", "2", "9", "10")
-    assert text.train.labels == (3, 2, 1, 0)
-
-
-printable = st.text(st.characters(exclude_categories=("C", "Z")) | st.sampled_from(' ,"'), min_size=1).map(str.strip)
-
-
-@given(st.lists(st.tuples(printable.filter(bool), st.sampled_from("ab")), min_size=1))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]) -> None:
-    folder = tmp_path_factory.mktemp("text")
-    both = [("x", "a"), ("y", "b"), *rows]
-    (folder / "train.tsv").write_bytes(tsv(both))
-    lines = io.StringIO()
-    csv.writer(lines, lineterminator="\n").writerows([("sentence", "label"), *both])
-    (folder / "dev.csv").write_text(lines.getvalue(), encoding="utf-8", newline="")
-    found = read_labelled_tables(folder, ("sentence", "label"), name="text")
-    assert found is not None
-    for part in (found.train, found.test):
-        assert list(zip(part.sentences, part.labels, strict=True)) == [
-            (text, "ab".index(name)) for text, name in both
-        ]
 
 
 MISTAKES = [
@@ -156,3 +105,9 @@ def test_a_text_that_is_not_there_says_where_it_was_sought(tmp_path: Path) -> No
     (tmp_path / "train.tsv").write_bytes(tsv(TRAIN))
     with pytest.raises(DataFormatError, match="has training sentences, but no test or dev with classes"):
         load_labelled_text("labelled_text", root=tmp_path)
+
+
+def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_bytes(tsv(TRAIN, end="\r\n"))
+    (tmp_path / "dev.tsv").write_bytes(tsv(DEV, end="\r\n"))
+    assert_is_the_text(load_labelled_text("labelled_text", root=tmp_path))

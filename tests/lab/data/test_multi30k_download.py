@@ -33,15 +33,6 @@ def test_without_a_network_the_message_tells_what_to_do(tmp_path: Path, monkeypa
     assert files_in(tmp_path) == []
 
 
-def test_nothing_is_downloaded_unasked_or_for_other_languages(tmp_path: Path) -> None:
-    with pytest.raises(DataNotFoundError, match=r"downloading is switched off\. Put them by hand"):
-        load_parallel_text("multi30k", root=tmp_path, download=False)
-    with pytest.raises(DataNotFoundError, match="Only German and English"):
-        load_parallel_text("multi30k(source='fr')", root=tmp_path)
-    with pytest.raises(DataNotFoundError, match="Only German and English"):
-        load_parallel_text("multi30k(test='test_2017_flickr')", root=tmp_path)
-
-
 def test_files_are_fetched_once_and_each_against_its_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source, root = tmp_path / "source", tmp_path / "root"
     source.mkdir()

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normless_lab.data import DATA, load_data, load_labelled_text, load_parallel_text, sources_of
-from normless_lab.data.images.image_data import ImageData
+from normless_lab.data import load_data, load_labelled_text, load_parallel_text
 
 FILE = """
 from normless_lab.data import ImageData, LabelledText, ParallelText, load_data, load_labelled_text, load_parallel_text
@@ -48,8 +47,3 @@ def test_another_kind_of_data_is_refused(file: Path) -> None:
         load_labelled_text(f"{file}:photos")
     with pytest.raises(ValueError, match=r"photos has no option colour; its options are brightness, train, test"):
         load_data(f"{file}:photos(colour=1)")
-
-
-def test_every_data_set_has_a_kind_and_a_description() -> None:
-    assert list(sources_of(ImageData))[:2] == ["digits", "cifar10"]
-    assert all(one.summary.endswith((".", ":")) or len(one.summary) > 20 for one in DATA.describe())

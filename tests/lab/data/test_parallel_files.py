@@ -9,11 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from normless_lab.data import DataFormatError, DataNotFoundError, load_parallel_text
-from normless_lab.data.tables import read_lines
+from normless_lab.data import DataFormatError, load_parallel_text
 from normless_lab.data.text_sets import Pairs, ParallelText
 
 SETS = {
@@ -67,44 +64,6 @@ def test_multi30k_is_read_from_its_folder_or_the_root(tmp_path: Path, inside: bo
     )
     other = load_parallel_text("multi30k(source='en', target='de')", root=tmp_path, download=False)
     assert other.train == Pairs(*reversed(text.train))
-
-
-def test_one_side_may_be_compressed_and_the_plain_file_comes_first(tmp_path: Path) -> None:
-    write_sets(tmp_path, ("train", "val", "test"))
-    (tmp_path / "train.en").unlink()
-    write_text(tmp_path / "train.en.gz", SETS["train"][1])
-    write_text(tmp_path / "train.de.gz", ["something", "else", "here"])
-    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
-
-
-def test_windows_files_and_outer_white_space(tmp_path: Path) -> None:
-    write_sets(tmp_path, ("train", "val", "test"))
-    german = [f" {line}\t" for line in SETS["train"][0]]
-    german[0] = "\ufeff" + german[0]
-    write_text(tmp_path / "train.de", german, end="\r\n")
-    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
-
-
-@settings(deadline=None)
-@given(st.lists(st.text(st.characters(exclude_characters="\n\ufeff", exclude_categories=["Cs"]))))
-def test_lines_end_with_line_feeds_only(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    for name in ("lines.de", "lines.de.gz"):
-        path = tmp_path_factory.getbasetemp() / name
-        write_text(path, lines)
-        assert read_lines(path) == lines
-    path.write_bytes(gzip.compress("\n".join([*lines, "last"]).encode()))
-    assert read_lines(path) == [*lines, "last"]
-
-
-def test_several_test_sets_must_be_told_apart(tmp_path: Path) -> None:
-    write_sets(tmp_path, ("train", "val", "test_2016_flickr"))
-    write_text(tmp_path / "test_2017_flickr.de", ["Sieben"])
-    write_text(tmp_path / "test_2017_flickr.en.gz", ["Seven"])
-    write_text(tmp_path / "test_2018.de", ["in one language only"])
-    with pytest.raises(DataFormatError, match="several test sets: test_2016_flickr, test_2017_flickr; name one by"):
-        load_parallel_text("parallel_text", root=tmp_path)
-    for options in ("parallel_text(test='test_2017_flickr')", "multi30k(test='test_2017_flickr')"):
-        assert load_parallel_text(options, root=tmp_path).test.source == ("Sieben",)
 
 
 def spoil_count(folder: Path) -> None:
@@ -194,44 +153,3 @@ def write_hub(folder: Path, *, struct: bool, train_shards: int = 2) -> None:
 def test_hub_pairs_are_read(tmp_path: Path, below: str, struct: bool) -> None:
     write_hub(tmp_path / below, struct=struct)
     assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
-
-
-def test_hub_files_without_the_language_or_a_shard_are_named(tmp_path: Path) -> None:
-    write_hub(tmp_path, struct=True)
-    with pytest.raises(DataFormatError, match=r"no sentences in 'fr': expected a column translation .*found de, en"):
-        load_parallel_text("parallel_text(source='fr')", root=tmp_path)
-    pq.write_table(pa.table({"de": [1], "en": ["One"]}), tmp_path / "test-00000-of-00001.parquet")
-    with pytest.raises(DataFormatError, match=r"'de' of .*test-.* have 1; expected text"):
-        load_parallel_text("parallel_text", root=tmp_path)
-    (tmp_path / "test-00000-of-00001.parquet").unlink()
-    with pytest.raises(DataFormatError, match=r"but no \*test\*\.parquet"):
-        load_parallel_text("parallel_text", root=tmp_path)
-    (tmp_path / "train-00001-of-00002.parquet").unlink()
-    with pytest.raises(DataFormatError, match="not all the 2 shards"):
-        load_parallel_text("parallel_text", root=tmp_path)
-
-
-def test_a_folder_without_text_says_what_was_sought(tmp_path: Path) -> None:
-    with pytest.raises(
-        DataNotFoundError, match=r"neither train\.de with train\.en .* nor \*train\*\.parquet.* by --data-root \("
-    ):
-        load_parallel_text("parallel_text", root=tmp_path)
-    with pytest.raises(
-        ValueError, match=r"no data set 'wmt' of parallel text\. There are grammar, multi30k, parallel"
-    ):
-        load_parallel_text("wmt", root=tmp_path)
-    with pytest.raises(ValueError, match="no option size; its options are source, target, test"):
-        load_parallel_text("multi30k(size=3)", root=tmp_path)
-
-
-def test_a_subset_is_the_first_pairs(tmp_path: Path) -> None:
-    write_sets(tmp_path, ("train", "val", "test"))
-    text = load_parallel_text("parallel_text", root=tmp_path)
-    small = text.subset(train=2, test=1)
-    assert small.train.source == ("Zwei Büsche.", "Ein Hund")
-    assert (small.validation, small.test.target) == (text.validation, ("Five",))
-    assert "the first 2 of 3 train and the first 1 of 2 test" in small.provenance
-    assert small.checksum != text.checksum
-    assert text.subset() == text
-    with pytest.raises(ValueError, match="has 1 to 3 train pairs, not 4"):
-        text.subset(train=4)

@@ -23,29 +23,6 @@ def test_unknown_names_and_options_list_the_known() -> None:
     assert list(SOURCES) == names
 
 
-def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("NORMLESS_DATA", str(tmp_path))
-    assert default_root() == tmp_path
-    monkeypatch.delenv("NORMLESS_DATA")
-    assert default_root() == Path.home() / ".cache" / "normless"
-
-
-def test_enlarged_digits_show_the_same_scans() -> None:
-    small, large = load_data("digits"), load_data("digits(side=32)")
-    assert large.image_shape == (1, 32, 32)
-    assert torch.equal(large.test_labels, small.test_labels)
-    here, there = (
-        (next(iter(data.test_batches(8))).inputs * data.std[0] + data.mean[0]).numpy() for data in (small, large)
-    )
-    # Pixels are squares of 4 × 4 new ones: the new centres lie at (i + 1/2) / 4 - 1/2.
-    at = (np.arange(32) + 0.5) / 4 - 0.5
-    rows = np.apply_along_axis(lambda line: np.interp(at, np.arange(8), line), 3, here)
-    expected = np.apply_along_axis(lambda line: np.interp(at, np.arange(8), line), 2, rows)
-    np.testing.assert_allclose(there, expected, atol=0.6 / 255)
-    with pytest.raises(ValueError, match="only enlarged, got side=7"):
-        load_data("digits(side=7)")
-
-
 def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     data = load_data("digits")
     assert (data.name, data.classes, data.image_shape) == ("digits", 10, (1, 8, 8))
@@ -67,13 +44,6 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     assert load_data("digits").provenance == data.provenance
 
 
-def test_a_set_of_images_can_be_cut_by_its_text() -> None:
-    data, whole = load_data("digits(train=200, test=40)"), load_data("digits")
-    assert (data.train_size, data.test_size) == (200, 40)
-    assert data.provenance == whole.subset(train=200, test=40).provenance
-    assert load_data("digits", test=40).train_size == whole.train_size
-
-
 def test_gaussian_is_standard_normal_with_random_labels() -> None:
     data = load_data("gaussian(image_shape=(3, 16, 16), classes=4, train=400)", test=100)
     assert (data.classes, data.image_shape, data.train_size, data.test_size) == (4, (3, 16, 16), 400, 100)
@@ -85,15 +55,6 @@ def test_gaussian_is_standard_normal_with_random_labels() -> None:
         data.provenance == load_data("gaussian(classes=4, train=400, test=100, image_shape=(3, 16, 16))").provenance
     )
     assert data.provenance != load_data("gaussian(classes=4, train=400, test=100, seed=1)").provenance
-
-
-def test_gaussian_vectors_have_no_pixels_to_move() -> None:
-    data = load_data("gaussian(image_shape=(64,))")
-    (batch, *_) = data.train_batches(32, seed=0, epoch=0, augmentation=Augmentation(mixup=1.0), device="cpu")
-    assert batch.inputs.shape == (32, 64)
-    assert batch.targets.shape == (32, 10)
-    with pytest.raises(ValueError, match=r"crop and flip need images \(C, H, W\)"):
-        data.train_batches(32, seed=0, epoch=0, augmentation=Augmentation(crop=1, flip=True), device="cpu")
 
 
 @pytest.mark.parametrize(
@@ -111,3 +72,10 @@ def test_gaussian_vectors_have_no_pixels_to_move() -> None:
 def test_impossible_gaussians_are_refused(options: str) -> None:
     with pytest.raises(ValueError, match=rf"{(name := options.split('=')[0])} of gaussian|gaussian, {name} is a "):
         load_data(f"gaussian({options})")
+
+
+def test_default_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("NORMLESS_DATA", str(tmp_path))
+    assert default_root() == tmp_path
+    monkeypatch.delenv("NORMLESS_DATA")
+    assert default_root() == Path.home() / ".cache" / "normless"

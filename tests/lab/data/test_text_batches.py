@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +11,6 @@ from normless_lab.data.images.image_data import Batch
 from normless_lab.data.text.sentiment import sentiment
 from normless_lab.data.text.text_batches import LearnedTokens, TextData
 from normless_lab.data.text_sets import LabelledSentences, LabelledText
-from normless_lab.data.tokens import TokenSentences
 
 
 class Letters:
@@ -86,24 +84,6 @@ def test_processes_share_a_batch(sizes: list[int], world_size: int) -> None:
     assert sorted(one for part in tested for one in seen(part)) == sorted(expected(data))
 
 
-def test_epochs_differ_and_repeat() -> None:
-    data = made(list(range(1, 10)))
-    first, again, other = (seen(list(data.train_batches(3, seed=1, epoch=epoch))) for epoch in (0, 0, 1))
-    assert first == again != other
-    with pytest.raises(ValueError, match="must not be negative, got seed=-1"):
-        data.train_batches(3, seed=-1, epoch=0)
-    with pytest.raises(ValueError, match="A batch of 3 sentences cannot be shared evenly by 2 processes"):
-        data.train_batches(3, seed=1, epoch=0, world_size=2)
-
-
-def test_long_sentences_are_cut_and_counted() -> None:
-    data = made([2, 3, 50, 7], longest=5)
-    assert data.cut == 2
-    assert data.longest_sentence.tolist() == [[1, 11, 11, 11, 2]]
-    assert data.provenance.endswith("; letters, 2 training sentences cut")
-    assert max(len(tokens) for tokens, _ in seen(list(data.test_batches(2)))) == 5
-
-
 def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
     text = sentiment(train=400, test=50)
     pieces = BytePairs.train(text.train.sentences, 400)
@@ -113,14 +93,3 @@ def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
         assert pieces.decode([encoded]) == [sentence]
     assert [len(one) for one in tokens.encode(text.test.sentences, 4)] == [4] * 50
     assert tokens.padding == 0
-
-
-@given(st.lists(st.lists(st.integers(3, 10**6), min_size=1, max_size=6), min_size=1), st.integers(0, 2))
-def test_ragged_rows_come_back(sentences: list[list[int]], padding: int) -> None:
-    rows = TokenSentences.of(sentences)
-    assert rows.lengths.tolist() == [len(one) for one in sentences]
-    order = torch.randperm(len(sentences)).numpy()
-    padded = rows.take(order).padded(torch.arange(len(sentences)).numpy(), padding)
-    assert padded.shape[1] == max(map(len, sentences))
-    for row, index in zip(padded.tolist(), order, strict=True):
-        assert row == sentences[index] + [padding] * (padded.shape[1] - len(sentences[index]))

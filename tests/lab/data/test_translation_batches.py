@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from hypothesis import strategies as st
 
 from normless_lab.data import TranslationBatch, TranslationData, load_parallel_text
 from normless_lab.data.parallel.translation_batches import joint_vocabulary
-from normless_lab.data.text_sets import Pairs, ParallelText
 from normless_lab.data.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
@@ -29,28 +26,6 @@ def test_every_sentence_comes_once_in_batches_within_the_limit(
     assert len(batches) == len(bucket_epoch(lengths, limit, seed=seed + 1, epoch=epoch + 1))
     again = bucket_epoch(lengths, limit, seed=seed, epoch=epoch)
     assert [rows.tolist() for rows in again] == [rows.tolist() for rows in batches]
-
-
-@settings(deadline=None)
-@given(LENGTHS, st.integers(30, 200))
-def test_no_batch_could_take_the_shortest_sentence_of_the_next(lengths: np.ndarray, limit: int) -> None:
-    batches = sorted_buckets(lengths, limit)
-    for rows, following in pairwise(batches):
-        shortest = lengths[following].min()
-        assert lengths[rows].max() <= shortest
-        assert (len(rows) + 1) * shortest > limit
-
-
-def test_epochs_and_seeds_differ() -> None:
-    lengths = np.arange(200) % 7 + 1
-    drawn = {
-        (seed, epoch): [rows.tolist() for rows in bucket_epoch(lengths, 50, seed=seed, epoch=epoch)]
-        for seed in range(3)
-        for epoch in range(3)
-    }
-    assert len({str(batches) for batches in drawn.values()}) == 9
-    firsts = {frozenset(batch) for batches in drawn.values() for batch in batches}
-    assert len(firsts) > 1.5 * len(drawn[0, 0])  # not the same batches in another order
 
 
 def test_a_long_sentence_is_refused_in_training_and_alone_in_evaluation() -> None:
@@ -113,40 +88,9 @@ def test_processes_share_every_batch(data: TranslationData, world_size: int) -> 
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_a_process_without_a_sentence_has_no_labels(data: TranslationData) -> None:
-    whole = list(data.train_batches(100, seed=0, epoch=0))
-    parts = [list(data.train_batches(100, seed=0, epoch=0, rank=rank, world_size=9)) for rank in range(9)]
-    assert min(len(batch.source) for batch in whole) < 9
-    for step, batch in enumerate(whole):
-        counts = [int(part[step].label_count) for part in parts]
-        assert sum(counts) == int(batch.label_count)
-        assert sum(count > 0 for count in counts) == min(9, len(batch.source))
-        assert all(len(part[step].source) for part in parts)
-    with pytest.raises(ValueError, match="rank must be 0 to world_size − 1 = 1, got 2"):
-        data.train_batches(400, seed=0, epoch=0, rank=2, world_size=2)
-
-
 def test_evaluation_gives_every_pair_with_its_row(data: TranslationData) -> None:
     found: dict[int, tuple[str, str]] = {}
     for rows, batch in data.evaluation_batches("test", 200):
         found.update(zip(rows.tolist(), pairs_of(data, batch), strict=True))
     pairs = data.pairs("test")
     assert [found[row] for row in range(30)] == list(zip(pairs.source, pairs.target, strict=True))
-
-
-def test_torchs_generator_is_left_alone(data: TranslationData) -> None:
-    before = torch.get_rng_state()
-    list(data.train_batches(400, seed=0, epoch=0))
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_empty_and_long_training_pairs_are_left_out_and_counted(data: TranslationData) -> None:
-    train = Pairs(("A king", "", "A dog that sees a cat", "The cat"), ("Ein König", "Ein Hund", "Ein Hund", ""))
-    text = ParallelText("mine", ("en", "de"), "here", train, data.text.validation, Pairs(("",), ("",)))
-    small = TranslationData(text, data.vocabulary, longest=6)
-    assert (small.train_size, small.left_out) == (1, 3)
-    assert small.provenance.endswith("byte pairs, 3 training pairs left out")
-    ((_, batch),) = small.evaluation_batches("test", 10)
-    assert batch.source.tolist() == [[SPECIAL_TOKENS.end]]
-    with pytest.raises(ValueError, match="No training pair of mine has both sides within 1 tokens"):
-        TranslationData(text, data.vocabulary, longest=1)

@@ -18,9 +18,8 @@ import torch
 from command_outputs import check_output
 from PIL import Image
 
-from normless_lab.demo import DemoError, DemoResult, DemoSettings
+from normless_lab.demo import DemoSettings
 from normless_lab.demo.demo import rates_table, runs_table, train_networks
-from normless_lab.demo.first_epoch import FirstEpochConfig, train_first_epoch
 from normless_lab.demo.report import finding
 from normless_lab.sweeps import Laboratory, LocalExecutor, RunRow, SweepResult, kind_of
 from normless_lab.sweeps.worker import check_run
@@ -53,6 +52,7 @@ def page(done: subprocess.CompletedProcess[str], printed: dict[str, Any]) -> str
     return html.unescape((Path(done.args) / printed["report"]).read_text("utf-8"))
 
 
+@pytest.mark.slow
 def test_json_has_each_network_once_at_the_rate_with_the_lowest_training_loss(printed: dict[str, Any]) -> None:
     networks = [(depth, scheme) for depth in (10, 16) for scheme in ("none", "batch_norm")]
     assert [(run["depth"], run["scheme"]) for run in printed["runs"]] == networks
@@ -71,6 +71,7 @@ def test_json_has_each_network_once_at_the_rate_with_the_lowest_training_loss(pr
     assert len(printed["tried"]) == 8
 
 
+@pytest.mark.slow
 def test_figures_and_page_are_where_json_says(
     done: subprocess.CompletedProcess[str], printed: dict[str, Any]
 ) -> None:
@@ -88,15 +89,7 @@ def test_figures_and_page_are_where_json_says(
     ]
 
 
-def test_progress_goes_to_standard_error(done: subprocess.CompletedProcess[str], printed: dict[str, Any]) -> None:
-    lines = done.stderr.splitlines()
-    for tried in printed["tried"]:
-        loss = "diverged" if tried["training_loss"] is None else f"training loss {tried['training_loss']:.3f}"
-        assert f"first epoch: depth {tried['depth']}, {tried['scheme']}, rate {tried['rate']:g}: {loss}" in lines
-    for stage, runs in (("first epoch", 8), ("best rates, to the end", 4)):
-        assert f"{stage}: {runs} runs to carry out, 0 finished before" in lines
-
-
+@pytest.mark.slow
 def test_the_page_says_every_number_and_how_it_was_measured(page: str, printed: dict[str, Any]) -> None:
     for run in printed["runs"]:
         row = (run["outcome"], f"{100 * run['test_accuracy']:.1f} %", f"{run['seconds_per_epoch']:.2f}")
@@ -110,22 +103,6 @@ def test_the_page_says_every_number_and_how_it_was_measured(page: str, printed: 
     assert "does not claim the papers’ numbers" in page
     assert page.count("<svg") == 2
     assert not [part for part in page.split("://")[:-1] if part.endswith("http")]
-
-
-def test_a_second_demo_runs_nothing_and_shows_the_same_table(
-    done: subprocess.CompletedProcess[str], printed: dict[str, Any]
-) -> None:
-    again = subprocess.run(
-        [sys.executable, "-m", "normless", "demo", *FLAGS.split(), "--out", "out"],
-        cwd=done.args,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(again.stdout) == printed
-    assert "to carry out" not in again.stderr
-    # What the second stage resumed is not kept: its runs are finished.
-    assert [list((Path(done.args) / "out" / "runs" / name).glob("*")) for name in ("work", "weights")] == [[], []]
 
 
 class Known:
@@ -182,6 +159,7 @@ def _trained(folder: Path, settings: DemoSettings, known: Known) -> tuple[DemoSe
         return (settings, *train_networks(lab, settings))
 
 
+@pytest.mark.slow
 def test_the_best_rate_of_an_epoch_goes_on(tmp_path: Path) -> None:
     losses = {
         (10, "none", 0.1): 2.0,
@@ -211,41 +189,7 @@ def test_the_best_rate_of_an_epoch_goes_on(tmp_path: Path) -> None:
     assert list(runs["rate"].isna()) == [False, False, True]
 
 
-def test_a_run_that_fails_is_named_and_carried_out_again(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(10,), schemes=("none",), rates=(0.1,))
-    said = r"The run depth 10, none, rate 0\.1 failed: ArithmeticError: no such number"
-    for known in (Known({}, {}), Known({}, {})):
-        with pytest.raises(DemoError, match=said):
-            _trained(tmp_path, settings, known)
-        assert len(known.submitted) == 1
-    _trained(tmp_path, settings, Known({(10, "none", 0.1): 1.0}, {}))
-
-
-def test_a_run_that_goes_on_is_the_run_that_never_paused(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(10,), schemes=("skipinit",), rates=(0.1,), batch_size=256, data="digits")
-    (point,) = settings.first_epochs().points()
-    assert isinstance(point.config, FirstEpochConfig)
-    config = point.config.whole()
-    (other,) = settings.whole_runs({"depth 10, skipinit": 0.1}).points()
-    assert config == other.config
-    first = train_first_epoch(point.config, tmp_path / "paused")
-    # The second call reads the epoch that the first one saved.
-    assert train_first_epoch(point.config, tmp_path / "paused").epochs == first.epochs
-    last, whole = train(config, tmp_path / "paused"), train(config, tmp_path / "whole")
-    assert [row.training_loss for row in first.epochs] == [whole.epochs[0].training_loss]
-    assert first.test_accuracy == whole.epochs[0].test_accuracy
-    assert last.epochs[-1].training_loss == whole.epochs[-1].training_loss
-    assert last.test_accuracy == whole.test_accuracy
-    assert last.outcome == "trained"
-
-
-def test_a_run_that_diverges_ends_in_its_first_epoch(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(64,), schemes=("none",), rates=(0.1,))
-    (point,) = settings.first_epochs().points()
-    result = train_first_epoch(point.config, tmp_path)  # type: ignore[arg-type]
-    assert (result.outcome, result.epochs) == ("diverged", ())
-
-
+@pytest.mark.slow
 def test_an_interrupted_demo_resumes_the_runs_of_its_first_stage(tmp_path: Path) -> None:
     settings = DemoSettings(depths=(10,), schemes=("none",), rates=(0.05,), batch_size=512)
     (first,), (whole,) = settings.first_epochs().points(), settings.whole_runs({"depth 10, none": 0.05}).points()
@@ -275,25 +219,6 @@ def _finished(folder: Path, accuracies: dict[tuple[int, str], float], diverged: 
     return runs_table(settings, _trained(folder, settings, Known(losses, accuracies))[2])
 
 
-ACCURACIES = {
-    (16, "none"): 0.48,
-    (16, "skipinit"): 0.52,
-    (16, "batch_norm"): 0.9,
-    (100, "none"): 0.1,
-    (100, "skipinit"): 0.48,
-    (100, "batch_norm"): 0.8,
-}
-
-
-def test_outcomes_are_against_batch_norm(tmp_path: Path) -> None:
-    table = _finished(tmp_path / "with", ACCURACIES, (100, "none"))
-    assert list(table["outcome"]) == ["untrained", "trained", "trained", "diverged", "trained", "trained"]
-    assert math.isnan(table["rate"][3])
-    without = {network: accuracy for network, accuracy in ACCURACIES.items() if network[1] != "batch_norm"}
-    table = _finished(tmp_path / "without", without, (100, "none"))
-    assert list(table["outcome"]) == ["trained", "trained", "diverged", "trained"]
-
-
 def test_the_finding_is_about_the_deepest(tmp_path: Path) -> None:
     accuracies = {
         (16, "none"): 0.7,
@@ -309,19 +234,6 @@ def test_the_finding_is_about_the_deepest(tmp_path: Path) -> None:
         "At 100 layers, each scheme at its best learning rate, skipinit (90.0 %) and batch_norm (91.0 %) trained; "
         "sqrt2 (10.0 %) did not train; the network without normalization diverged at every rate."
     )
-
-
-def test_json_has_no_number_that_json_has_not(tmp_path: Path) -> None:
-    settings = DemoSettings(depths=(16,), schemes=("none",), rates=(0.1,))
-    known = Known({(16, "none", 0.1): math.inf}, {(16, "none"): float("nan")})
-    _, first, whole = _trained(tmp_path, settings, known)
-    files = (tmp_path / "a.svg",), tmp_path / "index.html"
-    result = DemoResult(settings, runs_table(settings, whole), rates_table(settings, first), pd.DataFrame(), *files)
-    made = json.loads(json.dumps(result.to_dict(), allow_nan=False))
-    assert made["runs"][0]["test_accuracy"] is None
-    assert made["runs"][0]["rate"] is None
-    assert made["runs"][0]["seconds_per_epoch"] == 1.5
-    assert made["tried"] == [{"depth": 16, "scheme": "none", "rate": 0.1, "training_loss": None}]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from html import unescape
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,9 +19,7 @@ from urllib.request import urlopen
 import pandas as pd
 import pytest
 import yaml
-from command_outputs import check_output
 
-from normless.cli import main
 from normless_lab.live import LiveServer, View, run_view
 from normless_lab.live.view import Chart, line
 from normless_lab.plots import Column, Table
@@ -111,23 +108,6 @@ def test_the_server_answers_to_this_machine_two_addresses_and_nothing_else(tmp_p
         )
 
 
-def test_a_look_that_fails_is_shown_and_the_next_goes_on() -> None:
-    looks = iter([ZeroDivisionError("no such <b>"), View("fine", "running", "1 epoch")])
-
-    def look() -> View:
-        if isinstance(one := next(looks), Exception):
-            raise one
-        return one
-
-    with served(look) as server:
-        failed = json.loads(ask(server, "/view.json")[1])
-        assert failed["problems"] == ["ZeroDivisionError: no such <b>"]
-        # One look serves all that ask at about the same time.
-        assert json.loads(ask(server, "/view.json")[1]) == failed
-        server._next = 0.0
-        assert json.loads(ask(server, "/view.json")[1])["title"] == "fine"
-
-
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Any]:
     """Opens a page; whatever the browser complains of fails the test."""
@@ -151,6 +131,7 @@ def opened(browser: Browser) -> Iterator[Any]:
     assert complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1280, 360])
 def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any, width: int) -> None:
     write(tmp_path, 2)
@@ -190,19 +171,6 @@ def test_texts_of_somebody_else_are_texts(opened: Any) -> None:
             assert HOSTILE in page.locator(place).first.inner_text()
 
 
-def test_an_empty_run_and_numbers_that_are_none(opened: Any) -> None:
-    gaps = [
-        line("gaps", [1, 2, 3, 4], [float("nan"), 1.0, float("inf"), 2.0], "quiet"),
-        line("flat", [1], [0], "quiet"),
-    ]
-    view = replace(TEXTS, charts=[Chart("gaps", "epoch", gaps, log=True), Chart("none", "epoch", [])])
-    with served(lambda: view) as server:
-        page = opened(server.url)
-        assert page.locator("figure").count() == 2
-        assert page.locator("path.curve").first.get_attribute("d").count("M") == 2
-        assert "NaN" not in page.locator("#charts").inner_html()
-
-
 def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
     write(tmp_path, 3)
     # A shell starts its background jobs, and so all tests within one, with Ctrl-C ignored.
@@ -224,29 +192,3 @@ def test_the_command_serves_until_it_is_interrupted(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert process.returncode == 130
-
-
-def test_json_and_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "run", 1)
-    assert main(["watch", str(tmp_path / "run"), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["words"] == "1 of 5 epochs finished"
-    check_output("watch", printed)
-    (tmp_path / "lab" / "work").mkdir(parents=True)
-    assert main(["watch", str(tmp_path / "lab"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["words"] == "0 runs finished, 0 running"
-    (tmp_path / "sweep.yaml").write_text("name: tiny\nrates: [0.1]\nreplicates: 3\n")
-    assert main(["watch", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "lab"), "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["words"] == "0 of 3 runs finished, 0 running"
-    check_output("watch", printed)
-    with served(lambda: TEXTS) as server:
-        for words, said in (
-            ([str(tmp_path)], "Expected the folder of a run, with its config.yaml, a sweep's YAML file"),
-            ([str(tmp_path / "nowhere")], "nowhere is not there."),
-            ([str(tmp_path / "run"), "--port", "99999"], "The page cannot be served on port 99999"),
-            ([str(tmp_path / "run"), "--port", str(server.server_port)], "name another."),
-            ([str(tmp_path / "lab"), "--metrics", "luck"], "There is no metric luck"),
-        ):
-            assert main(["watch", *words]) == 2
-            assert said in capsys.readouterr().err

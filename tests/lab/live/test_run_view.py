@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 
-import numpy as np
 import pandas as pd
 import pytest
-from filelock import FileLock
 
 from normless.probes import RideAlong, every
 from normless_lab.live import View, run_view
-from normless_lab.live.view import POINTS, Line, line
+from normless_lab.live.view import Line
 from normless_lab.train import TrainConfig, train
 
 CONFIG = TrainConfig(
@@ -75,46 +72,6 @@ def test_signal_by_block_and_gradients_by_layer(trained: Path) -> None:
     assert layer.y == pytest.approx(list(squares**0.5), rel=1e-5)
 
 
-def test_an_epoch_under_way_and_findings(folder: Path) -> None:
-    (folder / "result.json").unlink()
-    (folder / "unfinished.csv").write_text("2.8,7\n3,7\n3.2,0.5\n3.4,0.25\n3.6,0.1")
-    finding = {
-        "title": "All is lost.",
-        "evidence": {"step": 12},
-        "cure": {"words": "stop"},
-        "step": 12,
-        "epochs": 2.4,
-    }
-    (folder / "findings.json").write_text(json.dumps([finding, finding | {"cure": None, "evidence": None}, 1]))
-    view = run_view(folder)
-    assert view.state == "interrupted"
-    assert view.done == 3.4
-    steps = lines_of(view, "Loss")["each step"]
-    # Of the third epoch too, which is among the curves.
-    assert (steps.x[-3:], steps.y[-2:]) == ([3.0, 3.2, 3.4], [0.5, 0.25])
-    assert len(steps.x) == 3 * 5 + 2
-    assert view.findings == [("All is lost.", ""), ("Step 12: All is lost.", "stop")]
-    assert next(one for one in view.charts if one.title == "Loss").marks == [2.4, 2.4]
-    with FileLock(folder / "run.lock"):
-        assert run_view(folder).state == "running"
-
-
-def test_doubled_epochs_are_those_of_the_last_training(folder: Path, tmp_path: Path) -> None:
-    run = tmp_path / "doubled"
-    train(replace(CONFIG, epochs=2, epochs_until_plateau=True, max_doublings=1, rate=0.01), run)
-    view = run_view(run)
-    assert view.done == view.of == len(pd.read_parquet(run / "epochs-4" / "epochs.parquet")) == 4
-
-
-def test_a_run_that_diverged_in_its_first_epoch_is_drawn_over_steps(tmp_path: Path) -> None:
-    train(replace(CONFIG, rate=1e6, scheme="none"), tmp_path)
-    view = run_view(tmp_path)
-    assert view.state == "diverged"
-    (chart,) = view.charts
-    assert chart.x_label == "step"
-    assert chart.lines[0].x == list(range(1, len(chart.lines[0].x) + 1))
-
-
 @pytest.mark.parametrize("name", ["epochs.parquet", "steps.parquet", "result.json", "config.yaml"])
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"[1, 2", b"7", b"\xff\xfe\x00", None])
 def test_a_damaged_file_is_told_and_the_rest_is_shown(folder: Path, name: str, content: bytes | None) -> None:
@@ -137,13 +94,3 @@ def test_columns_and_values_of_somebody_else(folder: Path) -> None:
     view = run_view(folder)
     assert len(view.problems) == 4
     json.dumps(view.to_dict(), allow_nan=False)
-
-
-def test_long_curves_are_averaged_and_gaps_stay() -> None:
-    x, y = np.arange(10_000.0), np.arange(10_000.0) * 2
-    drawn = line("long", x, y, "quiet")
-    assert len(drawn.x) == len(drawn.y) == POINTS
-    assert drawn.y == pytest.approx([2 * one for one in drawn.x], rel=1e-5)
-    assert line("gap", [1, 2, 3], [1.0, float("nan"), float("inf")], "quiet").y == [1.0, None, None]
-    with pytest.raises(ValueError, match="finite position for each of 2 numbers of odd"):
-        line("odd", [1], [1, 2], "quiet")

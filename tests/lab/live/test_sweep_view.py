@@ -78,18 +78,6 @@ def test_a_sweep_by_its_file(lab: Laboratory) -> None:
     json.dumps(view.to_dict(), allow_nan=False)
 
 
-def test_a_folder_of_results_without_a_file(lab: Laboratory) -> None:
-    (lab.work / SWEEP.points()[4].config.hash / "config.yaml").write_text("[")
-    view = SweepViewer(lab, ["test_accuracy"]).view()
-    assert (view.title, view.state, view.done, view.of) == ("lab", "running", 3, 0)
-    assert view.words == "3 runs finished (2 trained, 1 failed), 1 running, 1 interrupted"
-    running, best = view.tables
-    # The settings that differ, then rate and seed.
-    assert [one.name for one in running.columns] == ["scheme", "rate", "seed", "epochs finished"]
-    assert list(best.rows[0]) == ["none", "0.1", "1", "trained", "0.75"]
-    assert len(view.problems) == 1
-
-
 def test_a_later_look_sees_new_rows_and_a_retried_run(lab: Laboratory) -> None:
     configs = [point.config for point in SWEEP.points()]
     viewer = SweepViewer(lab, ["test_accuracy"], SWEEP)
@@ -101,10 +89,3 @@ def test_a_later_look_sees_new_rows_and_a_retried_run(lab: Laboratory) -> None:
     assert [row[-1] for row in view.tables[1].rows] == ["1", "0.75"]
     lab.state.add([finished(config, 0.1) for config in configs])
     assert viewer.view().state == "finished"
-
-
-def test_nothing_is_there_yet(tmp_path: Path) -> None:
-    with Laboratory(tmp_path / "lab") as lab:
-        view = SweepViewer(lab, ["test_accuracy"], SWEEP).view()
-    assert (view.state, view.words, view.tables) == ("waiting", "0 of 6 runs finished, 0 running", [])
-    assert not (tmp_path / "lab").exists()

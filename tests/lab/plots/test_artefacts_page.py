@@ -7,12 +7,11 @@ from collections import Counter
 from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
-from artefact_pages import KINDS, PAPERS, PER_PAPER, VERDICTS, card_id, made_up_page
+from artefact_pages import PAPERS, PER_PAPER, card_id, made_up_page
 
-from normless_lab.plots.artefacts import ArtefactsPage, HeadlineRow, PaperGroup, render_artefacts, write_artefacts
+from normless_lab.plots.artefacts import HeadlineRow, render_artefacts
 from normless_lab.plots.palette import PAPER, VERDICT_INKS
 
 
@@ -52,11 +51,6 @@ def text(pages: dict[str, str]) -> str:
     return pages["index.html"]
 
 
-@pytest.fixture(scope="module")
-def of_fixup(pages: dict[str, str]) -> str:
-    return pages["fixup.html"]
-
-
 def test_nothing_is_loaded_from_outside(pages: dict[str, str]) -> None:
     assert list(pages) == ["index.html", *(f"{paper}.html" for paper in PAPERS)]
     for text in pages.values():
@@ -93,19 +87,6 @@ def test_everything_is_said_and_escaped(pages: dict[str, str]) -> None:
     assert "Not carried out: gamma/table-9." in said
 
 
-def test_what_is_decided_comes_first(of_fixup: str) -> None:
-    """By the last budget of each, at which every third holds."""
-    last = ["holds" if place % 3 == 0 else VERDICTS[place % 4] for place in range(PER_PAPER, 2 * PER_PAPER)]
-    order = ("fails", "holds", "error", "inconclusive")
-    expected = [card_id(PER_PAPER + place) for verdict in order for place, one in enumerate(last) if one == verdict]
-    assert re.findall(r'<article id="([^"]+)"', of_fixup) == expected
-
-
-def test_the_front_page_cannot_be_a_papers() -> None:
-    with pytest.raises(ValueError, match=r"another name for the front page than fixup\.html"):
-        render_artefacts(made_up_page(), "fixup.html")
-
-
 def test_a_headline_says_what_would_refute_it(pages: dict[str, str]) -> None:
     row = HeadlineRow(
         "It trains.", "0.1", "A 3 vs B 5, needs A > B", "fails", "refuted", "One check fails.", [card_id(PER_PAPER)],
@@ -120,37 +101,6 @@ def test_a_headline_says_what_would_refute_it(pages: dict[str, str]) -> None:
     # Its figure stands at the claim, and the artefact leads there.
     assert others["fixup.html"].count("<svg") == pages["fixup.html"].count("<svg")
     assert 'Its figure stands <a href="#claim-1">' in others["fixup.html"]
-
-
-def test_the_summary_counts(text: str) -> None:
-    table = text[text.index('<table class="summary">') : text.index("</table>")]
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table[table.index("<tbody>") :], flags=re.DOTALL)
-    assert len(rows) == 2 * len(PAPERS)
-    smoke = [int(number) for number in re.findall(r'<td class="number[^"]*">(\d+)</td>', rows[0])]
-    assert smoke == [2, 2, 2, 2, 1]
-    small = [int(number) for number in re.findall(r'<td class="number[^"]*">(\d+)</td>', rows[3])]
-    assert small == [3, 0, 0, 0, PER_PAPER + 1 - 3]
-
-
-def test_the_classes_are_counted_apart(text: str) -> None:
-    table = text[text.index('id="bases"') : text.index("</table>", text.index('id="bases"'))]
-    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", table[table.index("<tbody>") :], flags=re.DOTALL)
-    # Of 24 artefacts every third is a formula, and those are the ones with a second budget, at which all hold.
-    counts = [[int(number) for number in re.findall(r'<td class="number[^"]*">(\d+)</td>', row)] for row in rows]
-    assert counts == [[2, 2, 2, 2], [2, 2, 2, 2], [2, 2, 2, 2], [8, 0, 0, 0]]
-    assert [re.findall(r'<th scope="row">(\w+)', row) for row in rows] == [
-        ["formula"], ["measurement"], ["training"], ["formula"],
-    ]  # fmt: skip
-
-
-def test_choices_are_what_occurs(of_fixup: str) -> None:
-    selects = re.findall(r'<select id="by-\w+" name="(\w+)">(.*?)</select>', of_fixup, flags=re.DOTALL)
-    options = {name: re.findall(r"<option>([^<]*)</option>", inside) for name, inside in selects}
-    assert options == {
-        "kind": sorted(KINDS),
-        "verdict": list(VERDICT_INKS),
-        "budget": ["smoke", "small"],
-    }
 
 
 def test_they_can_be_heard(pages: dict[str, str]) -> None:
@@ -181,9 +131,3 @@ def test_verdicts_can_be_read_on_paper(ground: str) -> None:
     for ink in VERDICT_INKS.values():
         bright, dark = sorted((luminance(getattr(ink, ground)), luminance(getattr(PAPER, ground))), reverse=True)
         assert (bright + 0.05) / (dark + 0.05) >= 4.5
-
-
-def test_a_page_without_artefacts_is_a_page(tmp_path: Path) -> None:
-    page = ArtefactsPage("Title", "Nothing yet.", "", [PaperGroup("fixup", "Zhang", "Fixup", ())])
-    path = write_artefacts(page, tmp_path / "deep" / "page.html")
-    assert "Nothing yet." in path.read_text("utf-8")

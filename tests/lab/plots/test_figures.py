@@ -12,16 +12,13 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from PIL import Image
 
 from normless_lab.plots import (
     accuracy_against_depth,
     inline_svg,
-    save_png,
     save_svg,
     skip_variance_against_block,
 )
-from normless_lab.plots.palette import scheme_ink
 
 
 @pytest.fixture
@@ -73,12 +70,6 @@ def test_failed_runs_are_hollow_and_each_line_is_named_with_its_last_accuracy(ru
     assert {"none  11 %", "skipinit  70 %"} <= set(_texts(axes))
 
 
-def test_repeated_runs_are_averaged(runs: pd.DataFrame) -> None:
-    again = runs.assign(test_accuracy=runs["test_accuracy"] + 0.1)
-    _, accuracies = _line(accuracy_against_depth(pd.concat([runs, again])), "skipinit")
-    np.testing.assert_allclose(accuracies, [0.95, 0.85, 0.75])
-
-
 def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     axes = skip_variance_against_block(signal, laws={"none": "2ᵈ"})
     for scheme, rows in signal.groupby("scheme"):
@@ -89,18 +80,6 @@ def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == 4 * 198
     assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ ↑", "batch_norm", "skipinit"}
-
-
-def test_a_variance_beyond_floating_point_leaves_the_picture(signal: pd.DataFrame, tmp_path: Path) -> None:
-    signal.loc[signal["block"] > 100, ["skip_variance", "predicted_skip_variance"]] = np.inf
-    axes = skip_variance_against_block(signal)
-    save_svg(axes, tmp_path / "figure.svg")
-    assert {"none ↑", "batch_norm ↑", "skipinit ↑"} <= set(_texts(axes))
-
-
-def test_two_networks_in_one_signal_table_are_refused(signal: pd.DataFrame) -> None:
-    with pytest.raises(ValueError, match="one is there twice"):
-        skip_variance_against_block(pd.concat([signal, signal]))
 
 
 @pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
@@ -121,13 +100,6 @@ def test_figures_draw_where_they_are_told_and_leave_global_state_alone(
     assert skip_variance_against_block(signal, right) is right
     save_svg(left, tmp_path / "both.svg")
     assert dict(mpl.rcParams) == before
-
-
-def test_png_has_the_size_asked_for(runs: pd.DataFrame, tmp_path: Path) -> None:
-    axes = accuracy_against_depth(runs)
-    width, height = axes.figure.get_size_inches()
-    with Image.open(save_png(axes, tmp_path / "figure.png", dpi=100)) as image:
-        assert image.size == (round(width * 100), round(height * 100))
 
 
 def test_svg_keeps_text_and_is_the_same_twice(runs: pd.DataFrame, tmp_path: Path) -> None:
@@ -152,9 +124,3 @@ def test_inline_svg_has_its_own_ids_and_follows_the_page(runs: pd.DataFrame) -> 
     assert "var(--scheme-skipinit, #0068a8)" in svg
     assert "xlink" not in svg
     assert "http" not in svg
-
-
-def test_a_scheme_keeps_its_ink_whatever_its_arguments() -> None:
-    assert scheme_ink("skipinit(alpha=1)") == scheme_ink("skipinit")
-    assert scheme_ink("skipinit") != scheme_ink("fixup")
-    assert scheme_ink("of_somebody_else").marker

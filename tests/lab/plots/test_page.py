@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -16,7 +15,6 @@ from normless_lab.plots import (
     accuracy_against_depth,
     inline_svg,
     render_page,
-    write_page,
 )
 
 LOADS = {"src", "href", "srcset", "action", "data", "poster", "xlink:href"}
@@ -99,23 +97,3 @@ def test_tables_and_figures_are_accessible(page: Page) -> None:
     assert any(tag == "meta" and attributes.get("name") == "viewport" for tag, attributes in tags)
     ids = [attributes["id"] for _, attributes in tags if "id" in attributes]
     assert len(ids) == len(set(ids))
-
-
-def test_dark_paper_and_print_have_their_rules(page: Page) -> None:
-    text = render_page(page)
-    assert "prefers-color-scheme: dark" in text
-    assert "@media print" in text
-    assert "--scheme-fixup: #00805d;" in text
-    assert "--scheme-fixup: #3fcf9f;" in text
-
-
-def test_a_page_without_figures_tables_and_facts_is_a_page(tmp_path: Path) -> None:
-    path = write_page(Page("Title", "Finding.", "Caution."), tmp_path / "page.html")
-    tags = [tag for tag, _ in Reader(path.read_text("utf-8")).tags]
-    assert "h1" in tags
-    assert not {"table", "figure", "dl"} & set(tags)
-
-
-def test_a_row_that_does_not_fit_its_columns_is_refused() -> None:
-    with pytest.raises(ValueError, match="Expected 2 cells in every row of the table 'Runs', got 1: 16"):
-        Table("Runs", [Column("depth"), Column("scheme")], [["16"]])

@@ -9,7 +9,6 @@ import pytest
 from artefact_pages import KINDS, PER_PAPER, card_id, made_up_page
 
 from normless_lab.plots.artefacts import write_artefacts
-from normless_lab.plots.palette import PAPER, TEXT
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -62,12 +61,6 @@ def shown(page: Page) -> list[str]:
     return sorted(found)
 
 
-def figures_shown(page: Page) -> int:
-    """How many figures are to be seen."""
-    found: int = page.evaluate("[...document.querySelectorAll('figure')].filter(one => one.checkVisibility()).length")
-    return found
-
-
 def count(page: Page) -> str:
     return page.get_by_role("status").inner_text()
 
@@ -117,15 +110,6 @@ def test_filters(opened: Any, chosen: dict[str, str], places: Any) -> None:
     assert len(shown(page)) == CARDS
 
 
-def test_a_filter_hides_the_results_that_it_is_not_about(opened: Any) -> None:
-    page = opened()
-    page.get_by_label("Budget", exact=True).select_option("small")
-    page.get_by_role("button", name="Open all").click()
-    seen = [one for one in page.locator(".result").all() if one.is_visible()]
-    assert {one.get_attribute("data-budget") for one in seen} == {"small"}
-    assert {one.inner_text() for one in page.locator(".badges .badge:visible").all()} == {"✓ small holds"}
-
-
 @pytest.mark.parametrize(
     ("words", "places"),
     [("unicorn9", [9]), ("CLAIM 13: doubles", [13]), ("title variance", PLACES), ("unicorn8 unicorn9", [])],
@@ -149,20 +133,6 @@ def test_links_open_what_they_lead_to_even_if_it_is_filtered_away(opened: Any) -
     assert summary.evaluate("one => one === document.activeElement")
     bar = page.locator("form").bounding_box()
     assert summary.bounding_box()["y"] >= bar["y"] + bar["height"] - 1
-
-
-def test_links_lead_to_the_pages_of_other_papers(opened: Any) -> None:
-    page = opened("#fixup/figure-2")
-    page.locator("article[id='fixup/figure-2']").get_by_role("link", name="skipinit/figure-1").first.click()
-    page.wait_for_url("**/skipinit.html#skipinit/figure-1")
-    assert page.locator("article[id='skipinit/figure-1'] figure").first.is_visible()
-
-
-def test_a_link_of_before_there_were_pages_of_papers_leads_on(opened: Any, address: str) -> None:
-    page = opened()
-    page.goto(f"{address.replace('fixup.html', 'index.html')}#gamma/figure-3")
-    page.wait_for_url("**/gamma.html#gamma/figure-3")
-    assert page.locator("article[id='gamma/figure-3'] figure").first.is_visible()
 
 
 def test_the_keyboard_is_enough(opened: Any) -> None:
@@ -200,35 +170,9 @@ def test_nothing_sticks_out(opened: Any, width: int) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_dark_and_light_have_their_colours(opened: Any) -> None:
-    for scheme in ("light", "dark"):
-        page = opened("#fixup/figure-2", color_scheme=scheme)
-        ink = [_rgb(getattr(one, scheme)) for one in (TEXT, PAPER)]
-        assert page.evaluate("getComputedStyle(document.body).color") == ink[0]
-        assert page.evaluate("getComputedStyle(document.querySelector('article')).backgroundColor") == ink[1]
-        titles = page.locator("article[id='fixup/figure-2'] figure text")
-        assert ink[0] in {one.evaluate("one => getComputedStyle(one).fill") for one in titles.all()}
-
-
-def test_what_is_printed_is_open(opened: Any) -> None:
-    page = opened(color_scheme="dark")
-    page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    page.emulate_media(media="print")
-    assert figures_shown(page) == PER_PAPER + len([place for place in range(8, 16) if place % 3 == 0])
-    assert not page.locator("form").is_visible()
-    assert page.evaluate("getComputedStyle(document.body).color") == _rgb(TEXT.light)
-    page.emulate_media(media="screen")
-    page.evaluate("dispatchEvent(new Event('afterprint'))")
-    assert figures_shown(page) == 0
-
-
 def test_without_its_script_all_is_there(opened: Any) -> None:
     page = opened(java_script_enabled=False)
     assert len(shown(page)) == CARDS
     assert not page.locator("form").is_visible()
     page.locator("article summary").first.click()
     assert page.locator("article figure").first.is_visible()
-
-
-def _rgb(colour: str) -> str:
-    return f"rgb({', '.join(str(int(colour[place : place + 2], 16)) for place in (1, 3, 5))})"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pandas as pd
 import pytest
 from torch import nn
 
-import normless_lab.plots
 from normless.probes import PROBES, Watcher, probe
 from normless_lab.plots import PLOTS, Plot, figures_of
 
@@ -51,20 +48,3 @@ def test_a_probe_of_a_user_states_its_plot() -> None:
     (line,) = axes.get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [0.5, 0.25])
     assert list(figures_of({"Halves": halves.table()}, "skipinit")) == []
-
-
-def test_a_plot_may_be_stated_without_importing_the_plots() -> None:
-    class Stated(Halves):
-        plot = {"grammar": "points", "x": "half", "y": "size", "title": "Stated"}  # type: ignore[assignment] # noqa: RUF012
-
-    ((_, title, axes),) = figures_of({"Stated": Stated().table()}, "skipinit", {"Stated": Stated()})
-    assert title == "Stated"
-    np.testing.assert_array_equal(axes.get_lines()[0].get_xdata(), [1, 2])
-
-
-@pytest.mark.parametrize("name", list(PLOTS))
-def test_arguments_are_those_of_the_grammar(name: str) -> None:
-    plot = PLOTS[name]
-    takes = inspect.signature(getattr(normless_lab.plots, plot.grammar)).parameters
-    frame = normless_lab.plots.Frame.__annotations__
-    assert set(plot.arguments) <= {*takes, *frame}

@@ -6,9 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from normless_lab.plots import name_axes, new_panels, title_axes
+from normless_lab.plots import new_panels
 from normless_papers.understanding_bn.equations import NOISE
-from normless_papers.understanding_bn.linear_networks import STEPS
 
 
 def test_panels_lie_on_one_figure_row_by_row() -> None:
@@ -20,13 +19,6 @@ def test_panels_lie_on_one_figure_row_by_row() -> None:
     assert [axes.get_subplotspec().rowspan.start for axes in panels] == [0, 0, 0, 1, 1, 1]  # type: ignore[union-attr]
 
 
-def test_a_title_can_be_replaced() -> None:
-    (axes,) = new_panels(1)
-    name_axes(axes, title="First", across="x", up="y")
-    title_axes(axes, "Second")
-    assert axes.get_title(loc="left").strip() == "Second"
-
-
 def test_noise_is_drawn_on_its_prediction() -> None:
     table = pd.DataFrame({"batch_size": [1, 4, 1, 4], "learning_rate": [0.1, 0.1, 0.2, 0.2]})
     table["predicted_noise"] = table["learning_rate"] ** 2 / table["batch_size"]
@@ -36,13 +28,3 @@ def test_noise_is_drawn_on_its_prediction() -> None:
     assert lines["α = 0.1, predicted"] == pytest.approx([0.01, 0.0025])
     with pytest.raises(ValueError, match="noise"):
         NOISE(table)
-
-
-def test_steps_are_drawn_against_the_condition_number() -> None:
-    table = pd.DataFrame({"condition_number": [10.0, 2.0], "steps": [300.0, 7.0], "predicted_steps": [350.0, 8.0]})
-    axes = STEPS(table)
-    lines = {str(line.get_label()): np.asarray(line.get_ydata(), float) for line in axes.get_lines()}
-    assert lines["measured"].tolist() == [7, 300]
-    assert lines["predicted"].tolist() == [8, 350]
-    with pytest.raises(ValueError, match="predicted_steps"):
-        STEPS(table[["condition_number", "steps"]])

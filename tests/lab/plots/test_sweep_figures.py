@@ -8,9 +8,7 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 
-from normless_lab.plots import inks_of, new_axes, new_panels, optimum_against, rate_against
-from normless_lab.plots.grammars.frame import power
-from normless_papers.plots import OPTIMA_BY_NAME
+from normless_lab.plots import inks_of, new_axes, optimum_against, rate_against
 
 INKS = inks_of({"batch_norm": "batch_norm", "bare": "none", "again": "none"})
 STYLE = {"series": "method", "across": "batch_size", "inks": INKS}
@@ -46,35 +44,6 @@ def test_means_in_order_and_hollow_where_nothing_trained() -> None:
     axes.figure.draw_without_rendering()
     assert [label.get_text() for label in axes.get_xticklabels()] == ["16", "256"]
     assert {"batch norm", "bare"} <= {text.get_text() for text in axes.texts}
-
-
-def test_rates_leave_out_what_did_not_train() -> None:
-    upper, lower = new_panels(1, 2)
-    assert upper.figure is lower.figure
-    axes = rate_against(optima(), lower, title="T", proportional=True, **STYLE)  # type: ignore[arg-type]
-    assert points(axes, "batch_norm") == ([16, 256], [-2.0, 0.0])
-    assert points(axes, "bare") == ([16], [-2.0])
-    (dashed,) = [line for line in axes.get_lines() if line.get_linestyle() == ":"]
-    assert list(dashed.get_ydata()) == [-2.0, 2.0]
-    axes.figure.draw_without_rendering()
-    assert power(2, -3) == "2⁻³"
-
-
-def test_a_single_rate_stands_between_its_neighbours() -> None:
-    single = optima().assign(rate=0.125, rate_low=0.125, rate_high=0.125, trainable=True)
-    axes = rate_against(single, title="T", **STYLE)  # type: ignore[arg-type]
-    axes.figure.draw_without_rendering()
-    low, high = axes.get_ylim()
-    shown = [label.get_text() for label in axes.get_yticklabels() if low < label.get_position()[1] < high]
-    assert shown == ["2⁻⁴", "2⁻³", "2⁻²"]
-
-
-def test_methods_below_one_another() -> None:
-    table = optima().iloc[[0, 3]]
-    axes = OPTIMA_BY_NAME(table, y="method", inks=INKS, title="T", x_label="percent")
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["batch norm", "bare"]
-    assert points(axes, "batch_norm") == ([94.0], [0])
-    axes.figure.draw_without_rendering()
 
 
 def test_inks_differ_and_tables_are_checked() -> None:

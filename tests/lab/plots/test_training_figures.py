@@ -6,12 +6,11 @@ import math
 
 import numpy as np
 import pandas as pd
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.axes import Axes
 
-from normless_lab.plots import accuracy_against_epoch, accuracy_against_rate, series_ink
+from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.plots import TEST_ERRORS, beside_published
 
 INKS = {"first": series_ink(0), "second": series_ink(1)}
@@ -45,28 +44,6 @@ def test_curves_are_the_means_over_replicates_in_percent() -> None:
     assert {"first", "second"} <= set(texts)
 
 
-def test_one_kind_of_accuracy_needs_no_legend_of_styles() -> None:
-    epochs = pd.DataFrame({"network": ["first"], "epoch": [1], "test_accuracy": [0.5]})
-    axes = accuracy_against_epoch(epochs, series="network", inks=INKS, title="One", columns=("test_accuracy",))
-    assert axes.get_xlabel() == "epoch"
-    assert {line.get_linestyle() for line in axes.get_lines()} == {"-"}
-
-
-def test_runs_that_do_not_train_are_hollow() -> None:
-    runs = pd.DataFrame(
-        {
-            "network": ["first"] * 3,
-            "rate": [0.01, 0.1, 0.1],
-            "outcome": ["trained", "trained", "diverged"],
-            "test_accuracy": [80.0, 60.0, 10.0],
-        }
-    )
-    drawn = lines(accuracy_against_rate(runs, series="network", inks=INKS, title="Rates"))
-    assert drawn["first, mean"] == [(0.01, 80), (0.1, 35)]
-    assert drawn["first"] == [(0.01, 80), (0.1, 60)]
-    assert drawn["first, hollow"] == [(0.1, 10)]
-
-
 @settings(deadline=None)  # drawing takes its time on a busy machine
 @given(
     values=st.lists(
@@ -88,13 +65,3 @@ def test_every_method_has_its_row(values: list[tuple[float, float, float]]) -> N
         assert drawn == [(value[column], place) for place, value in enumerate(values)]
         names = [label.get_text() for label in axes.get_yticklabels()]
         assert names == [f"method {place}" for place in range(len(values))]
-
-
-def test_missing_columns_are_named() -> None:
-    empty = pd.DataFrame({"network": ["first"]})
-    with pytest.raises(ValueError, match="epoch"):
-        accuracy_against_epoch(empty, series="network", inks=INKS, title="")
-    with pytest.raises(ValueError, match="rate"):
-        accuracy_against_rate(empty, series="network", inks=INKS, title="")
-    with pytest.raises(ValueError, match="measured"):
-        TEST_ERRORS(empty, x="measured")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from lab_helpers import TinyConfig
 from turning_helpers import order
 
 from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor, WorkerDiedError
-from normless_lab.sweeps.executors import card
 from normless_lab.sweeps.executors.admission import SETTLED, WINDOW, Admission
 from normless_lab.sweeps.executors.card_worker import Ended, Order, Turns
 from normless_lab.sweeps.worker import carry_out_run
@@ -80,11 +78,6 @@ def test_a_run_without_memory_begins_again_when_another_has_ended(tmp_path: Path
     assert order(tmp_path)[-2:] == [(1, 1), (1, 2)]
 
 
-def test_a_kind_without_turns_is_carried_out_at_once(tmp_path: Path) -> None:
-    ended = _carried_out(_orders(tmp_path, [TinyConfig(seed=3)], "turning_helpers:WHOLE"), 2)
-    assert ended[0].result.outcome == "trained"
-
-
 def _limit_after(speeds: dict[int, float], total: float = 1e9) -> int:
     """The limit that is found where so many runs together make so many steps per second, and each takes 10 bytes."""
     now = 0.0
@@ -106,14 +99,6 @@ def test_the_number_of_runs_is_doubled_while_it_pays() -> None:
     # The step from 4 to 8 makes 4 % more.
     assert _limit_after(per_second) == 8
     assert _limit_after({1: 100.0, 2: 101.0}) == 2
-
-
-def test_the_number_of_runs_is_what_the_memory_holds() -> None:
-    per_second = {runs: 100.0 * runs for runs in range(1, 9)}
-    assert _limit_after(per_second, total=18.0) == 1
-    # Beside two runs, nine tenths of what is left hold one more.
-    assert _limit_after(per_second, total=35.0) == 3
-    assert _limit_after(per_second | {16: 800.0}, total=90.0) == 8
 
 
 def test_a_number_that_is_given_stays() -> None:
@@ -141,6 +126,7 @@ def _raise() -> None:
     raise ArithmeticError("no such number")
 
 
+@pytest.mark.slow
 def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> None:
     with CardExecutor(2) as executor:
         first, second = (executor.submit(_process).result(60) for _ in range(2))
@@ -152,24 +138,6 @@ def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> 
         assert executor.submit(_process).result(60) != first
 
 
-def test_what_waits_is_cancelled_when_the_executor_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(card, "SECONDS_TO_SAVE", 0.5)
-    with CardExecutor(1) as executor:
-        config = TinyConfig(pause=30.0)
-        running = executor.submit(carry_out_run, "lab_helpers:TINY", config.to_dict(), str(tmp_path / "run"))
-        waiting = executor.submit(_process)
-        while not (tmp_path / "run" / "lock").exists():
-            time.sleep(0.05)
-    assert waiting.cancelled()
-    with pytest.raises(WorkerDiedError):
-        running.result(0)
-
-
-def test_fewer_than_one_run_is_refused() -> None:
-    with pytest.raises(ValueError, match="1 or more"):
-        CardExecutor(0)
-
-
 def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:
     with Laboratory(folder, executor=executor) as laboratory:
         rows = laboratory.carry_out(configs)
@@ -178,6 +146,7 @@ def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any])
     ]
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_single_runs(tmp_path: Path) -> None:
     """Trainings, one of which diverges, by this executor and by one process after another."""
     config = TrainConfig(

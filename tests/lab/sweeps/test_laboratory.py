@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,7 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, WeightsError, axis_of
+from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, axis_of
 from normless_lab.sweeps.dispatch import RESUBMISSIONS
 
 
@@ -52,20 +50,6 @@ def test_runs_come_back_in_order_and_are_not_run_again(tmp_path: Path) -> None:
     with Laboratory(tmp_path, executor=lambda: here) as lab:
         assert lab.carry_out(configs) == rows
     assert here.entered == 1
-
-
-def test_a_row_says_what_was_run_and_how_it_ended(tmp_path: Path) -> None:
-    config = TinyConfig(rate=0.5, fate="diverges")
-    with Laboratory(tmp_path, executor=Here) as lab:
-        (row,) = lab.carry_out([config])
-    assert (row.hash, row.kind, row.outcome, row.error) == (config.hash, "lab_helpers:TINY", "diverged", None)
-    assert row.config == config.to_dict()
-    report = row.report()
-    assert report is not None
-    assert math.isnan(report.test_loss)  # type: ignore[attr-defined]
-    assert row.finished_at.endswith("+00:00")
-    assert set(row.versions) == {"normless", "python", "torch", "numpy"}
-    assert "cores" in row.machine
 
 
 def test_a_run_that_raises_is_a_failed_row_and_the_others_go_on(tmp_path: Path) -> None:
@@ -112,15 +96,6 @@ def test_no_more_is_submitted_than_the_window_allows(tmp_path: Path) -> None:
     with Laboratory(tmp_path, executor=lambda: Narrow(window=3), listener=Counting()) as lab:
         assert len(lab.carry_out([TinyConfig(seed=seed) for seed in range(20)])) == 20
     assert Narrow.most == 3
-
-
-def test_replicates_and_rates_of_a_point_are_one_group(tmp_path: Path) -> None:
-    here = Here()
-    with Laboratory(tmp_path, executor=lambda: here) as lab:
-        lab.run(tiny_sweep(rates=RateGrid((0.125, 0.25), None)))
-    assert len(here.groups) == 8
-    assert len(set(here.groups[:4])) == len(set(here.groups[4:])) == 1
-    assert here.groups[0] != here.groups[4]
 
 
 def test_a_sweep_gives_its_tables(tmp_path: Path) -> None:
@@ -176,16 +151,6 @@ def test_rates_are_extended_where_the_optimum_lies_at_an_end_and_nowhere_else(tm
     pd.testing.assert_frame_equal(result.runs, again.runs)
 
 
-def test_each_metric_has_its_own_optimum_and_extension(tmp_path: Path) -> None:
-    # The loss is best at `good` too; a metric that is best at the smallest rate extends downwards as well.
-    sweep = tiny_sweep(base={"good": 1.0}, axes={})
-    with Laboratory(tmp_path, executor=Here) as lab:
-        one = lab.run(sweep, metrics=["test_accuracy"])
-        both = lab.run(sweep, metrics=["test_accuracy", "seconds_per_epoch"])
-    assert sorted(set(one.runs["rate"])) == [0.125, 0.25, 0.5, 1.0, 2.0]
-    assert set(both.runs["rate"]) >= set(one.runs["rate"])
-
-
 def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
     sweep = tiny_sweep(base={"good": 1.0}, replicates=6, best=6)
     url = f"sqlite:///{tmp_path / 'shared.sqlite'}"
@@ -210,28 +175,6 @@ def test_shards_share_the_runs_and_extend_them_together(tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(kept, together.runs.drop(columns="seconds_per_epoch"))
 
 
-@pytest.mark.parametrize("text", ["0/2", "3/2", "1", "a/b", "1/", "-1/2", "1/0"])
-def test_a_shard_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="Expected a shard from 1/n to n/n"):
-        Shard.from_text(text)
-
-
-def test_shards_are_parts_of_all_hashes() -> None:
-    hashes = [TinyConfig(seed=seed).hash for seed in range(200)]
-    parts = [[name for name in hashes if Shard(index, 8).takes(name)] for index in range(1, 9)]
-    assert sorted(name for part in parts for name in part) == sorted(hashes)
-    assert all(part for part in parts)
-    assert str(Shard.from_text("2/8")) == "2/8"
-
-
-def test_nothing_finished_gives_empty_tables(tmp_path: Path) -> None:
-    with Laboratory(tmp_path, executor=Here) as lab:
-        result = lab.read(tiny_sweep())
-    assert (len(result.runs), len(result.epochs), result.missing) == (0, 0, 12)
-    assert {"scheme", "rate", "seed", "outcome", "test_accuracy", "hash"} <= set(result.runs.columns)
-    assert len(result.optima("test_accuracy")) == 0
-
-
 def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: Path) -> None:
     class Interrupting(LaboratoryListener):
         def on_runs(self, rows: Sequence[RunRow]) -> None:
@@ -245,16 +188,6 @@ def test_an_interruption_ends_the_executor_and_keeps_what_is_finished(tmp_path: 
     assert here.left >= 1
     with Laboratory(tmp_path, executor=Here) as lab:
         assert lab.state.finished([config.hash for config in configs]) == {configs[0].hash}
-
-
-def test_who_only_reads_finished_runs_need_not_wait_for_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; from pathlib import Path; from normless_lab.sweeps import Laboratory, RateGrid, Sweep; "
-        "sweep = Sweep('one', {}, {}, RateGrid((0.1,)), 1, 1); "
-        "print(Laboratory(Path(sys.argv[1])).read(sweep).missing, 'torch' in sys.modules)"
-    )
-    notes = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert notes.stdout.split() == ["1", "False"]
 
 
 def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
@@ -280,23 +213,6 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
     assert here.entered == 1
 
 
-def test_a_failed_run_has_no_weights(tmp_path: Path) -> None:
-    with Laboratory(tmp_path, executor=Here) as lab, pytest.raises(WeightsError, match="no such number as 1"):
-        lab.weights([TinyConfig(seed=0), TinyConfig(seed=1, fate="raises")])
-
-
-def test_weights_of_another_shard_are_not_trained_here(tmp_path: Path) -> None:
-    config = TinyConfig()
-    others = Shard(1 if Shard(2, 2).takes(config.hash) else 2, 2)
-    here = Here()
-    with (
-        Laboratory(tmp_path, executor=lambda: here, shard=others) as lab,
-        pytest.raises(WeightsError, match="belongs to another shard"),
-    ):
-        lab.weights([config])
-    assert here.carried_out == []
-
-
 def test_a_run_starts_from_a_folder_unless_it_has_begun(tmp_path: Path) -> None:
     begun, finished = TinyConfig(seed=1), TinyConfig(seed=2)
     with Laboratory(tmp_path / "lab", executor=Here) as lab:
@@ -311,8 +227,3 @@ def test_a_run_starts_from_a_folder_unless_it_has_begun(tmp_path: Path) -> None:
         assert row.result is not None
         assert row.result["resumed_after"] == 1
         assert list(lab.work.iterdir()) == []
-
-
-def test_any_function_can_be_called_in_a_worker_process(tmp_path: Path) -> None:
-    with Laboratory(tmp_path, workers=1) as lab:
-        assert lab.submit(divmod, 7, 2).result() == (3, 1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from lab_helpers import Here, TinyConfig, tiny_sweep
+from lab_helpers import Here, tiny_sweep
 
 from normless_lab.sweeps import Laboratory, RateGrid, RunState, Shard, Sweep, SweepError, axis_of, laboratory
 from normless_lab.sweeps.store import sqlite_url
@@ -57,20 +57,6 @@ def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
         assert int(second["parameters"][0]) > int(first["parameters"][0])
         network.write_text(NETWORK.format(width=8))
         assert lab.run(sweep).runs.equals(first)
-
-
-def test_rows_from_before_there_were_digests_are_told_and_not_used(tmp_path: Path, network: Path) -> None:
-    sweep, here = _sweep(f"{network}:network"), Here()
-    config = sweep.points()[0].config
-    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
-        lab.run(sweep)
-        row = lab.state.read([config.hash])[config.hash]
-        lab.state.remove([config.hash])
-        lab.state.add([replace(row, hash=config.hash_without_contents)])
-        with pytest.warns(
-            UserWarning, match=r"^1 rows of these settings .* kept no digest of .*mine\.py; they are not"
-        ):
-            assert list(lab.run(sweep).runs["hash"]) == [config.hash]
 
 
 def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, network: Path) -> None:
@@ -119,13 +105,7 @@ def test_a_time_limit_of_runs_is_a_failure_to_go_on_with(tmp_path: Path) -> None
     assert Sweep.from_dict(sweep.to_dict()) == sweep
 
 
-def test_a_time_limit_that_is_none_is_told() -> None:
-    with pytest.raises(SweepError, match="time_limit: Expected a duration such as 90s"):
-        _sweep("x:y", time_limit="soon")
-    with pytest.raises(SweepError, match=f"Runs of the kind {TinyConfig.COMMAND} take no time_limit"):
-        tiny_sweep(time_limit="1h")
-
-
+@pytest.mark.slow
 def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(laboratory, "SECONDS_BETWEEN_LOOKS", 0.01)
     sweep = tiny_sweep(base={"good": 4.0}, rates=RateGrid.powers(-3, -1))
@@ -149,6 +129,7 @@ def test_shards_that_wait_extend_the_rates_together(tmp_path: Path, monkeypatch:
         assert results[index].runs["hash"].tolist() == whole.runs["hash"].tolist()
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_driver_saves_its_runs(tmp_path: Path) -> None:
     file, out = tmp_path / "sweep.yaml", tmp_path / "out"
     base = {"model": "normless:wide_resnet(depth=10, width=1)", "epochs": 300, "device": "cpu", "batch_size": 8}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_lab.sweeps import is_minimized, optima
+from normless_lab.sweeps import optima
 
 OUTCOMES = ("trained", "chance", "diverged", "failed")
 
@@ -47,54 +47,10 @@ def test_the_mean_is_over_the_best_and_the_range_within_one_deviation() -> None:
     assert (row["rate_low"], row["rate_high"], row["edge"]) == (0.1, 0.2, "")
 
 
-def test_the_loss_of_a_diverged_run_never_wins() -> None:
-    rows = [*run_rows("none", 0.1, [2.0, 2.2]), *run_rows("none", 0.2, [0.01, 0.02], "diverged")]
-    row = row_of(rows, "training_loss")
-    assert (row["rate"], row["mean"], row["edge"], row["diverged"]) == (0.1, pytest.approx(2.1), "lowest", 2)
-
-
-def test_what_is_no_number_never_wins() -> None:
-    rows = [*run_rows("none", 0.1, [0.3, 0.3]), *run_rows("none", 0.2, [math.nan, 0.99])]
-    assert row_of(rows)["rate"] == 0.1
-
-
-def test_where_every_run_diverged_there_is_no_optimum_and_lower_rates_are_asked_for() -> None:
-    rows = [run_rows("none", rate, [math.nan, math.inf], "diverged") for rate in (0.1, 0.2)]
-    row = row_of([one for part in rows for one in part], "training_loss")
-    assert row[["rate", "mean", "deviation"]].isna().all()
-    assert (row["edge"], row["trainable"], row["n"], row["runs"]) == ("lowest", False, 0, 4)
-
-
-def test_a_single_rate_has_no_ends_and_a_single_run_no_deviation() -> None:
-    row = row_of(run_rows("none", 0.1, [0.5]), best=1)
-    assert math.isnan(row["deviation"])
-    assert (row["edge"], row["rate_low"], row["rate_high"]) == ("", 0.1, 0.1)
-
-
 def test_trainable_asks_for_as_many_trained_runs_as_count() -> None:
     half = [*run_rows("none", 0.1, [0.5]), *run_rows("none", 0.1, [0.1, 0.1], "diverged")]
     assert not row_of(half)["trainable"]
     assert row_of([*half, *run_rows("none", 0.1, [0.5])])["trainable"]
-
-
-def test_missing_columns_and_no_best_are_refused() -> None:
-    runs = pd.DataFrame(run_rows("none", 0.1, [0.5]))
-    with pytest.raises(ValueError, match="has no column bleu"):
-        optima(runs, axes=["scheme"], metric="bleu", best=1)
-    with pytest.raises(ValueError, match="best 1 or more"):
-        optima(runs, axes=["scheme"], metric="test_accuracy", best=0)
-
-
-def test_without_axes_all_runs_are_one_combination() -> None:
-    table = optima(pd.DataFrame(run_rows("none", 0.1, [0.5, 0.7])), axes=[], metric="test_accuracy", best=2)
-    assert table["mean"].tolist() == [pytest.approx(0.6)]
-
-
-def test_which_metrics_are_minimized() -> None:
-    assert [name for name in ("training_loss", "test_accuracy", "bleu", "test_loss") if is_minimized(name)] == [
-        "training_loss",
-        "test_loss",
-    ]
 
 
 RUNS = st.lists(

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import sqlalchemy as sa
 from postgres_helpers import ThrowawayPostgres
 
 from normless_lab.sweeps import RunRow
-from normless_lab.sweeps.store import BATCH, RunState, StateError, sqlite_url
+from normless_lab.sweeps.store import RunState, StateError, sqlite_url
 
 
 def row(name: str, **changes: Any) -> RunRow:
@@ -57,23 +54,6 @@ def test_rows_come_back_as_they_went_in(url: str) -> None:
         assert state.read(["a", "c"]) == {"a": rows[0], "c": rows[2]}
 
 
-def test_a_row_that_is_there_stays_as_it_is(url: str) -> None:
-    with RunState(url) as state:
-        state.add([row("a")])
-        state.add([row("b"), row("a", outcome="failed", seconds=9.0)])
-        assert state.read(["a", "b"]) == {"a": row("a"), "b": row("b")}
-        state.add([])
-
-
-def test_many_rows_are_read_and_removed_in_batches(url: str) -> None:
-    names = [f"{number:05}" for number in range(2 * BATCH + 7)]
-    with RunState(url) as state:
-        state.add([row(name) for name in names])
-        assert set(state.read(names)) == state.finished([*names, *names]) == set(names)
-        state.remove(names[1:])
-        assert state.hashes() == {names[0]}
-
-
 def test_several_writers_lose_and_double_nothing(url: str) -> None:
     start = threading.Barrier(4)
 
@@ -90,19 +70,7 @@ def test_several_writers_lose_and_double_nothing(url: str) -> None:
         assert len(state.hashes()) == 25 + 4 * 25
 
 
-def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as other:
-        other.execute("CREATE TABLE other (number)")
-        other.execute("BEGIN IMMEDIATE")
-        released = threading.Timer(0.2, other.execute, ["COMMIT"])
-        released.start()
-        with RunState(sqlite_url(file)) as state:
-            state.add([row("written")])
-            assert state.hashes() == {"written"}
-        released.join()
-
-
+@pytest.mark.slow
 def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPostgres, postgres_url: str) -> None:
     with RunState(postgres_url) as state:
         state.add([row("before")])
@@ -115,16 +83,6 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
         postgres_server.stop("immediate")
         postgres_server.start()
         assert state.hashes() == {"before", "while it is away"}
-
-
-def test_a_server_that_stays_away_is_an_error(postgres_server: ThrowawayPostgres, postgres_url: str) -> None:
-    with RunState(postgres_url, patience=0.5) as state:
-        postgres_server.stop()
-        try:
-            with pytest.raises(StateError, match=r"The runs' database postgresql://.* failed"):
-                state.hashes()
-        finally:
-            postgres_server.start()
 
 
 @pytest.mark.parametrize(
@@ -197,17 +155,6 @@ def test_a_damaged_row_is_a_failed_run(url: str, change: str) -> None:
     assert "damaged after it was written" in str(rows["a"].error)
 
 
-@pytest.mark.parametrize("text", ["{", "X'80'", "'caf' || X'80'"])
-def test_a_row_that_cannot_be_decoded_is_a_failed_run(tmp_path: Path, text: str) -> None:
-    url = sqlite_url(tmp_path / "runs.sqlite")
-    with RunState(url) as state:
-        state.add([row("a")])
-    value = text if "X" in text else f"'{text}'"
-    _execute(url, f"UPDATE runs SET result = CAST({value} AS TEXT), machine = CAST({value} AS TEXT)")
-    with RunState(url) as state:
-        assert state.read(["a"])["a"].outcome == "failed"
-
-
 def test_a_damaged_page_of_the_file_is_told(tmp_path: Path) -> None:
     file = tmp_path / "runs.sqlite"
     with RunState(sqlite_url(file)) as state:
@@ -219,26 +166,6 @@ def test_a_damaged_page_of_the_file_is_told(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(StateError, match=r"runs\.sqlite is damaged \(.+\)\. Put a copy back, or move it away"):
         RunState(sqlite_url(file))
-
-
-def test_a_table_without_digests_is_read_and_gets_them(url: str) -> None:
-    with RunState(url) as state:
-        state.add([row("a")])
-    _execute(url, "ALTER TABLE runs DROP COLUMN digest")
-    with RunState(url) as state, RunState(url) as other:
-        state.add([row("b")])
-        assert other.read(["a", "b"]) == {"a": row("a"), "b": row("b")}
-
-
-def test_reading_creates_nothing(url: str, tmp_path: Path) -> None:
-    with RunState(url) as state, RunState(url) as other:
-        assert state.hashes() == state.finished(["a"]) == set()
-        assert state.read(["a"]) == {}
-        state.remove(["a"])
-        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
-        # The table of another process is seen once it is there.
-        other.add([row("a")])
-        assert state.hashes() == {"a"}
 
 
 @pytest.mark.parametrize("replaced", [False, True])
@@ -257,29 +184,3 @@ def test_a_file_that_is_deleted_while_it_is_open_takes_no_rows(tmp_path: Path, r
             ):
                 use()
     assert file.exists() == replaced
-
-
-def test_a_server_that_is_down_at_first_is_waited_for_with_a_sentence(
-    postgres_server: ThrowawayPostgres, postgres_url: str
-) -> None:
-    told: list[str] = []
-    postgres_server.stop()
-    back = threading.Timer(1.0, postgres_server.start)
-    back.start()
-    try:
-        with RunState(postgres_url, on_wait=told.append) as state:
-            state.add([row("a")])
-            assert state.hashes() == {"a"}
-    finally:
-        back.join()
-    (sentence,) = told
-    assert "cannot be opened: " in sentence
-    assert "refused" in sentence
-    assert sentence.endswith("waiting up to 60 s for it.")
-
-
-def test_what_is_no_database_is_named(tmp_path: Path) -> None:
-    file = tmp_path / "runs.sqlite"
-    file.write_bytes(os.urandom(4096))
-    with pytest.raises(StateError, match="file is not a database"):
-        RunState(sqlite_url(file))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from normless_lab.sweeps import RateGrid, Sweep, SweepError, axis_of
 from normless_lab.sweeps.result_tables import extended, further_points
-from normless_lab.sweeps.runs import KINDS, UnknownKindError, kind_of
 
 SMALL = RateGrid.powers(-3, -1)
 
@@ -32,10 +31,6 @@ def small_sweep(**changes: Any) -> Sweep:
         "best": 2,
     }
     return Sweep(**{**usual, **changes})
-
-
-def test_powers_of_two_are_exact_and_increasing() -> None:
-    assert RateGrid.powers(-6, 0).rates == (1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -63,28 +58,12 @@ def test_every_point_is_a_run_of_its_own() -> None:
     assert all((point.config.rate, point.config.seed) == (point.rate, point.seed) for point in points)
 
 
-def test_excluded_combinations_are_left_out() -> None:
-    sweep = small_sweep(exclude=({"scheme": "none", "depth": "22"}, {"depth": "10"}))
-    assert sweep.combinations == (("none", "16"), ("fixup", "16"), ("fixup", "22"))
-
-
 def test_a_label_with_its_own_rate_is_run_at_that_one_and_never_extended() -> None:
     axis = {"low": {"rate": 1e-4}, "grid": {}}
     sweep = small_sweep(axes={"rate of": axis})
     assert [point.rate for point in sweep.points() if point.labels["rate of"] == "low"] == [1e-4] * 3
     edges = {("low",): ["lowest"], ("grid",): ["lowest"]}
     assert extended(sweep, {("low",): [1e-4], ("grid",): SMALL.rates}, edges) == {("grid",): (1 / 16,)}
-
-
-def test_a_sweep_without_axes_is_a_grid_of_rates() -> None:
-    assert [point.rate for point in small_sweep(axes={}, replicates=2).points()] == [
-        1 / 8,
-        1 / 8,
-        1 / 4,
-        1 / 4,
-        0.5,
-        0.5,
-    ]
 
 
 @pytest.mark.parametrize(
@@ -108,18 +87,6 @@ def test_a_sweep_without_axes_is_a_grid_of_rates() -> None:
 def test_what_is_wrong_with_a_sweep_is_said_with_its_place(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(SweepError, match=message):
         small_sweep(**changes)
-
-
-def test_a_kind_of_run_is_found_by_name_or_by_where_it_lies() -> None:
-    assert kind_of("train").settings_class().COMMAND == "train"
-    assert kind_of("train-translation").settings_class().COMMAND == "train-translation"
-    assert kind_of("test_sweep:ELSEWHERE") == KINDS["train"]
-    for name in ("walk", "json:dumps", "nowhere:X", "json:nothing"):
-        with pytest.raises(UnknownKindError, match="no kind of run"):
-            kind_of(name)
-
-
-ELSEWHERE = KINDS["train"]
 
 
 def test_a_sweep_is_what_its_file_says(tmp_path: Path) -> None:
@@ -181,11 +148,6 @@ def test_what_is_wrong_with_a_file_is_said_with_its_name(tmp_path: Path, text: s
     assert "wrong.yaml" in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    with pytest.raises(SweepError, match=r"missing\.yaml cannot be read"):
-        Sweep.from_yaml(tmp_path / "missing.yaml")
-
-
 GRIDS = st.tuples(st.integers(-6, 0), st.integers(1, 4), st.integers(0, 4))
 
 
@@ -219,21 +181,3 @@ def test_a_grid_grows_until_the_optimum_is_inside_or_extensions_are_used_up(
     lowest = max(low - extensions, min(low, best - 1))
     highest = min(high + extensions, max(high, best + 1))
     assert sorted(point.rate for point in points) == [2.0**power for power in range(lowest, highest + 1)]
-
-
-def test_extensions_are_for_the_combination_and_any_metric_that_needs_them() -> None:
-    sweep = small_sweep(axes={"scheme": axis_of("scheme", ["none", "fixup"])}, replicates=1, best=1)
-    rows = [
-        {
-            "scheme": point.labels["scheme"],
-            "rate": point.rate,
-            "seed": 0,
-            "outcome": "trained",
-            "test_accuracy": 1 - abs(point.rate - 1 / 4),
-            "training_loss": point.rate if point.labels["scheme"] == "none" else abs(point.rate - 1 / 4),
-        }
-        for point in sweep.points()
-    ]
-    new = further_points(sweep, pd.DataFrame(rows), ["test_accuracy", "training_loss"])
-    assert [(point.labels["scheme"], point.rate) for point in new] == [("none", 1 / 16)]
-    assert further_points(sweep, pd.DataFrame(rows), ["test_accuracy"]) == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,7 @@ from normless.cli import main
 from normless_lab.cli.sweep_text import status_table
 from normless_lab.sweeps import (
     Laboratory,
-    RateGrid,
-    RunRow,
     Sweep,
-    SweepProgress,
     axis_of,
     prunable,
     prune,
@@ -113,30 +109,6 @@ def test_what_only_reads_creates_nothing(file: Path, tmp_path: Path, said: Any, 
     assert set(tmp_path.rglob("*")) - before <= {tmp_path / "runs.csv"}
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "",
-        "sqlite://",
-        "sqlite:///:memory:",
-        "postgresq://lab:SECRET@h/d",
-        "mysql://h/d?password=SECRET",
-        "h password=SECRET",
-    ],
-)
-def test_a_database_that_would_lose_runs_or_is_none_is_refused(
-    file: Path, tmp_path: Path, capsys: Capture, url: str
-) -> None:
-    for command in ("status", "run"):
-        assert main(["sweep", command, str(file), "--out", str(tmp_path / "out"), "--json", "--db", url]) == 2
-        printed = capsys.readouterr()
-        assert printed.out == ""
-        assert printed.err.startswith("normless: Expected a database as sqlite:///FILE or postgresql://")
-        assert printed.err.count("\n") == 1
-        assert "SECRET" not in printed.err
-    assert not (tmp_path / "out").exists()
-
-
 def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> None:
     wide = tiny_sweep(base={"good": 1.0})
     narrow = tiny_sweep(base={"good": 1.0}, axes={"scheme": axis_of("scheme", ["none"])})
@@ -157,27 +129,6 @@ def test_prune_keeps_what_a_sweep_has_and_what_is_in_flight(tmp_path: Path) -> N
         assert lab.state.hashes() == set(runs["hash"]) - gone
         assert list(lab.work.iterdir()) == [held]
         assert prunable(lab, [narrow, wide], ["test_accuracy"]).rows == ()
-
-
-def test_prune_keeps_the_weights_of_sweeps_that_keep_them(tmp_path: Path) -> None:
-    sweep = tiny_sweep(axes={}, rates=RateGrid((0.25,)), keep_weights=True)
-    with Laboratory(tmp_path, executor=Here) as lab:
-        lab.run(sweep)
-        folders = {lab.weights_folder(point.config) for point in sweep.points()}
-        assert prunable(lab, [sweep], ["test_accuracy"]).folders == ()
-        unreferenced = prunable(lab, [replace(sweep, keep_weights=False)], ["test_accuracy"])
-        assert (unreferenced.rows, set(unreferenced.folders)) == ((), folders)
-        prune(lab, unreferenced)
-        assert list(lab.kept.iterdir()) == []
-
-
-def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
-    with Laboratory(tmp_path / "out", executor=Here) as lab:
-        lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
-    assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
-    assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
-    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
-    assert said("prune", str(file))[0]["rows"] == 0
 
 
 def test_status_tells_what_runs_and_what_was_interrupted(tmp_path: Path) -> None:
@@ -212,32 +163,17 @@ def test_status_tells_what_runs_and_what_was_interrupted(tmp_path: Path) -> None
     ]
 
 
-def test_progress_is_lines_without_a_terminal_and_a_bar_on_one(tmp_path: Path) -> None:
-    with Laboratory(tmp_path, executor=Here) as lab:
-        rows: list[RunRow] = lab.carry_out([TinyConfig(seed=seed) for seed in range(3)])
-    stream = io.StringIO()
-    with SweepProgress("tiny", Console(file=stream)) as progress:
-        progress.on_begin(3, 1)
-        progress.on_runs(rows[:1])
-        progress.on_runs(rows[1:2])
-        progress.on_resubmit("f" * 64, "its process died.")
-        progress.on_runs(rows[2:])
-    assert stream.getvalue().splitlines() == [
-        "tiny: 3 runs to carry out, 1 finished before",
-        "tiny: 2 of 4 runs (1 trained)",
-        "tiny: run ffffffff: its process died. It goes on in another process.",
-        "tiny: 4 of 4 runs (3 trained)",
-    ]
-    stream = io.StringIO()
-    with SweepProgress("tiny", Console(file=stream, force_terminal=True, width=120)) as progress:
-        progress.on_begin(3, 1)
-        progress.on_runs(rows)
-    assert "3 trained" in stream.getvalue()
-    assert "4/4" in stream.getvalue()
-
-
 def test_the_sweep_in_the_documentation_is_one() -> None:
     text = (Path(__file__).parents[3] / "docs" / "sweeps.md").read_text()
     sweep = Sweep.from_dict(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
     assert len(sweep.points()) == 7 * 5 * 5
     assert (sweep.replicates, sweep.best) == (5, 4)
+
+
+def test_prune_only_counts_without_yes(file: Path, tmp_path: Path, said: Any, capsys: Capture) -> None:
+    with Laboratory(tmp_path / "out", executor=Here) as lab:
+        lab.carry_out([TinyConfig(seed=1), TinyConfig(seed=2)])
+    assert said("prune", str(file))[0] == {"rows": 2, "folders": [], "removed": False}
+    assert main(["sweep", "prune", str(file), "--yes", "--out", str(tmp_path / "out")]) == 0
+    assert capsys.readouterr().out == "2 finished runs and 0 folders of unfinished ones or of weights removed\n"
+    assert said("prune", str(file))[0]["rows"] == 0

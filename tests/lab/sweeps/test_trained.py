@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from normless_lab.sweeps import control_accuracy, trained_against
+from normless_lab.sweeps import trained_against
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,3 @@ def test_trained_is_half_of_the_gain_over_chance(
     accuracy: float, control: float, chance: float, expected: bool
 ) -> None:
     assert trained_against(accuracy, control, chance) is expected
-
-
-def test_the_control_is_that_of_the_depth_or_the_shallowest_where_that_failed() -> None:
-    controls = {400: 0.2, 100: 0.8, 16: 0.9}
-    assert [control_accuracy(controls, depth, 0.1) for depth in (16, 100, 400)] == [0.9, 0.8, 0.9]
-
-
-def test_a_control_that_failed_does_not_count_as_trained_by_itself() -> None:
-    controls = {16: 0.9, 400: 0.2}
-    assert not trained_against(0.2, control_accuracy(controls, 400, 0.1), 0.1)

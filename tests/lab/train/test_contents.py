@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from run_helpers import Interrupt
 
 import normless as nl
 from normless.models import build_model
-from normless_lab.train import TextConfig, TrainConfig, image_task, train
+from normless_lab.train import TextConfig, TrainConfig, train
 from normless_lab.train.directory import RunDirectoryError
 
 NETWORK = """
@@ -74,23 +72,6 @@ def test_what_a_file_imports_of_its_own_folder_counts(tmp_path: Path, network: P
     assert digest() not in (alone, importing)
 
 
-def test_a_run_without_digests_is_told(tmp_path: Path, network: Path) -> None:
-    config = TrainConfig(model=f"{network}:network", **SETTINGS)
-    _interrupted(config, tmp_path / "run")
-    (tmp_path / "run" / "contents.json").unlink()
-    with pytest.warns(UserWarning, match=r"kept no digest of .*mine\.py"):
-        train(config, tmp_path / "run")
-
-
-def test_a_kill_between_the_contents_and_the_configuration_ends_no_run(tmp_path: Path) -> None:
-    config = TrainConfig(model="normless:wide_resnet(depth=10, width=1)", **{**SETTINGS, "epochs": 1})
-    result = train(config, tmp_path / "run")
-    for name in ("contents.json", "digests.json"):
-        (tmp_path / "killed").mkdir(exist_ok=True)
-        shutil.copy(tmp_path / "run" / name, tmp_path / "killed" / name)
-    assert train(config, tmp_path / "killed").test_loss == result.test_loss
-
-
 def test_other_weights_in_the_folder_of_a_saved_network_are_another_run(tmp_path: Path) -> None:
     def save(seed: int) -> TrainConfig:
         torch.manual_seed(seed)
@@ -133,17 +114,3 @@ def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch:
     assert config("copy").hash == first.hash, "the place of the data does not matter"
     _table(tmp_path / "one", "good bad fine Poor")
     assert config("one").hash != first.hash
-
-
-def test_data_of_another_provenance_is_not_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = TrainConfig(model="normless:wide_resnet(depth=10, width=1)", **SETTINGS)
-    _interrupted(config, tmp_path)
-    load = image_task.load_config_data
-    monkeypatch.setattr(image_task, "load_config_data", lambda config: replace(load(config), source="elsewhere"))
-    with pytest.raises(RunDirectoryError, match="another content of the data, by its provenance"):
-        train(config, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["normless:" + "x" * 300, "x" * 300 + ".py:net", "transformers:./" + "x" * 300])
-def test_a_text_too_long_for_a_path_names_no_file(text: str) -> None:
-    assert TrainConfig(model=text).contents == {}

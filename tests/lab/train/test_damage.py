@@ -45,12 +45,6 @@ def flip_bit(path: Path, place: float) -> None:
     path.write_bytes(data)
 
 
-def test_a_part_of_a_configuration_ends_no_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
-    (tmp_path / "config.yaml.part").write_text("model: x")
-    assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(whole[1])
-    assert not (tmp_path / "config.yaml.part").exists()
-
-
 def test_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("before")
@@ -136,6 +130,30 @@ def test_other_damaged_files_are_told(
     assert without_seconds(result) == without_seconds(whole[1])
 
 
+@pytest.mark.slow
+def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
+    program = (
+        "import sys; from normless_lab.train import TrainConfig, train\n"
+        f"train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1])"
+    )
+
+    class Second(RunListener[object, object]):
+        told = ""
+
+        def on_step(self, step: int, loss: float) -> None:
+            if step == STEPS + 1:
+                second = subprocess.run(
+                    [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
+                )
+                self.told = second.stderr
+
+    second = Second()
+    torch.manual_seed(1)
+    result = train(CONFIG, tmp_path, listeners=[second])
+    assert f"RunDirectoryError: Another process trains in {tmp_path}" in second.told
+    assert without_seconds(result) == without_seconds(whole[1])
+
+
 def test_starting_over_with_a_mistake_leaves_the_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
     shutil.copytree(whole[0], tmp_path, dirs_exist_ok=True)
     for wrong in (
@@ -159,26 +177,3 @@ def test_starting_over_touches_no_folder_that_is_no_runs(tmp_path: Path) -> None
         train(CONFIG, tmp_path, resume=False)
     assert (tmp_path / "probes" / "mine.txt").read_text() == "mine"
     assert (tmp_path / "movie.part").read_text() == "half"
-
-
-def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
-    program = (
-        "import sys; from normless_lab.train import TrainConfig, train\n"
-        f"train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1])"
-    )
-
-    class Second(RunListener[object, object]):
-        told = ""
-
-        def on_step(self, step: int, loss: float) -> None:
-            if step == STEPS + 1:
-                second = subprocess.run(
-                    [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False
-                )
-                self.told = second.stderr
-
-    second = Second()
-    torch.manual_seed(1)
-    result = train(CONFIG, tmp_path, listeners=[second])
-    assert f"RunDirectoryError: Another process trains in {tmp_path}" in second.told
-    assert without_seconds(result) == without_seconds(whole[1])

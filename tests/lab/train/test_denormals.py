@@ -49,6 +49,7 @@ def _fail_inside() -> None:
         raise ArithmeticError
 
 
+@pytest.mark.slow
 def test_every_thread_of_a_convolution_that_starts_inside_takes_them_as_zero() -> None:
     done = subprocess.run([sys.executable, "-c", CONVOLUTION], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"

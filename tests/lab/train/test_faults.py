@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.parametrize("sample", [200, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [200, 1])
 def test_every_fault_is_survived(sample: int) -> None:
     script = Path(__file__).with_name("faults.py")
     paths = os.pathsep.join([str(script.parents[1] / "sweeps"), os.environ.get("PYTHONPATH", "")])

@@ -11,11 +11,9 @@ import pandas as pd
 import pytest
 import torch
 
-import normless as nl
 from normless.diagnosis.watch import WatchWarning
-from normless_lab.train import RunDirectory, RunListener, RunResult, RunStart, TrainConfig, train, trained_network
+from normless_lab.train import RunListener, TrainConfig, train, trained_network
 from normless_lab.train import live_files as module
-from normless_lab.train.live_files import LiveFiles
 
 CONFIG = TrainConfig(
     model="normless:wide_resnet(depth=10, width=1)",
@@ -70,25 +68,6 @@ def test_losses_of_the_unfinished_epoch(tmp_path: Path, monkeypatch: pytest.Monk
     assert not (tmp_path / "unfinished.csv").exists()
 
 
-def test_findings_of_before_an_interruption_stay(tmp_path: Path) -> None:
-    place = RunDirectory(tmp_path, TrainConfig, RunResult)
-    net = torch.nn.Linear(2, 1, bias=False)
-    for rate in (float("nan"), float("nan")):
-        watch, optimizer = nl.watch(net), torch.optim.SGD(net.parameters(), lr=0.0)
-        live = LiveFiles(place, watch)
-        live.on_start(RunStart(CONFIG, 4, ()))
-        watch.loss((net(torch.ones(1, 2)) * rate).sum()).backward()
-        with pytest.warns(WatchWarning):
-            optimizer.step()
-        live.on_step(1, rate)
-        watch.close()
-    # The second process sees the same again, which is one finding.
-    (finding,) = json.loads(place.findings.read_text())
-    assert (finding["kind"], finding["step"], finding["epochs"]) == ("not_finite", 1, 0.25)
-    place.findings.write_text("{ damaged")
-    LiveFiles(place, None).on_start(RunStart(CONFIG, 4, ()))
-
-
 # The first forward pass is beyond what a float has; or the loss is, at some step, finite and above 1000.
 @pytest.mark.parametrize(("scheme", "rate"), [("none(keep_scale=False)", 0.1), ("none", 1e9), ("none", 10.0)])
 def test_a_divergence_within_the_first_steps_is_a_finding(tmp_path: Path, scheme: str, rate: float) -> None:
@@ -102,9 +81,3 @@ def test_a_divergence_within_the_first_steps_is_a_finding(tmp_path: Path, scheme
     assert (finding["step"], finding["where"] != [""]) == (last["step"], True)
     if finding["kind"] == "diverged":
         assert finding["evidence"]["loss"] == last["loss"] > 1000
-
-
-def test_several_processes_are_not_watched(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="watched in one process, got devices=2"):
-        train(replace(CONFIG, devices=2), tmp_path / "run", watch=True)
-    assert not (tmp_path / "run").exists()

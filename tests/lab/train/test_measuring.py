@@ -67,6 +67,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_is_written(tmp_path:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_command_line_measures_along_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--model", CONFIG.model, "--scheme", "skipinit", "--batch-size", "512", "--epochs", "1"]
     out = tmp_path / "run"

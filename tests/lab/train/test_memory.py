@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch.nn import functional as F
 import normless as nl
 from normless.models import wide_resnet
 from normless.recomputation import Segments
-from normless_lab.process import free_memory
 from normless_lab.train.memory import activation_bytes, recompute_where_needed
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -47,8 +45,3 @@ def test_the_memory_is_compared_with_what_autograd_keeps(monkeypatch: pytest.Mon
         assert sum(isinstance(one, Segments) for one in network.modules()) == recomputed
     # The inputs of 4 segments of 15 blocks, the stem and the head, and no activation inside.
     assert activation_bytes(network, IMAGES) < 0.25 * whole
-
-
-def test_the_free_memory_is_some_of_the_memory() -> None:
-    free = free_memory(torch.device("cpu"))
-    assert 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -59,18 +59,6 @@ def test_micro_batches_give_the_gradient_of_the_batch(scheme: str, micro: int, s
     assert correct == sum(int(row.argmax()) == int(label) for row, label in zip(logits, labels, strict=True))
 
 
-def test_batch_norm_does_not_accumulate() -> None:
-    network, batch = double_network("batch_norm"), batch_of(12)
-    whole, parts = (gradients(network, batch, micro)[0] for micro in (None, 4))
-    assert max(float((one - other).abs().max()) for one, other in zip(whole, parts, strict=True)) > 1e-3
-
-
-def test_what_counts_as_right() -> None:
-    logits = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
-    assert int(count_correct(logits, torch.tensor([0, 1, 1]))) == 2
-    assert int(count_correct(logits, torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.3, 0.7]]))) == 1
-
-
 def test_the_l2_terms_gradient_is_the_weight_decay() -> None:
     parameters = [nn.Parameter(torch.randn(3, 4)), nn.Parameter(torch.randn(5)), nn.Parameter(torch.randn(2))]
     decays = (0.5, 0.1, 0.0)
@@ -126,3 +114,9 @@ def test_an_epoch_against_a_loop_written_by_hand(tmp_path: Path, mixup: float) -
         assert row.training_accuracy == pytest.approx(sum(right) / 1280, abs=2 / 1280)
         assert row.rate == pytest.approx(rate, rel=1e-6)
         assert row.training_loss_with_l2 > row.training_loss + 0.5
+
+
+def test_what_counts_as_right() -> None:
+    logits = torch.tensor([[2.0, 1.0], [0.0, 3.0], [5.0, 4.0]])
+    assert int(count_correct(logits, torch.tensor([0, 1, 1]))) == 2
+    assert int(count_correct(logits, torch.tensor([[0.6, 0.4], [0.9, 0.1], [0.3, 0.7]]))) == 1

@@ -18,7 +18,7 @@ from run_helpers import Interrupt, assert_same_run, without_seconds
 from normless.cli import main
 from normless_lab.train import RunListener, RunResult, TextConfig, TrainConfig, TranslationConfig, train
 from normless_lab.train.directory import RunDirectoryError
-from normless_lab.train.pauses import Pauses, TerminatedError, TimeLimitError, seconds_of
+from normless_lab.train.pauses import Pauses, TerminatedError, seconds_of
 
 # Dropout and mixup draw from torch's generators, batch norm keeps running statistics.
 CONFIG = TrainConfig(
@@ -83,6 +83,7 @@ def test_a_killed_run_goes_on_from_the_last_checkpoint_within_the_epoch(
     assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "config",
     [
@@ -112,16 +113,6 @@ def test_text_and_translation_go_on_within_an_epoch(tmp_path: Path, config: Any)
     assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, {"step", "exp_avg", "exp_avg_sq"})
 
 
-def test_a_time_limit_stops_each_part_of_a_run(tmp_path: Path, whole: tuple[Path, RunResult]) -> None:
-    # Every part takes one step; after the last there is nothing left to stop.
-    for _ in range(2 * STEPS - 1):
-        with pytest.raises(TimeLimitError, match="reached its time limit"):
-            train(CONFIG, tmp_path, time_limit="0.001s")
-    result = train(CONFIG, tmp_path, time_limit="0.001s")
-    assert without_seconds(result) == without_seconds(whole[1])
-    assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
-
-
 def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--model", CONFIG.model, "--data", CONFIG.data, "--epochs", "1", "--device", "cpu"]
     words += ["--out", str(tmp_path / "run")]
@@ -135,6 +126,7 @@ def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.Capt
     assert main([*words, "--time-limit", "1h", "--checkpoint-every", "1m"]) == 0
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
     words = ["train", "--model", CONFIG.model, "--epochs", "500", "--device", "cpu", "--out", str(tmp_path)]
     process = subprocess.Popen([sys.executable, "-m", "normless", *words], stderr=subprocess.PIPE, text=True)
@@ -148,19 +140,7 @@ def test_sigterm_ends_the_process_by_143(tmp_path: Path) -> None:
     assert "Traceback" not in told
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("10 minutes", 600.0), ("1 hour", 3600.0)]
-)
-def test_durations(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "0s", "ten minutes", "5", "-3m", "0 steps"])
-def test_what_is_neither_steps_nor_a_duration_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match="Expected a duration"):
-        Pauses(checkpoint_every="0" if text == "5" else text)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [True, False])
 def test_a_run_at_a_constant_rate_can_be_lengthened(tmp_path: Path, finished: bool) -> None:
     short = replace(CONFIG, schedule="constant", epochs=2)
@@ -200,6 +180,14 @@ def test_a_run_whose_schedule_depends_on_the_length_is_lengthened_when_told(
     assert len(result.epochs) == 4
 
 
-def test_a_finished_run_keeps_one_checkpoint(whole: tuple[Path, RunResult]) -> None:
-    assert (whole[0] / "checkpoint.pt").exists()
-    assert not (whole[0] / "checkpoint.previous.pt").exists()
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90.0), ("10m", 600.0), ("1.5h", 5400.0), ("10 minutes", 600.0), ("1 hour", 3600.0)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0s", "ten minutes", "5", "-3m", "0 steps"])
+def test_what_is_neither_steps_nor_a_duration_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match="Expected a duration"):
+        Pauses(checkpoint_every="0" if text == "5" else text)

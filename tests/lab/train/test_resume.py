@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -116,15 +115,6 @@ def test_killed_between_the_last_epoch_and_the_result(
         train(CONFIG, tmp_path, listeners=[LastEpoch()])
     monkeypatch.setattr(run_module, "train_epoch", None)  # nothing is trained any more
     assert without_seconds(train(CONFIG, tmp_path)) == without_seconds(uninterrupted[1])
-
-
-def test_a_finished_run_returns_what_it_stored(
-    uninterrupted: tuple[Path, RunResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory, result = uninterrupted
-    monkeypatch.setattr(run_module, "assemble", None)  # nothing is even built
-    assert train(CONFIG, directory) == result
-    assert [asdict(row) for row in result.epochs] == pd.read_parquet(directory / "epochs.parquet").to_dict("records")
 
 
 def test_tensorboard_shows_every_step_once(tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from normless_lab.train import (
     trained_text_classifier,
     trained_translator,
 )
-from normless_lab.train.command import default_directory
 from normless_lab.train.image_task import build_network, example_inputs
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
@@ -139,17 +138,6 @@ def test_mismatches_raise_and_leave_no_files(tmp_path: Path, change: dict[str, A
     assert not (tmp_path / "run").exists()
 
 
-def test_a_scheme_that_ghosts_ask_for_may_be_the_saved_one(tmp_path: Path) -> None:
-    saved(tmp_path / "net", scheme="ghost_batch_norm(size=64)")
-    requested = config(tmp_path / "net", ghost_batch_size=64)
-    assert scheme_of(build_network(requested, DATA, example_inputs(requested, DATA))) == "ghost_batch_norm(size=64)"
-
-
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"or the folder of a saved network, got '.*nothing'"):
-        train(config(tmp_path / "nothing"), tmp_path / "run")
-
-
 def test_convert_then_train_on_the_command_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,13 +152,6 @@ def test_convert_then_train_on_the_command_line(
     assert main(["train", *settings, "--out", run, "--scheme", "fixup"]) == 2
     assert main(["train", "--config", f"{run}/config.yaml", "--out", run, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] in ("trained", "chance")
-
-
-def test_the_directory_is_named_after_the_saved_scheme(tmp_path: Path) -> None:
-    saved(tmp_path, scheme="skipinit(alpha=1)")
-    requested = config(tmp_path)
-    assert default_directory(requested) == Path("runs") / f"digits-skipinit-{requested.hash[:10]}"
-    assert default_directory(replace(requested, model=MODEL)).name.startswith("digits-batch_norm-")
 
 
 TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
@@ -214,12 +195,3 @@ def test_a_saved_network_of_sentences_is_trained_further(tmp_path: Path, kind: s
         torch.testing.assert_close(value, net.state_dict()[name])
     with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
         train(replace(further, scheme="fixup"), tmp_path / "no")
-
-
-@pytest.mark.parametrize("kind", ["text", "translation"])
-def test_another_vocabulary_than_the_saved_networks_is_refused(tmp_path: Path, kind: str) -> None:
-    further, _ = saved_sentence_run(tmp_path, kind)
-    larger = replace(further, vocabulary=400, data=further.data.replace("train=64", "train=400").replace("40", "400"))
-    with pytest.raises(ValueError, match=r"vocabulary\.json"):
-        train(larger, tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -25,6 +25,7 @@ def test_the_same_data_is_loaded_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert load_config_data(CONFIG) is not first
 
 
+@pytest.mark.slow
 def test_a_run_after_another_has_the_results_it_has_alone(tmp_path: Path) -> None:
     config = replace(CONFIG, data="digits(train=256)", batch_size=64)
 

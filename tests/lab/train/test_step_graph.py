@@ -92,32 +92,6 @@ def test_a_step_that_changes_python_state_runs_as_it_is_and_says_why() -> None:
     assert graph.in_words.startswith("not captured: it changes the attribute")
 
 
-def test_a_change_in_the_first_step_alone_may_be_a_cache() -> None:
-    network = Network(lambda network: setattr(network, "calls", 1))
-    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1))
-    for _ in range(WARMUP):
-        graph((torch.ones(1, 3),))
-    assert graph.refusal is None
-
-
-def test_batches_of_other_shapes_do_not_count_towards_the_capture() -> None:
-    network = Network()
-    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1))
-    graph((torch.ones(4, 3),))
-    for size in range(1, 4):
-        batch = (torch.ones(size, 3),)
-        assert torch.equal(graph(batch), _step(network)(batch))
-    assert graph.in_words == f"not captured: fewer than {WARMUP + 1} steps of one shape"
-
-
-def test_a_refusal_from_the_start_attempts_nothing() -> None:
-    network = Network(_count)
-    graph = StepGraph(_step(network), network, torch.optim.SGD(network.parameters(), lr=0.1), "graph='never'")
-    for _ in range(WARMUP + 1):
-        graph((torch.ones(1, 3),))
-    assert graph.in_words == "not captured: graph='never'"
-
-
 @pytest.mark.parametrize("fused", [True, False])
 def test_rates_become_tensors_of_the_value_that_they_had(fused: bool) -> None:
     weights = [nn.Parameter(torch.ones(3)) for _ in range(2)]

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from command_outputs import check_output
 from hypothesis import given
 from hypothesis import strategies as st
 from text_helpers import written
 
 from normless.cli import main
-from normless_lab.train import TextConfig, TextResult, train_text
+from normless_lab.train import TextConfig
 
 configs = st.builds(
     TextConfig,
@@ -74,26 +73,6 @@ SENTENCES = [
 def test_every_mistake_in_a_text_config_has_its_sentence(values: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         TextConfig.from_dict(values)
-
-
-def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["train-text", "--model", f"{written(tmp_path)}:words", "--data", "sentiment(train=64, test=20)"]
-    words += ["--vocabulary", "250", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / "run")]
-    assert main([*words, "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    check_output("train-text", printed)
-    assert printed.pop("directory") == str(tmp_path / "run")
-    result = TextResult.from_dict(printed)
-    config = TextConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
-    assert config.vocabulary == 250
-    assert train_text(config, tmp_path / "run") == result  # it is the stored one
-
-    assert main([*words, "--rate", "0.5"]) == 2
-    assert "holds another run: rate is 0.002 there and 0.5 here" in capsys.readouterr().err
-    assert main(["train-text", "--config", str(tmp_path / "run" / "config.yaml"), "--out", words[-1]]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert f"{result.test_accuracy:.2%} (the best constant guess: 50.00%)" in shown
-    assert f"{result.test_loss:.4f} nats" in shown
 
 
 def test_a_text_run_has_a_place_of_its_own(

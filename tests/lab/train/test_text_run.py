@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,13 +23,11 @@ from normless.residual import residual_map
 from normless_lab.data.byte_pairs import BytePairs
 from normless_lab.train import (
     RunDirectory,
-    RunDirectoryError,
     TextConfig,
     TextResult,
     train_text,
     trained_text_classifier,
 )
-from normless_lab.train import training_run as run_module
 from normless_lab.train.task import build_adam
 from normless_lab.train.text_task import TextTask
 
@@ -106,34 +100,7 @@ def test_interrupted_and_resumed(
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
 
-def test_a_killed_run_goes_on(tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
-    program = f"""
-import os, signal, sys, torch
-from normless_lab.train import RunListener, TextConfig, train_text
-class Kill(RunListener):
-    def on_step(self, step, loss):
-        if step == {STEPS + 2}:
-            os.kill(os.getpid(), signal.SIGKILL)
-torch.set_num_threads({torch.get_num_threads()})
-train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill()])
-"""
-    killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=dict(os.environ), check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "result.json").exists()
-    result = train_text(config, tmp_path)
-    assert without_seconds(result) == without_seconds(uninterrupted[1])
-    assert_same_run(tmp_path, uninterrupted[0], **SAME)
-
-
-def test_a_finished_run_is_read_again_and_another_refused(
-    config: TextConfig, uninterrupted: tuple[Path, TextResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_module, "_trained", None)
-    assert train_text(config, uninterrupted[0]) == uninterrupted[1]
-    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.1 here"):
-        train_text(replace(config, rate=0.1), uninterrupted[0])
-
-
+@pytest.mark.slow
 def test_a_run_that_trains(tmp_path: Path) -> None:
     """Of three classes in a file, each with a word of its own among others."""
     (tmp_path / "text").mkdir()
@@ -152,21 +119,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     assert result.chance_accuracy == pytest.approx(1 / 3)
 
 
-def test_a_run_that_stays_at_chance(tmp_path: Path) -> None:
-    result = train_text(quick(tmp_path, rate=1e-9, epochs=1), tmp_path / "run")
-    assert result.outcome == "chance"
-    assert result.plateaued is None
-
-
-def test_a_run_that_diverges(tmp_path: Path) -> None:
-    config = quick(tmp_path, scheme="none", rate=1e6, warmup=0.0, clip=None, schedule="constant")
-    result = train_text(config, tmp_path / "run")
-    assert result.outcome == "diverged"
-    assert (result.diverged_epoch, result.diverged_step) == (1, result.steps)
-    assert (result.epochs, result.plateaued) == ((), None)
-    assert repr(train_text(config, tmp_path / "run")) == repr(result)
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "layer_norm"])
 def test_schemes_train(tmp_path: Path, scheme: str) -> None:
     result = train_text(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
@@ -208,15 +161,7 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
     assert all(group["betas"] == (0.9, 0.95) and group["eps"] == 1e-6 for group in optimizer.param_groups)
 
 
-def test_probes_ride_along_and_change_nothing(
-    tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]
-) -> None:
-    result = train_text(config, tmp_path, ride_along=RideAlong(("signal", "gradients"), every(STEPS)))
-    assert without_seconds(result) == without_seconds(uninterrupted[1])
-    signal_table = pd.read_parquet(tmp_path / "probes" / "signal" / "epoch-0001.parquet")
-    assert {"step", "block"} <= set(signal_table.columns)
-
-
+@pytest.mark.slow
 def test_bert_from_its_configuration(tmp_path: Path) -> None:
     config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
     result = train_text(replace(config, scheme="fixup"), tmp_path)

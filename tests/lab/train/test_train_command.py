@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from jsonargparse import ArgumentParser
 from rich.console import Console
 
 from normless_lab.train import TRAIN, EpochRow, ProgressBar, RunResult, TrainConfig, train
-from normless_lab.train.command import default_directory
 from normless_lab.train.directory import RunDirectory
 from normless_lab.train.run_listener import RunStart
 
@@ -62,34 +59,6 @@ def test_it_prints_one_json_object_and_goes_on_where_it_was(
     again = RunResult.from_dict({k: v for k, v in json.loads(capsys.readouterr().out).items() if k != "directory"})
     assert again.test_loss == result.test_loss
     assert again.seconds_per_epoch != result.seconds_per_epoch
-
-
-def test_it_prints_a_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [*FLAGS, "--scheme", "none", "--rate", "1e5", "--epochs", "9", "--seed", "1"]
-    assert TRAIN.run(parser().parse_args(words)) == 0
-    printed = capsys.readouterr()
-    directories = list((tmp_path / "runs").iterdir())
-    assert [path.name.rpartition("-")[0] for path in directories] == ["digits-none"]
-    result = RunDirectory(directories[0], TrainConfig, RunResult).stored_result()
-    assert result is not None
-    assert f"diverged in epoch {result.diverged_epoch}, at step {result.diverged_step}" in printed.out
-    assert f"{result.test_accuracy:.2%} (the best constant guess: 10.28%)" in printed.out
-    assert "runs/digits-none-" in printed.out
-    assert "epoch" in printed.err
-
-
-def test_the_default_directory_distinguishes_runs() -> None:
-    one, other = TrainConfig(scheme="skipinit(alpha=1)"), TrainConfig(scheme="skipinit(alpha=1)", seed=1)
-    assert default_directory(one) == Path("runs") / f"digits-skipinit-{one.hash[:10]}"
-    assert default_directory(one) != default_directory(other)
-
-
-def test_help_comes_without_torch() -> None:
-    program = "import sys, normless_lab.train.command; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 def row(epoch: int, accuracy: float) -> EpochRow:

@@ -107,21 +107,6 @@ def test_json_is_the_map_with_totals_and_schemes(capsys: Capture) -> None:
     assert set(printed["schemes"]) == set(SCHEMES)
 
 
-def test_torchvision_resnet50_as_kim_et_al_count_it(capsys: Capture) -> None:
-    printed = _json(capsys, "torchvision:resnet50", "--schemes", "none", "--image", "3", "64", "64")
-    assert printed["depth"] == len(printed["blocks"]) == 16
-    assert printed["totals"]["norms_by_role"] == {"stem": 1, "last": 16, "down": 4, "other": 32}
-    assert printed["totals"]["blocks_by_m"] == {"3": 16}
-    assert printed["schemes"] == {"none": {"changes": {"KeepScale(weights='fresh')": 53, "RemoveNorms()": 53}}}
-    assert printed["unresolved"] == []
-
-
-def test_a_network_of_ones_own_with_its_own_images(mine: str, capsys: Capture) -> None:
-    printed = _json(capsys, f"{mine}:plain", "--image", "1", "8", "8")
-    assert len(printed["blocks"]) == 3
-    assert printed["input"] == [2, 1, 8, 8]
-
-
 @pytest.mark.parametrize(
     ("call", "shapes", "told"),
     [
@@ -149,21 +134,6 @@ def test_what_could_not_be_placed_is_told_with_its_reason(mine: str, capsys: Cap
     assert capsys.readouterr().out.splitlines()[-2:] == ["unresolved", f"  1: {left['reason']}"]
 
 
-def test_the_mode_can_be_chosen(mine: str, capsys: Capture) -> None:
-    assert _json(capsys, f"{mine}:words", "--train", "--schemes")["mode"] == "train"
-    assert _json(capsys, "normless:dense(depth=1, width=4)", "--eval", "--schemes")["mode"] == "eval"
-    assert main(["inspect", f"{mine}:words", "--train", "--eval"]) == 2
-    assert "not allowed with" in capsys.readouterr().err
-
-
-def test_a_network_that_cannot_be_traced_is_one_sentence_and_exit_code_2(mine: str, capsys: Capture) -> None:
-    assert main(["inspect", f"{mine}:branching", "--json"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    # torch itself may log lines before it.
-    assert printed.err.splitlines()[-1].startswith("normless: torch.export could not trace this Branching")
-
-
 def test_an_unknown_scheme_or_kind_of_figure_is_refused_before_any_work(tmp_path: Path, capsys: Capture) -> None:
     assert main(["inspect", "normless:dense(depth=1)", "--schemes", "fixupp"]) == 2
     assert "There is no scheme 'fixupp'" in capsys.readouterr().err
@@ -181,9 +151,3 @@ def test_figures_are_written_as_what_they_are_called(tmp_path: Path, capsys: Cap
     with Image.open(tmp_path / "out.png") as image:
         assert image.width > 1000
     assert (tmp_path / "out.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_a_figure_does_not_disturb_json(tmp_path: Path, capsys: Capture) -> None:
-    printed = _json(capsys, "normless:dense(depth=2, width=4)", "--schemes", "--figure", str(tmp_path / "out.svg"))
-    assert printed["depth"] == 2
-    assert (tmp_path / "out.svg").exists()

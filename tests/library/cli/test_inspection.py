@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
@@ -45,15 +44,6 @@ def test_groups_have_the_sizes_of_the_papers_network() -> None:
         GroupSize("biases", 20, 16 + sum(channels) + 10, False),
     )
     assert sum(group.parameters for group in found.groups) == 269_722
-
-
-def test_totals_of_a_wide_resnet() -> None:
-    found = inspect_network(wide_resnet(16, 2), schemes=())
-    assert found.blocks_by_m == {2: 6}
-    # 12 on branches, 3 on skip paths, the stem and the classifier; 2 norms in a block and one on top.
-    assert found.weight_layers == 12 + 3 + 2
-    assert found.norms_by_role == {"last": 6, "down": 3, "other": 4}
-    assert found.schemes == ()
 
 
 def test_frozen_parameters_are_a_group_of_their_own() -> None:
@@ -102,24 +92,6 @@ def test_a_network_is_traced_once_and_left_as_it_is(monkeypatch: pytest.MonkeyPa
     assert "deepnorm" in str(plans["deepnorm"].reason).lower()
 
 
-def test_inputs_are_one_tensor_several_or_named() -> None:
-    x, gain = torch.randn(5, 6), torch.ones(6)
-    for inputs in (x, (x, gain), {"x": x, "gain": gain}):
-        for found in (
-            inspect_network(Residual(6), inputs, schemes=["none", "lsuv"]),
-            inspect_network(Residual(6), example_inputs=inputs, schemes=["none", "lsuv"]),
-        ):
-            assert found.map.depth == 1
-            assert [scheme.reason for scheme in found.schemes] == [None, None]
-    assert inspect_network(Residual(6), x, gain=gain, schemes=[]).map.depth == 1
-
-
-def test_a_converted_network_says_why_nothing_more_can_be_done_to_it() -> None:
-    found = inspect_network(nl.convert(wide_resnet(10, 1), "skipinit"), schemes=["fixup"])
-    assert "converted by 'skipinit' already" in str(found.schemes[0].reason)
-    assert GroupSize("scalars", 3, 3, False) in found.groups
-
-
 def test_one_scheme_that_breaks_does_not_take_the_others_along(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(Edit):
         def apply(self, surgery: Surgery) -> None:
@@ -132,24 +104,3 @@ def test_one_scheme_that_breaks_does_not_take_the_others_along(monkeypatch: pyte
     assert whole.reason is None
     assert "An edit of broken fails on this WideResNet" in str(broken.reason)
     assert "AttributeError: no such thing" in str(broken.reason)
-
-
-def test_unknown_schemes_and_missing_inputs_are_refused() -> None:
-    with pytest.raises(ValueError, match="There is no scheme 'fixupp'"):
-        inspect_network(wide_resnet(10, 1), schemes=["fixupp"])
-    with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
-        inspect_network(Residual(6))
-
-
-def test_the_dictionary_is_the_maps_with_totals_and_schemes() -> None:
-    model = resnet_cifar(8)
-    data = json.loads(json.dumps(inspect_network(model, schemes=["fixup", "only_top_norm", "layer_scale"]).to_dict()))
-    expected = json.loads(json.dumps(nl.residual_map(model).to_dict()))
-    assert {key: data[key] for key in expected} == expected
-    assert data["totals"]["blocks_by_m"] == {"2": 3}
-    assert data["totals"]["identity_skips"] == 1
-    assert data["totals"]["inner_blocks"] == 0
-    assert data["totals"]["norms_by_role"] == {"stem": 1, "last": 3, "other": 3}
-    assert {"name": "gamma_stem", "tensors": 1, "parameters": 16, "decayed": False} in data["totals"]["parameters"]
-    assert data["schemes"]["fixup"]["changes"]["ZeroClassifier()"] == 1
-    assert set(data["schemes"]) == {"fixup", "only_top_norm", "layer_scale"}

@@ -122,45 +122,6 @@ def test_probe_writes_tables_and_figures(tmp_path: Path, capsys: Capture) -> Non
         assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
 
 
-MINE = """
-from dataclasses import dataclass
-import pandas as pd
-from normless.probes import Watcher
-
-@dataclass
-class Largest(Watcher):
-    kind: str = "weight"
-
-    def on_start(self, setting):
-        self.rows = []
-
-    def wants(self, layer):
-        return layer.kind == self.kind
-
-    def on_layer(self, layer, module, x, y):
-        self.rows.append({"layer": layer.path, "largest": float(y.abs().max())})
-
-    def table(self):
-        return pd.DataFrame(self.rows)
-"""
-
-
-def test_probe_measures_by_a_watcher_of_a_file(tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "mine.py").write_text(MINE)
-    words = ["probe", WIDE, "--batch-size", "4", "--out", str(tmp_path / "out")]
-    facts = json_of(capsys, *words, "--probes", f"{tmp_path / 'mine.py'}:Largest(kind='norm')", "signal")
-    norms = [layer.path for layer in nl.residual_map(wide_resnet(10, 1)).layers() if layer.kind == "norm"]
-    assert [row["layer"] for row in facts["tables"]["Largest"]] == norms
-    assert list(pd.read_csv(tmp_path / "out" / "Largest.csv")["layer"]) == norms
-
-
-def test_probe_takes_networks_of_tokens(tokens: str, capsys: Capture) -> None:
-    facts = json_of(capsys, "probe", f"{tokens}:tagger", "--probes", "signal", "logits")
-    assert facts["input"] == {"ids": [2, 5]}
-    assert len(facts["tables"]["logits"]) == 3
-    assert len(facts["tables"]["signal"]) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -185,28 +146,6 @@ def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
     assert facts["treatment"]["scheme"] == "skipinit"
     assert facts["treatment"]["after"]["healthy"] is True
     assert facts["scheme"] == "none"
-
-
-def test_diagnose_prints_before_and_after(capsys: Capture) -> None:
-    assert main(["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply"]) == 0
-    output = capsys.readouterr().out
-    assert "1. The signal grows" in output
-    assert "✗ E[x²] from" in output
-    assert "✓ E[x²] from" in output
-    assert "after skipinit: Nothing was seen that keeps it from training" in output
-
-
-def test_diagnose_of_a_healthy_network_and_its_optimizer(capsys: Capture) -> None:
-    words = ["diagnose", WIDE, "--data", "digits", "--rate", "0.05", "--apply"]
-    assert main(words) == 0
-    output = capsys.readouterr().out
-    assert "Nothing was seen that keeps it from training" in output
-    assert "20 steps at rate 0.05 take the loss from" in output
-    assert "nothing to apply: no scheme repairs a finding" in output
-    facts = json_of(capsys, *words, "--decay-policy", "all")
-    assert facts["healthy"] is True
-    assert [finding["kind"] for finding in facts["advice"]] == ["decayed_gamma_down"]
-    assert facts["treatment"] is None
 
 
 def test_diagnose_fails_if_asked_to(capsys: Capture) -> None:

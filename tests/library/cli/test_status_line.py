@@ -42,12 +42,6 @@ def test_the_line_is_shown_and_erased(terminal: Terminal) -> None:
     assert ERASED in terminal.getvalue().rpartition("reading")[2]
 
 
-def test_without_a_terminal_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
-    with status_line("reading"), working(Namespace(json=False), "measuring"):
-        pass
-    assert capsys.readouterr() == ("", "")
-
-
 @pytest.mark.parametrize("as_json", [True, False])
 def test_what_user_code_prints_is_where_it_was(
     as_json: bool, terminal: Terminal, capsys: pytest.CaptureFixture[str]
@@ -81,9 +75,3 @@ def test_commands_that_read_a_network_have_one(
     assert f"{said} {DENSE} …" in plain(terminal)
     assert terminal.getvalue().rstrip("\n").endswith(ERASED)
     assert json.loads(capsys.readouterr().out)["model"].startswith("normless:dense")
-
-
-def test_a_mistake_is_told_after_it(terminal: Terminal) -> None:
-    with redirect_stderr(terminal):
-        assert main(["inspect", "nowhere.py:net"]) == 2
-    assert terminal.getvalue().rpartition(ERASED)[2] == "normless: There is no file nowhere.py.\n"

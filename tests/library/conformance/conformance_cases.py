@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -262,18 +260,6 @@ def converted(scheme: str, network: str, *, dtype: torch.dtype = torch.float32) 
     """The network converted by the scheme; weights depend on the random state."""
     model = NETWORKS[network].build().to(dtype)
     return nl.convert(model, scheme, NETWORKS[network].batch(16).to(dtype))
-
-
-@lru_cache(maxsize=4)
-def _converted_once(scheme: str, network: str, dtype: torch.dtype) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        return converted(scheme, network, dtype=dtype)
-
-
-def a_copy(scheme: str, network: str, *, dtype: torch.dtype = torch.float32) -> nn.Module:
-    """A copy of a conversion that tests of the pair, which run after each other, have in common."""
-    return deepcopy(_converted_once(scheme, network, dtype))
 
 
 def perturbed(model: nn.Module, size: float = 0.1) -> nn.Module:

@@ -159,23 +159,6 @@ def test_an_optimizer_of_tensors_that_were_replaced(change: Callable[[nn.Sequent
     assert not kinds(diagnose(model, batch, optimizer=AdamW(model.parameters(), 1e-2), trial_steps=5))
 
 
-def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
-    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
-    other = nn.Linear(6, 7)
-    optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
-    found = diagnose(model, batch, optimizer=optimizer).findings[0]
-    assert found.kind == "untrained_parameters"
-    assert "same shapes" not in found.title
-
-
-def test_a_parameter_in_two_groups() -> None:
-    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
-    optimizer = SGD([{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}], 0.1)
-    optimizer.param_groups[1]["params"].append(model[0].weight)
-    found = diagnose(model, batch, optimizer=optimizer).findings
-    assert [(one.kind, one.where) for one in found] == [("repeated_parameters", ("0.weight",))]
-
-
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer, watch: nl.diagnosis.Watch, count: int) -> list[str]:
     x, y = torch.randn(32, 6), torch.arange(32) % 3
     with warnings.catch_warnings():
@@ -197,21 +180,6 @@ def test_a_watched_optimizer_of_tensors_that_were_replaced(is_stale: bool) -> No
     assert steps(model, optimizer, watch, 6) == ["untrained_parameters"] * is_stale
 
 
-def test_a_watched_network_beside_its_twin() -> None:
-    """The optimizer of another network of the same shapes steps in turn."""
-    model, twin = network(), network()
-    optimizer, other = SGD(model.parameters(), 0.1), SGD(twin.parameters(), 0.1)
-    watch = nl.watch(model, interval=2)
-    x, y = torch.randn(32, 6), torch.arange(32) % 3
-    for _ in range(8):
-        for one in (model, twin):
-            F.cross_entropy(one(x), y).backward()
-        for one in (other, optimizer):
-            one.step()
-            one.zero_grad()
-    assert not watch.findings
-
-
 @pytest.mark.parametrize("mode", ["training", "evaluation", "trained"])
 def test_watched_norms_that_are_frozen(mode: str) -> None:
     torch.manual_seed(0)
@@ -223,3 +191,20 @@ def test_watched_norms_that_are_frozen(mode: str) -> None:
     watch = nl.watch(model, interval=2)
     found = steps(model, SGD(model.parameters(), 0.1), watch, 8)
     assert found == ["moving_frozen_norms"] * (mode == "training")
+
+
+def test_parameters_without_an_optimizer_are_not_called_stale() -> None:
+    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
+    other = nn.Linear(6, 7)
+    optimizer = SGD([*model[0].parameters(), *other.parameters()], 0.1)
+    found = diagnose(model, batch, optimizer=optimizer).findings[0]
+    assert found.kind == "untrained_parameters"
+    assert "same shapes" not in found.title
+
+
+def test_a_parameter_in_two_groups() -> None:
+    model, batch = network(), (torch.randn(32, 6), torch.arange(32) % 3)
+    optimizer = SGD([{"params": list(model[0].parameters())}, {"params": list(model[2].parameters())}], 0.1)
+    optimizer.param_groups[1]["params"].append(model[0].weight)
+    found = diagnose(model, batch, optimizer=optimizer).findings
+    assert [(one.kind, one.where) for one in found] == [("repeated_parameters", ("0.weight",))]

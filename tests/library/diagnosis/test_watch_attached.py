@@ -13,13 +13,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.optim import optimizer as of_torch
 from watched import at, batch, mlp, train
 
 import normless as nl
-from normless.diagnosis.record import Record
 
 
 def test_copies_and_files_of_a_watched_network_are_its_own() -> None:
@@ -109,28 +108,6 @@ def test_a_compiled_network_is_watched_or_what_is_not_seen_is_said() -> None:
     assert {"gradient", "update"} <= set(watch.table["quantity"])
 
 
-def test_a_network_in_a_wrapper_that_calls_it_module() -> None:
-    class Parallel(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.module(x)
-
-    watch = train(Parallel(mlp()), 3)
-    assert set(watch.table.query("quantity == 'output'")["place"]) == {"", "0", "1", "2", "3", "4"}
-
-
-def test_errors_are_sentences() -> None:
-    with pytest.raises(ValueError, match="every 1 or more steps, got 0"):
-        nl.watch(mlp(), 0)
-    with pytest.raises(ValueError, match="this Linear has no trainable weight"):
-        nl.watch(nn.Linear(2, 2).requires_grad_(False))
-    with pytest.raises(ValueError, match="Expected a measured quantity, none yet, got 'loss'"):
-        nl.watch(mlp()).plot()
-
-
 def test_a_table_in_parquet_and_its_plots(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nl.WatchWarning)
@@ -146,13 +123,3 @@ def test_a_table_in_parquet_and_its_plots(tmp_path: Path) -> None:
     row = heat.collections[0].get_array()[0]
     assert (10**row).tolist() == pytest.approx((gradient / gradient.median()).tolist())
     assert [one.get_text() for one in heat.get_yticklabels()][:2] == ["0.weight", "0.bias"]
-
-
-def test_long_trainings_are_thinned_evenly() -> None:
-    record = Record()
-    for step in range(1, 5001):
-        record.add(step, {"loss": {"": float(step)}})
-    steps = record.table()["step"]
-    assert len(steps) <= 1000
-    assert steps[0] == 1
-    assert steps.diff().dropna().nunique() == 1

@@ -65,36 +65,11 @@ def test_channel_biases_of_convolutions_become_zero_and_those_of_other_linear_la
     assert not any(net.get_submodule(name).bias.any() for name in ("stem", "conv", "head"))
 
 
-def test_scalar_biases_of_a_cifar_resnet() -> None:
-    model = without_norms(resnet_cifar(8))
-    net = edited(model, ScalarBiases())
-    per_block = ("conv1.input_bias", "relu1.input_bias", "relu1.output_bias", "relu2.input_bias")
-    expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
-    assert added(model, net) == expected | {"relu.input_bias", "classifier.input_bias"}
-    assert not removed(model, net) | altered(model, net)
-    assert not any(net.state_dict()[name].any() for name in added(model, net))
-
-
-def test_scalar_biases_of_a_wide_resnet() -> None:
-    model = without_norms(wide_resnet(10, 1))
-    net = edited(model, ScalarBiases())
-    per_block = ("relu1.input_bias", "relu1.output_bias", "relu2.input_bias", "relu2.output_bias")
-    expected = {f"blocks.{index}.{name}" for index in range(3) for name in per_block}
-    assert added(model, net) == expected | {"relu.input_bias", "classifier.input_bias"}
-    assert not removed(model, net) | altered(model, net)
-
-
 def test_scalar_biases_of_a_dense_linear_network_are_before_its_layers() -> None:
     model = without_norms(dense(2, 6, in_features=4, relu=False, branch_layers=2))
     net = edited(model, ScalarBiases())
     layers = {f"blocks.{index}.branch.linear{place}" for index in range(2) for place in (1, 2)}
     assert added(model, net) == {f"{layer}.input_bias" for layer in layers} | {"classifier.input_bias"}
-
-
-@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: wide_resnet(10, 1)])
-def test_scalar_biases_start_as_nothing(build) -> None:
-    model, x = without_norms(build()).double(), images().double()
-    torch.testing.assert_close(edited(model, ScalarBiases())(x), model(x), rtol=1e-12, atol=1e-12)
 
 
 def test_the_skip_convolution_shares_the_bias_and_the_identity_has_none() -> None:
@@ -146,19 +121,6 @@ def test_the_bias_after_a_sum_that_is_scaled_is_not_scaled() -> None:
 def test_the_bias_after_a_sum_with_a_norm_is_behind_that_norm() -> None:
     net = edited(without_norms(resnet_cifar(8)), NormOnSkip(), BiasAfterSum())
     assert all(block.relu2.input_bias.shape == (1,) for block in net.blocks)
-
-
-@pytest.mark.parametrize("build", [lambda: wide_resnet(10, 1), lambda: dense(2, 4, in_features=4)])
-def test_the_bias_after_a_sum_needs_an_activation_there(build) -> None:
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"BiasAfterSum\(\) is not possible in this \w+: no residual sum is followed"
-    ):
-        edited(build(), BiasAfterSum())
-
-
-def test_a_second_time_is_refused_and_names_the_module() -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=r"blocks\.0\.relu2.*already has its input bias"):
-        edited(without_norms(resnet_cifar(8)), ScalarBiases(), BiasAfterSum())
 
 
 def test_biases_of_a_trained_network_stay_and_plan_says_so() -> None:

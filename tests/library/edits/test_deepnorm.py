@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import DeepNorm, RemoveNorms, TFixup
-from normless.models import dense, wide_resnet
 from normless.nn import ResidualSum
 
 WIDTH = 64
@@ -193,61 +192,6 @@ def test_a_table_that_is_the_classifier_too_is_drawn_as_a_table() -> None:
     net = edited(model, RemoveNorms(), TFixup(), inputs=(TOKENS,))
     assert net.classifier.weight is net.tokens.weight
     assert net.tokens.weight[1:].std().item() == close(WIDTH**-0.5 * 9**-0.25)
-
-
-@pytest.mark.parametrize("edits", [(DeepNorm(),), (RemoveNorms(), TFixup())], ids=["deepnorm", "t_fixup"])
-def test_deep_ones_have_finite_gradients_and_a_plan(edits: tuple[nl.Edit, ...]) -> None:
-    net = edited(Encoder(12), *edits, inputs=(TOKENS,))
-    net(TOKENS).square().mean().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
-    planned = nl.plan(Encoder(12), nl.Scheme("test", edits), TOKENS)
-    assert sum("skip path × 2.213" in change.what for change in planned) == (24 if len(edits) == 1 else 0)
-    assert sum("attention.query, query: weight from xavier × 1" in change.what for change in planned) == 12
-
-
-class Unnamed(Encoder):
-    """Queries, keys and values under names that say nothing."""
-
-    def __init__(self) -> None:
-        super().__init__(1)
-        attention = self.layers[0].attention
-        attention.one, attention.two, attention.three = attention.query, attention.key, attention.value
-        del attention.query, attention.key, attention.value
-        attention.forward = lambda x: attention.out(
-            F.scaled_dot_product_attention(attention.one(x), attention.two(x), attention.three(x))
-        )
-
-
-class PreNorm(Encoder):
-    def __init__(self) -> None:
-        super().__init__(1)
-        layer = self.layers[0]
-        layer.attention = nn.Sequential(nn.LayerNorm(WIDTH), layer.attention)
-
-
-REFUSALS = [
-    (DeepNorm(), lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), r"blocks\.0: DeepNorm is for transformers"),
-    (DeepNorm(), PreNorm, TOKENS, r"its branch has one, layers\.0\.attention\.0"),
-    (DeepNorm(), Unnamed, TOKENS, "layers side by side, .*whose names do not say which make queries and keys"),
-    (TFixup(), lambda: Encoder(1), TOKENS, "this normalization is still there; RemoveNorms removes it before"),
-]
-BARE = [
-    (lambda: wide_resnet(10, 1), torch.randn(2, 3, 8, 8), "it is not a linear layer but a conv 3×3"),
-    (lambda: dense(2, 8, in_features=8), torch.randn(4, 8), "no branch has layers that are named as queries"),
-    (lambda: nn.Linear(3, 3), torch.randn(2, 3), "it has no residual block"),
-]
-
-
-@pytest.mark.parametrize(("edit", "build", "x", "sentence"), REFUSALS)
-def test_refusals(edit: nl.Edit, build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=sentence):
-        edited(build(), edit, inputs=(x,))
-
-
-@pytest.mark.parametrize(("build", "x", "sentence"), BARE)
-def test_t_fixup_is_for_transformers(build: Any, x: Tensor, sentence: str) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=sentence):
-        edited(build(), RemoveNorms(), TFixup(), inputs=(x,))
 
 
 def test_a_stack_that_is_no_whole_layers_is_refused() -> None:

@@ -8,7 +8,6 @@ import pytest
 import torch
 from edit_helpers import added, altered, edited, randomized, removed, retyped
 
-import normless as nl
 from normless.edits import ChannelBiases, Reinitialize
 from normless.models import resnet_cifar, wide_resnet
 
@@ -56,24 +55,3 @@ def test_only_weights_change_and_layer_biases_become_zero() -> None:
     assert not removed(model, net)
     assert retyped(model, net) == {}
     assert not any(net.get_submodule(path).bias.any() for path in weights)
-
-
-def test_drawn_from_the_global_generator() -> None:
-    model = wide_resnet(10, 1)
-    torch.manual_seed(1)
-    one = edited(model, Reinitialize("xavier"))
-    torch.manual_seed(1)
-    other = edited(model, Reinitialize("xavier"))
-    assert not altered(one, other)
-    assert altered(one, edited(model, Reinitialize("xavier")))
-
-
-def test_an_unknown_kind_is_refused_with_the_known() -> None:
-    with pytest.raises(
-        nl.UnsupportedEditError, match="'hee' is none of he, he_fan_in, xavier, lecun, orthogonal, delta"
-    ):
-        nl.convert(wide_resnet(10, 1), nl.Scheme("mine", (Reinitialize("hee"),)))
-    with pytest.raises(
-        ValueError, match="initialization is he, he_fan_in, xavier, lecun, orthogonal, delta or None, not 'hee'"
-    ):
-        nl.convert(wide_resnet(10, 1), "batch_norm(initialization=hee)")

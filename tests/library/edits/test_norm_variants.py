@@ -11,7 +11,6 @@ import torchvision
 from torch import Tensor, nn
 
 import normless as nl
-from normless.edits import ReplaceNorms
 from normless.errors import EvaluationOnlyWarning
 from normless.models import resnet_cifar
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, GhostBatchNorm2d, using_domain
@@ -254,8 +253,3 @@ def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None
     for domain in range(3):
         folded[1].domain = model[1].domain = domain
         torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-4)
-
-
-def test_domains_are_two_at_least() -> None:
-    with pytest.raises(nl.UnsupportedEditError, match="domains=1"):
-        nl.convert(resnet_cifar(8), nl.Scheme("one", (ReplaceNorms("domain", (("domains", 1),)),)))

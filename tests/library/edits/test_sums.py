@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from edit_helpers import added, altered, edited, images, removed, retyped
+from edit_helpers import edited, images
 from torch import Tensor, nn
 
 import normless as nl
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import resnet_cifar, wide_resnet
-
-
-def test_only_the_factors_change() -> None:
-    model = wide_resnet(16, 1)
-    net = edited(model, ScaleSums())
-    assert not added(model, net) | removed(model, net) | altered(model, net)
-    assert retyped(model, net) == {}
-    assert [block.sum.factor for block in net.blocks] == pytest.approx([2**-0.5] * 6, rel=1e-15)
-    assert [block.sum.factor for block in model.blocks] == [1.0] * 6
 
 
 def test_each_block_is_the_sum_times_the_factor() -> None:

@@ -39,11 +39,6 @@ def test_the_shared_weight_stays(edit: Edit, tied: bool) -> None:
     assert not net.classifier.bias.any()
 
 
-def test_the_plan_says_so() -> None:
-    changes = nl.plan(Tied(), nl.Scheme("test", (ZeroClassifier(),)), TOKENS)
-    assert [change.what for change in changes] == ["weight stays, since it embeds the input too"]
-
-
 def test_lsuv_takes_inputs_by_name_and_refuses_packed_attention() -> None:
     net = nl.convert(Tied(False), "lsuv", tokens=TOKENS)
     x = net.embedding(TOKENS)

@@ -7,12 +7,12 @@ from math import sqrt
 import numpy as np
 import pytest
 import torch
-from edit_helpers import edited, images
+from edit_helpers import edited
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.edits import BranchMultiplier, PredictedVariance, RemoveNorms, StandardizeWeights
+from normless.edits import PredictedVariance, RemoveNorms, StandardizeWeights
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.activation import ScaledActivation
@@ -123,44 +123,6 @@ def test_an_activation_that_is_not_homogeneous_is_given_the_divided_input() -> N
     assert nl.residual_map(net).norms == {}
 
 
-def test_the_multiplier_makes_every_block_its_skip_path() -> None:
-    net, x = nl.convert(wide_resnet(10, 1), "nf_resnet"), images()
-    assert [block.conv2.multiplier.item() for block in net.blocks] == [0, 0, 0]
-    block, h = net.blocks[0], torch.randn(2, 16, 8, 8)
-    assert torch.equal(block(h), h)
-    net(x).sum().backward()
-    assert all(block.conv2.multiplier.grad.abs() > 0 for block in net.blocks)
-
-
-def test_arguments_leave_parts_out() -> None:
-    model = wide_resnet(10, 1)
-    bare = nl.convert(model, "nf_resnet(multiplier=False, biases=False)")
-    assert {name.rpartition(".")[2] for name in bare.state_dict()} == {"weight", "bias", "gain"}
-    assert [name for name in bare.state_dict() if name.endswith("bias")] == ["classifier.bias"]
-    assert nl.convert(model, "nf_resnet").blocks[0].conv1.bias is not None
-
-
-def test_a_planned_conversion_is_the_one_made() -> None:
-    model = wide_resnet(10, 1)
-    model.blocks[0].relu1 = nn.PReLU()
-    changes = nl.plan(model, "nf_resnet")
-    assert sum("f(x / " in change.what for change in changes) == 3
-
-
-def test_it_learns() -> None:
-    net = nl.convert(wide_resnet(16, 1), "nf_resnet")
-    x, y = images(32), torch.arange(32) % 10
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-    losses = []
-    for _ in range(60):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.2 * losses[0]
-
-
 @pytest.mark.parametrize(
     ("edits", "sentence"),
     [
@@ -219,12 +181,6 @@ def test_networks_whose_variance_is_not_known_are_refused(place: str, sentence: 
     with pytest.raises(nl.UnsupportedEditError, match=sentence) as caught:
         edited(Block(place), *EDITS, inputs=(torch.randn(2, 3, 8, 8),))
     assert str(caught.value).endswith(".")
-
-
-def test_the_same_network_without_is_converted() -> None:
-    net = edited(Block("nowhere"), *EDITS, BranchMultiplier(1.0), inputs=(torch.randn(2, 3, 8, 8),))
-    assert net.sum.branch_factor == 0.2
-    assert net(torch.randn(2, 3, 8, 8)).isfinite().all()
 
 
 class OneActivation(nn.Module):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import timm
 import torch
 from fold_helpers import Net, fate, folded, randomize
 from timm.layers import BatchNormAct2d, StdConv2d
@@ -85,18 +84,6 @@ def test_not_past_a_border_with_a_shift(case: str) -> None:
     randomize(net, shift=False)
     _, report = folded(net, x)
     assert fate(report, "norm") == "norm: folded into layer after it"
-
-
-def test_one_layer_takes_the_norms_on_both_sides() -> None:
-    def run(net: Net, x: Tensor) -> Tensor:
-        return net.last(net.layer(net.first(x.sin())))
-
-    net = Net(run, first=nn.BatchNorm2d(4), layer=nn.Conv2d(4, 6, 3, groups=2, bias=False), last=nn.BatchNorm2d(6))
-    _, report = folded(net, IMAGES)
-    assert [str(norm) for norm in report.norms] == [
-        "first: folded into layer after it",
-        "last: folded into layer before it",
-    ]
 
 
 def test_channels_are_followed_through_changes_of_layout() -> None:
@@ -183,22 +170,6 @@ def test_else_it_is_an_affine_map_in_its_place(case: str) -> None:
     assert isinstance(new.norm, FrozenAffine)
 
 
-def test_of_two_norms_in_a_row_the_second_stays() -> None:
-    def run(net: Net, x: Tensor) -> Tensor:
-        return net.second(net.first(net.layer(x)))
-
-    _, report = folded(Net(run, layer=conv(), first=nn.BatchNorm2d(4), second=nn.BatchNorm2d(4)), IMAGES)
-    assert [str(norm) for norm in report.norms] == [
-        "first: folded into layer before it",
-        "second: affine: it reads the norm first; it is the network's output",
-    ]
-
-
-def test_an_idle_dropout_is_no_hindrance() -> None:
-    net = Net(dropped, layer=conv(), norm=nn.BatchNorm2d(4), drop=nn.Dropout(0.0))
-    assert folded(net, IMAGES)[1].counts["folded"] == 1
-
-
 def test_a_tied_weight_is_left_alone() -> None:
     def run(net: Net, x: Tensor) -> Tensor:
         return net.norm(net.layer(x)) if net.training else net.other(net.norm(net.layer(x)))
@@ -264,26 +235,6 @@ def test_other_norms_are_kept() -> None:
     assert isinstance(new.group, nn.GroupNorm)
 
 
-def test_a_frozen_network_is_folded_the_rest_of_the_way() -> None:
-    net = Net(layer_then_norm, layer=conv(), norm=nn.BatchNorm2d(4))
-    _, report = folded(nl.freeze(net), IMAGES)
-    assert fate(report, "norm") == "norm: folded into layer before it"
-
-
-def test_every_folded_weight_gets_a_gradient_and_the_rest_none() -> None:
-    model = timm.create_model("test_byobnet")
-    randomize(model)
-    model.stem.conv.weight.requires_grad_(False)
-    new, _ = nl.fold(model, torch.randn(2, 3, 64, 64))
-    # What is frozen stays so, the bias that its norm has become included.
-    assert [name for name, value in new.named_parameters() if not value.requires_grad] == [
-        "stem.conv.weight",
-        "stem.conv.bias",
-    ]
-    new(torch.randn(1, 3, 64, 64)).square().sum().backward()
-    assert all(value.grad.abs().sum() > 0 for value in new.parameters() if value.requires_grad)
-
-
 def test_refusals_say_what_to_do() -> None:
     x = torch.randn(3, 4, 5, 5)
     with pytest.raises(nl.UnsupportedEditError, match=r"^1 is a BatchNorm2d without running statistics"):
@@ -300,3 +251,15 @@ def test_refusals_say_what_to_do() -> None:
 
     with pytest.raises(nl.UnsupportedEditError, match="forward code of the network normalizes by the statistics"):
         nl.fold(Net(by_batch, layer=conv()), x.double())
+
+
+def test_one_layer_takes_the_norms_on_both_sides() -> None:
+    def run(net: Net, x: Tensor) -> Tensor:
+        return net.last(net.layer(net.first(x.sin())))
+
+    net = Net(run, first=nn.BatchNorm2d(4), layer=nn.Conv2d(4, 6, 3, groups=2, bias=False), last=nn.BatchNorm2d(6))
+    _, report = folded(net, IMAGES)
+    assert [str(norm) for norm in report.norms] == [
+        "first: folded into layer after it",
+        "last: folded into layer before it",
+    ]

@@ -48,15 +48,6 @@ def test_each_gives_what_it_gave_in_eval_mode(case: str) -> None:
         torch.testing.assert_close(frozen.train()(x.clone()), expected)
 
 
-def test_a_fused_norm_keeps_the_names_of_what_it_holds() -> None:
-    norm = BatchNormAct2d(6, act_layer=nn.PReLU, drop_layer=nn.Dropout)
-    frozen = nl.freeze(nn.Sequential(norm))
-    assert [name for name, _ in frozen[0].named_children()] == ["drop", "act"]
-    assert set(frozen.state_dict()) == {"0.scale", "0.shift", "0.act.weight"}
-    alone = nl.freeze(norm)
-    assert isinstance(alone, FrozenAffine)
-
-
 def test_the_original_is_untouched_and_the_mode_stays() -> None:
     model = randomize(wide_resnet(depth=16, width=1))
     next(model.children()).eval()
@@ -68,14 +59,6 @@ def test_the_original_is_untouched_and_the_mode_stays() -> None:
     norms = {name for name in kept if isinstance(model.get_submodule(name.rpartition(".")[0]), nn.BatchNorm2d)}
     assert kept - norms <= set(frozen.state_dict())
     assert type(frozen) is type(model)
-
-
-def test_a_norm_under_several_names_is_one_module_still() -> None:
-    norm = nn.BatchNorm2d(6)
-    model = randomize(nn.Sequential(norm, nn.Sequential(norm, nn.ReLU()), norm))
-    frozen = nl.freeze(model)
-    assert frozen[0] is frozen[1][0] is frozen[2]
-    torch.testing.assert_close(frozen(IMAGES), model.eval()(IMAGES))
 
 
 class Skipping(nn.BatchNorm2d):

@@ -82,12 +82,6 @@ def test_scalar_layers_with_any_parts(layer: str, lifted: Callable[[nn.Module], 
         assert_per_example(with_parts(lifted(build()), parts), torch.randn(3, *shape, dtype=torch.float64))
 
 
-def test_a_multiplier_of_zero_has_its_gradient() -> None:
-    layer = scalar_affine(nn.Conv2d(3, 4, 3))
-    layer.add_part("multiplier", torch.zeros(1))
-    assert_per_example(layer, torch.randn(3, 3, 5, 5, dtype=torch.float64))
-
-
 def test_frozen_weights_and_a_multiplier_shared_by_two_layers() -> None:
     first, second = (scalar_affine(nn.Linear(4, 4)) for _ in range(2))
     first.add_part("multiplier", torch.full((1,), 0.7))
@@ -95,19 +89,6 @@ def test_frozen_weights_and_a_multiplier_shared_by_two_layers() -> None:
     second.add_part("multiplier", first.multiplier)
     second.weight.requires_grad_(False)
     assert_per_example(nn.Sequential(first, nn.Tanh(), second), torch.randn(3, 4, dtype=torch.float64))
-
-
-def test_a_norm_before_the_layer() -> None:
-    layer = with_parts(scalar_affine(nn.Linear(4, 3)), ("multiplier", "input_bias"))
-    layer.before = nn.LayerNorm(4)
-    assert_per_example(layer, torch.randn(3, 4, dtype=torch.float64))
-
-
-def test_dropout_before_the_layer_is_refused() -> None:
-    layer = scalar_affine(nn.Linear(4, 3))
-    layer.before = nn.Dropout(0.5)
-    with pytest.raises(NotImplementedError, match=r"ScalarLinear with dropout before it.*zeroinit\(dropout=0\)"):
-        assert_per_example(layer, torch.randn(3, 4, dtype=torch.float64))
 
 
 @pytest.mark.parametrize("size", [1, 4])
@@ -119,27 +100,11 @@ def test_residual_sums(size: int, factors: tuple[float, float, float]) -> None:
     assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
 
 
-def test_a_norm_behind_a_multiplied_sum_is_refused() -> None:
-    total = ResidualSum()
-    total.multiplier, total.norm_total = nn.Parameter(torch.ones(1)), nn.GroupNorm(1, 4)
-    with pytest.raises(NotImplementedError, match="a norm inside"):
-        assert_per_example(total, *torch.randn(2, 3, 4, 5, 5, dtype=torch.float64))
-
-
 def test_shifted_activations() -> None:
     activation = ShiftedActivation(nn.Tanh())
     for name in ("input_bias", "output_bias"):
         activation.add_part(name, torch.ones(1))
     assert_per_example(activation, torch.randn(3, 4, 5, dtype=torch.float64))
-
-
-def test_a_batch_without_examples() -> None:
-    # Poisson sampling draws one now and then.
-    layer = with_parts(scalar_affine(nn.Conv2d(3, 4, 3)), ScalarAffine.PARTS)
-    hooked = GradSampleModule(layer)
-    hooked.zero_grad()
-    hooked(torch.zeros(0, 3, 5, 5)).sum().backward()
-    assert all(parameter.grad_sample.shape == (0, *parameter.shape) for parameter in hooked.parameters())
 
 
 def torchvision_resnet(block: Any = BasicBlock) -> nn.Module:

@@ -81,19 +81,6 @@ def test_a_folder_of_the_original_is_replaced_and_the_original_saves_itself(tmp_
         type(model).from_pretrained(tmp_path)
 
 
-class Own(hf.BertForSequenceClassification):
-    """A network that transformers does not have."""
-
-
-def test_a_class_of_ones_own_is_given_to_load(tmp_path: Path) -> None:
-    model = Own(hf.BertConfig(vocab_size=50, **SIZES))
-    net = perturbed(nl.convert(model, "skipinit", IDS))
-    net.save_pretrained(tmp_path)
-    with pytest.raises(nl.RecipeError, match="names no network"):
-        nl.load(tmp_path)
-    assert torch.equal(nl.load(tmp_path, model)(IDS).logits, net(IDS).logits)
-
-
 def test_what_a_folder_cannot_hold_is_refused(tmp_path: Path) -> None:
     model, inputs = bert()
     net = nl.convert(model, "skipinit", **inputs)

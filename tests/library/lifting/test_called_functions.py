@@ -183,14 +183,6 @@ def test_the_schemes_take_them(kind: type[Block], scheme: str) -> None:
     torch.testing.assert_close(net(X), h)
 
 
-@pytest.mark.filterwarnings("default")  # the compiler's own
-@pytest.mark.parametrize("kind", [Block, Static, Further, InLoop])
-def test_compile(kind: type[Block]) -> None:
-    torch.compiler.reset()
-    net = nl.convert(network(kind), HALVED, X)
-    torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(X), net(X))
-
-
 class ByValue(Block):
     """What it calls has no fixed name."""
 

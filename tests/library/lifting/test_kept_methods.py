@@ -86,15 +86,3 @@ def test_a_kept_method_adds_by_the_new_module(kind: type[Keeping]) -> None:
         torch.testing.assert_close(one(x), expected)
     assert type(model[1]) is kind
     torch.testing.assert_close(nl.convert(model, "skipinit(alpha=1, keep_scale=False)", x)(x), without(x))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_copy_keeps_its_own_methods(kind: type[Keeping]) -> None:
-    model, x = nn.Sequential(nn.Linear(8, 8), kind()), torch.randn(4, 8)
-    net: Any = nl.convert(model, "sqrt2", x)
-    copy = deepcopy(net)
-    with torch.no_grad():
-        for parameter in net.parameters():
-            parameter.zero_()
-    assert copy(x).any()
-    assert not net(x).any()

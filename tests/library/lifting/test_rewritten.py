@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import pickle
-from copy import deepcopy
 from functools import wraps
 from typing import Any
 
@@ -223,35 +221,9 @@ def net(model: Network) -> Network:
     return nl.convert(model, "batch_norm_sqrt2", X, scale=2.0, mask=MASK)
 
 
-def test_copies_and_pickles(model: Network, net: Network) -> None:
-    for copied in (deepcopy(net), pickle.loads(pickle.dumps(net)), pickle.loads(pickle.dumps(deepcopy(net)))):
-        assert torch.equal(copied(X, scale=2.0, mask=MASK), net(X, scale=2.0, mask=MASK))
-        assert torch.equal(copied(X), net(X))
-
-
-@pytest.mark.filterwarnings("default")  # the compiler's own
-@pytest.mark.parametrize("called", CALLS, ids=lambda kwargs: "-".join(kwargs) or "defaults")
-def test_compile(model: Network, net: Network, called: dict[str, Any]) -> None:
-    torch.compiler.reset()
-    compiled = torch.compile(net, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(X, **called), halved(model, X, **called))
-
-
 @pytest.mark.filterwarnings("default")  # the compiler's own
 def test_compile_and_export_a_loop() -> None:
     torch.compiler.reset()
     net = nl.convert(Loop(), nl.Scheme("sums", (ScaleSums(0.5),)), X)
     torch.testing.assert_close(torch.compile(net, backend="eager", fullgraph=True)(X), net(X))
     torch.testing.assert_close(torch.export.export(net, (X,)).module()(X), net(X))
-
-
-@pytest.mark.filterwarnings("default")  # the exporter's own
-def test_export(model: Network, net: Network) -> None:
-    exported = torch.export.export(net, (X,), {"scale": 2.0, "mask": MASK}).module()
-    torch.testing.assert_close(exported(X, scale=2.0, mask=MASK), halved(model, X, scale=2.0, mask=MASK))
-
-
-def test_saved_and_loaded(model: Network, net: Network, tmp_path: Any) -> None:
-    nl.save(net, tmp_path, example_inputs={"x": X, "scale": 2.0, "mask": MASK})
-    loaded = nl.load(tmp_path, model)
-    assert torch.equal(loaded(X, scale=2.0, mask=MASK), net(X, scale=2.0, mask=MASK))

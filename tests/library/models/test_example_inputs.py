@@ -34,13 +34,6 @@ def test_inputs_have_the_shape_that_the_network_is_made_for(spec: str, shape: tu
         assert model.eval()(inputs).shape[0] == 2
 
 
-@pytest.mark.filterwarnings("ignore:The default weight initialization of inception_v3")
-def test_inception_takes_images_of_299() -> None:
-    _, inputs = build_with_inputs("torchvision:inception_v3(init_weights=False)")
-    assert isinstance(inputs, Tensor)
-    assert inputs.shape == (2, 3, 299, 299)
-
-
 def test_inputs_are_always_the_same_and_draw_nothing_from_the_global_generator() -> None:
     torch.manual_seed(1)
     build_model("normless:dense(depth=1, width=4)", image_shape=(3, 32, 32))
@@ -89,10 +82,3 @@ def test_a_file_may_return_its_inputs(tmp_path: Path) -> None:
         ValueError, match=r"returned an object of type tuple, expected a torch\.nn\.Module, or one and its inputs"
     ):
         build_model(f"{file}:three")
-
-
-def test_arguments_that_a_zoo_does_not_take_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match=r"torchvision's resnet18 cannot be built with deep: .*unexpected keyword"):
-        build_model("torchvision:resnet18(deep=3)")
-    with pytest.raises(ValueError, match=r"timm's resnet18 cannot be built with deep: .*unexpected keyword"):
-        build_model("timm:resnet18(deep=3)")

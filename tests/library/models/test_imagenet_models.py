@@ -7,18 +7,13 @@ from collections import Counter
 import pytest
 import torch
 import torchvision
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless import UnsupportedEditError, convert, residual_map
 from normless.models import resnet, resnet_v2
-from normless.models.spec import build_model, build_with_inputs
-from normless.nn import GhostBatchNorm2d
+from normless.models.spec import build_model
 from normless.residual import traced_map
-
-SMALL = torch.zeros(2, 3, 33, 40)
 
 # torchvision's name of each network, and the arguments of ours.
 TORCHVISION: dict[str, dict[str, int]] = {
@@ -102,14 +97,6 @@ def test_with_the_stride_on_the_first_convolution_it_is_torchvisions_with_the_st
         assert (usual(images) - expected).abs().max() > 0.01 * expected.abs().max()
     strided = {name for name, one in ours.named_modules() if getattr(one, "stride", 1) == (2, 2)}
     assert strided == {"conv1"} | {f"layer{i}.0.{name}" for i in (2, 3, 4) for name in ("conv1", "downsample.0")}
-
-
-def test_the_stated_map_does_not_depend_on_the_place_of_the_stride() -> None:
-    original = resnet(50, stride_on="conv1")
-    assert residual_map(original).to_dict() == residual_map(resnet(50)).to_dict()
-    assert [block.branch for block in traced_map(original, SMALL).blocks] == [
-        block.branch for block in residual_map(original).blocks
-    ]
 
 
 def test_gradients_are_those_of_torchvision() -> None:
@@ -226,33 +213,6 @@ def test_zeroinit_v1_has_a_multiplier_and_a_scalar_bias_in_each_block() -> None:
         convert(second, V1_SCHEME)
 
 
-def test_ghost_batches_of_256_are_batches_of_256() -> None:
-    model = disturbed(resnet(18, classes=10)).double()
-    net = convert(model, "ghost_batch_norm(size=256)")
-    assert all(isinstance(norm, GhostBatchNorm2d) and norm.ghost_size == 256 for norm in norm_layers(net))
-    images = torch.randn(512, 3, 4, 4, dtype=torch.float64)
-    with torch.no_grad():
-        expected = torch.cat([model(images[:256]), model(images[256:])])
-        torch.testing.assert_close(net(images), expected, rtol=1e-7, atol=1e-7)
-
-
-@pytest.mark.parametrize(("name", "scheme"), [("V1-18", scheme) for scheme in [*SCHEMES, V1_SCHEME]] + V2_PAIRS)
-def test_every_scheme_takes_steps(name: str, scheme: str) -> None:
-    net = convert(NETWORKS[name](), scheme)
-    images, labels = torch.randn(4, 3, 33, 33), torch.arange(4)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-    # Fixup's first step moves the zero classifier, its second the zero branch ends, its third all the rest.
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(net(images), labels)
-        loss.backward()
-        optimizer.step()
-    assert torch.isfinite(loss)
-    assert all(torch.isfinite(parameter).all() for parameter in net.parameters())
-    silent = [key for key, parameter in net.named_parameters() if parameter.grad is None or not parameter.grad.any()]
-    assert not silent
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
@@ -278,60 +238,6 @@ def test_152_layers_need_no_trace() -> None:
     assert [block.name for block in found.blocks if not block.identity_skip] == [f"layer{n}.0" for n in (1, 2, 3, 4)]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50"])
-def test_roles_are_those_found_in_torchvision(name: str) -> None:
-    model = resnet(**TORCHVISION[name])
-    assert residual_map(model).norms == residual_map(torchvision.models.get_model(name), SMALL, strict=True).norms
-    if name == "resnet50":
-        assert Counter(residual_map(model).norms.values()) == {"stem": 1, "last": 16, "down": 4, "other": 32}
-
-
-def test_a_narrow_resnet_v2_has_an_eighth_of_all_channels() -> None:
-    with torch.device("meta"):
-        whole, narrow = (
-            {name: one.shape for name, one in model.named_parameters()}
-            for model in (resnet_v2(50, classes=10), resnet_v2(50, classes=10, channels=8))
-        )
-    assert list(whole) == list(narrow)
-    for name, shape in whole.items():
-        fixed = {(name, 0)} if name.startswith("classifier") else {(name, 1)} if name == "stem.weight" else set()
-        expected = tuple(
-            length if place > 1 or (name, place) in fixed else length // 8 for place, length in enumerate(shape)
-        )
-        assert tuple(narrow[name]) == expected, name
-
-
-def test_roles_of_resnet_v2() -> None:
-    roles = residual_map(resnet_v2(50)).norms
-    projecting = {0, 3, 7, 13}
-    table = {"norm": "other"}
-    for index in range(16):
-        table[f"blocks.{index}.norm1"] = "down" if index in projecting else "other"
-        table[f"blocks.{index}.norm2"] = "other"
-        table[f"blocks.{index}.norm3"] = "last"
-    assert roles == table
-    assert Counter(roles.values()) == {"last": 16, "down": 4, "other": 29}
-
-
-SIZES = st.tuples(st.integers(1, 3), st.sampled_from([1, 3, 4]), st.integers(1, 70), st.integers(1, 70))
-
-
-@given(SIZES, st.sampled_from(sorted(TORCHVISION)), st.integers(1, 9))
-@settings(deadline=None, max_examples=8)
-def test_resnet_takes_any_image(size: tuple[int, int, int, int], name: str, classes: int) -> None:
-    with torch.device("meta"):
-        model = resnet(**TORCHVISION[name], classes=classes, in_channels=size[1]).eval()
-        assert model(torch.empty(size)).shape == (size[0], classes)
-
-
-@given(SIZES, st.sampled_from([50, 101, 152]), st.integers(1, 9))
-@settings(deadline=None, max_examples=8)
-def test_resnet_v2_takes_any_image(size: tuple[int, int, int, int], depth: int, classes: int) -> None:
-    with torch.device("meta"):
-        model = resnet_v2(depth, classes=classes, in_channels=size[1]).eval()
-        assert model(torch.empty(size)).shape == (size[0], classes)
-
-
 def test_wrong_sizes_are_one_sentence() -> None:
     with pytest.raises(ValueError, match="has depth 18, 34, 50, 101, 152, got depth=20"):
         resnet(20)
@@ -349,31 +255,3 @@ def test_wrong_sizes_are_one_sentence() -> None:
         build_model("normless:resnet(stride_on=conv3)")
     with pytest.raises(ValueError, match="got depth=34 with stride_on='conv1'"):
         resnet(34, stride_on="conv1")
-
-
-@pytest.mark.parametrize(("name", "arguments"), TORCHVISION.items())
-def test_fewer_channels_make_every_layer_narrower_by_one_factor(name: str, arguments: dict[str, int]) -> None:
-    """A quarter of 64 channels is a quarter of every layer's inputs and outputs; names and forms stay."""
-    with torch.device("meta"):
-        whole, narrow = resnet(**arguments), resnet(**arguments, channels=16)
-    sizes = {name: tuple(one.shape) for name, one in narrow.named_parameters()}
-    assert list(sizes) == [name for name, _ in whole.named_parameters()]
-    for path, one in whole.named_parameters():
-        expected = [size // 4 if axis < 2 else size for axis, size in enumerate(one.shape)]
-        grouped = path.endswith("conv2.weight") and arguments.get("groups", 1) > 1
-        if path.startswith("fc."):
-            expected[0] = one.shape[0]
-        if path == "conv1.weight":
-            expected[1] = 3
-        if not grouped:
-            assert list(sizes[path]) == expected, path
-
-
-def test_they_are_named_by_text() -> None:
-    model = build_model("normless:resnet(depth=18)", classes=7, image_shape=(1, 33, 33))
-    assert model(torch.zeros(2, 1, 33, 33)).shape == (2, 7)
-    model, inputs = build_with_inputs("normless:resnet(depth=18, in_channels=1)")
-    assert isinstance(inputs, Tensor)
-    assert inputs.shape == (2, 1, 224, 224)
-    assert model(inputs).shape == (2, 1000)
-    assert parameter_count(build_model("normless:resnet_v2(classes=10)")) == 25_549_352 - 990 * 2049

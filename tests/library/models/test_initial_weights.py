@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from normless import convert
-from normless.initialization import initialize
-from normless.models import resnet, resnet_cifar, resnet_v2, wide_resnet
+from normless.models import wide_resnet
 from normless.models.spec import build_model
 
 SMALL = {
@@ -87,15 +86,6 @@ def test_the_other_networks_start_from_fan_out_and_torchs_classifier(name: str) 
     assert classifier.bias.any()
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_none_is_the_same_for_all(name: str) -> None:
-    network = built(name, ", initialization=None")
-    for path, layer in layers(network).items():
-        if isinstance(layer, nn.Conv2d):
-            assert_normal(layer.weight, 2 / (layer.out_channels * prod(layer.kernel_size)), path)
-    assert classifier_of(network).bias.any()
-
-
 def test_the_stream_of_wide_resnet_doubles_with_every_block_by_fan_in_alone() -> None:
     """Each of six blocks adds a branch of its input's second moment: 2⁶ over all, less what borders of zeros take.
 
@@ -114,28 +104,3 @@ def test_the_stream_of_wide_resnet_doubles_with_every_block_by_fan_in_alone() ->
         growth[kind] = sum(drawn) / len(drawn)
     assert 0.5 * 2**6 < growth["he_fan_in"] < 1.1 * 2**6
     assert growth[None] < 0.2 * growth["he_fan_in"]
-
-
-def test_a_classifier_without_bias_is_asked_for() -> None:
-    network = build_model("normless:wide_resnet(depth=10, width=1, classifier_bias=False)")
-    usual = wide_resnet(10, 1)
-    assert network.classifier.bias is None
-    assert {*dict(usual.named_parameters())} - {*dict(network.named_parameters())} == {"classifier.bias"}
-    assert usual.classifier.bias.shape == (10,)
-    assert not usual.classifier.bias.any()
-
-
-@pytest.mark.parametrize("build", [wide_resnet, resnet_cifar, resnet, resnet_v2])
-def test_an_unknown_kind_is_refused_with_the_known(build: object) -> None:
-    with pytest.raises(ValueError, match="is he, he_fan_in, xavier, lecun, orthogonal, delta or None, not 'hee'"):
-        build(initialization="hee")  # type: ignore[operator]
-
-
-def test_norms_and_other_parameters_are_left_as_they_are() -> None:
-    network = nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.PReLU(4), nn.Linear(5, 2))
-    with torch.no_grad():
-        network[1].weight.fill_(3.0)
-    before = {name: one.clone() for name, one in network.named_parameters()}
-    initialize(network, "orthogonal")
-    changed = {name for name, one in network.named_parameters() if not torch.equal(one, before[name])}
-    assert changed == {"0.weight", "0.bias", "3.weight", "3.bias"}

@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-from math import prod
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from normless import convert, residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.models.spec import build_model
-
-SIZES = st.tuples(st.integers(1, 3), st.sampled_from([1, 3]), st.integers(8, 13), st.integers(8, 13))
-
-
-@given(SIZES, st.sampled_from([10, 16]), st.integers(1, 2), st.integers(2, 5))
-@settings(deadline=None, max_examples=15)
-def test_wide_resnet_takes_any_image(size: tuple[int, int, int, int], depth: int, width: int, classes: int) -> None:
-    model = wide_resnet(depth, width, classes=classes, in_channels=size[1]).eval()
-    assert model(torch.randn(size)).shape == (size[0], classes)
-
-
-@given(SIZES, st.sampled_from([8, 14]), st.integers(2, 5))
-@settings(deadline=None, max_examples=15)
-def test_resnet_cifar_takes_any_image(size: tuple[int, int, int, int], depth: int, classes: int) -> None:
-    model = resnet_cifar(depth, classes=classes, in_channels=size[1]).eval()
-    assert model(torch.randn(size)).shape == (size[0], classes)
-
-
-@given(SIZES, st.integers(1, 3), st.booleans(), st.integers(1, 3))
-@settings(deadline=None, max_examples=15)
-def test_dense_takes_images_and_vectors(size: tuple[int, int, int, int], depth: int, relu: bool, layers: int) -> None:
-    model = dense(depth, 12, classes=4, in_features=prod(size[1:]), relu=relu, branch_layers=layers).eval()
-    images = torch.randn(size)
-    assert model(images).shape == (size[0], 4)
-    assert torch.equal(model(images), model(images.flatten(1)))
 
 
 @pytest.mark.parametrize(("depth", "parameters"), [(20, 269_722), (56, 853_018), (110, 1_727_962)])
@@ -51,15 +22,6 @@ def test_wide_resnet_16_4_has_2_7_million_parameters() -> None:
     """Zagoruyko & Komodakis (2016), table 2: WRN-16-4 has 2.7M."""
     total = sum(parameter.numel() for parameter in wide_resnet(16, 4).parameters())
     assert round(total / 1e6, 1) == 2.7
-
-
-def test_depth_counts_the_layers() -> None:
-    for depth in (16, 28, 40):
-        convolutions = [m for m in wide_resnet(depth, 1).modules() if isinstance(m, nn.Conv2d)]
-        skips = [m for m in convolutions if m.kernel_size == (1, 1)]
-        # n counts the 3×3 layers, the classifier and, by custom, the three 1×1 skip paths of a widened network.
-        assert len(convolutions) - len(skips) + 1 == depth - 2
-    assert sum(isinstance(m, nn.Conv2d | nn.Linear) for m in resnet_cifar(20).modules()) == 20
 
 
 @pytest.mark.parametrize(("relu", "gain"), [(True, 2), (False, 1)])

@@ -85,15 +85,6 @@ def test_blocks_and_roles_are_found() -> None:
     assert torch.equal(net.eval()(sentences(9, 3, 4)), torch.zeros(3, 2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_it_is_a_model_of_the_command_line(kind: str) -> None:
-    model, inputs = build_with_inputs(f"transformers:{KINDS[kind]}", classes=3)
-    assert isinstance(inputs, tuple)
-    assert model(*inputs).shape == (2, 3)
-    with pytest.raises(ValueError, match="takes no images"):
-        build_with_inputs(f"transformers:{KINDS[kind]}", image_shape=(3, 8, 8))
-
-
 def test_a_converted_one_is_saved_and_loaded(tmp_path: Path) -> None:
     text = fitted_spec(f"transformers:{KINDS['bert']}", classes=3)
     model, inputs = build_with_inputs(text)
@@ -137,15 +128,6 @@ def test_a_checkpoint_keeps_its_weights_and_gets_a_new_classifier(tmp_path: Path
         text_classifier(f"{tmp_path}/trained", tokens=TokenNumbers(61, 0))
 
 
-def test_an_own_checkpoint_is_read_whole(tmp_path: Path) -> None:
-    model = text_classifier(KINDS["roberta"], classes=3, tokens=TOKENS)
-    model.network.save_pretrained(tmp_path)
-    again = text_classifier(str(tmp_path), classes=3, tokens=TokenNumbers(60, 0))
-    assert all(torch.equal(value, again.state_dict()[name]) for name, value in model.state_dict().items())
-    with pytest.raises(ValueError, match="cannot be read as a classifier of sentences"):
-        text_classifier(str(tmp_path), classes=5, tokens=TokenNumbers(60, 0))
-
-
 def test_weights_that_may_run_code_are_not_opened(tmp_path: Path) -> None:
     text_classifier(KINDS["bert"], tokens=TOKENS).network.config.save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
@@ -171,15 +153,3 @@ MISTAKES: list[tuple[str, str]] = [
 def test_every_mistake_has_its_sentence(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         text_classifier(text)
-
-
-def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="is no configuration of a model of transformers"):
-        text_classifier(f"{tmp_path}/config.json")
-
-
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("normless.extras.find_spec", lambda name: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'normless\[zoo\]'"):
-        build_model("transformers:bert")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
-from copy import deepcopy
 from typing import Literal
 
 import pytest
@@ -13,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils._pytree import tree_map
 
 from normless.models import Transformer, transformer
 from normless.models.spec import build_model, build_with_inputs
-from normless.models.transformer import Attention, Cache, sinusoids
+from normless.models.transformer import Attention
 
 Norm = Literal["pre", "post"]
 VOCABULARY, WIDTH, HEADS, HIDDEN = 23, 12, 3, 20
@@ -186,31 +183,6 @@ def test_cached_decoding_equals_the_uncached(norm: Norm, steps: list[int]) -> No
     torch.testing.assert_close(torch.cat(logits, 1), model(source, target), rtol=1e-9, atol=1e-9)
 
 
-def test_cache_and_memory_can_be_reordered_by_the_batch() -> None:
-    model, source, target = small(), words(3, 5), words(3, 4)
-    source[2, 3:] = 0
-    order = torch.tensor([2, 2, 0, 1])
-    memory = model.encode(source)
-    _, cache = model.decode(target[:, :3], memory)
-    chosen: Cache = tree_map(lambda one: one[order], cache)
-    logits, _ = model.decode(target[order, 3:], tree_map(lambda one: one[order], memory), chosen)
-    torch.testing.assert_close(logits[:, 0], model(source[order], target[order])[:, 3], rtol=1e-9, atol=1e-9)
-
-
-def test_keys_and_values_of_the_memory_are_computed_once() -> None:
-    model, memory = small(), small().encode(words(2, 5))
-    _, cache = model.decode(words(2, 1), memory)
-    ran: list[str] = []
-    for name, module in model.named_modules():
-        if name.endswith("cross_attention.attention.key"):
-            module.register_forward_hook(lambda *_, name=name: ran.append(name))
-    _, later = model.decode(words(2, 1), memory, cache)
-    assert ran == []
-    (_, own_values), (memory_keys, _) = later[0]
-    assert memory_keys is cache[0][1][0]
-    assert own_values.shape == (2, HEADS, 2, WIDTH // HEADS)
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_row_of_padding_alone_is_finite_and_harms_no_other(norm: Norm) -> None:
     model, source, target = small(norm), words(3, 5), words(3, 4)
@@ -219,20 +191,6 @@ def test_a_row_of_padding_alone_is_finite_and_harms_no_other(norm: Norm) -> None
     torch.testing.assert_close(logits[::2], model(source[::2], target[::2]))
     logits.square().mean().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-
-
-def test_attention_takes_a_mask_and_earlier_positions_together() -> None:
-    """Against the formula: softmax over what both the mask and the order of positions allow."""
-    attention = Attention(8, 2).double()
-    x = torch.randn(2, 6, 8, dtype=torch.float64)
-    mask = (torch.rand(2, 1, 1, 6) < 0.6) | (torch.arange(6) == 0)
-    _, known = attention(x[:, :4], x[:, :4], causal=True)
-    found, _ = attention(x[:, 4:], x[:, 4:], known=known, mask=mask, causal=True)
-    heads = [layer(x).view(2, 6, 2, 4).transpose(1, 2) for layer in (attention.query, attention.key, attention.value)]
-    scores = heads[0] @ heads[1].mT / 2
-    allowed = mask & (torch.arange(6)[:, None] >= torch.arange(6))
-    mixed = scores.masked_fill(~allowed, -math.inf).softmax(-1) @ heads[2]
-    torch.testing.assert_close(found, attention.output(mixed.transpose(1, 2).reshape(2, 6, 8))[:, 4:])
 
 
 # --- embeddings, initialization, numbers of parameters -----------------------------------------------------------
@@ -258,20 +216,6 @@ def test_number_of_parameters(norm: Norm) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
-def test_linear_layers_have_xavier_variance_and_no_bias_at_first() -> None:
-    for name, module in transformer(20, 1, 128, 4, 256).named_modules():
-        if isinstance(module, nn.Linear) and name != "classifier":
-            expected = 2 / (module.in_features + module.out_features)
-            assert module.weight.var().item() == pytest.approx(expected, rel=0.05), name
-            assert module.bias is None if name.endswith("key") else not module.bias.any(), name
-
-
-@given(start=st.integers(0, 400), count=st.integers(1, 5), width=st.sampled_from([2, 6, 16]))
-@settings(deadline=None, max_examples=20)
-def test_positions_go_on_where_they_stopped(start: int, count: int, width: int) -> None:
-    assert torch.equal(sinusoids(start, count, width), sinusoids(0, start + count, width)[start:])
-
-
 def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
     model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN, dropout=0.3)
     rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
@@ -284,27 +228,6 @@ def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
 
 
 # --- copies, text ------------------------------------------------------------------------------------------------
-
-
-def test_copies_compute_the_same_and_stay_tied() -> None:
-    model = small(dropout=0.1).eval()
-    source, target = words(2, 5), words(2, 4)
-    expected = model(source, target)
-    for copy in (deepcopy(model), pickle.loads(pickle.dumps(model)), small(dropout=0.1).eval()):
-        copy.load_state_dict(model.state_dict())
-        assert copy.classifier.weight is copy.embedding.weight
-        assert torch.equal(copy(source, target), expected)
-
-
-def test_it_can_be_exported_and_run_under_autocast() -> None:
-    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN).eval()
-    inputs = model.example_inputs()
-    program = torch.export.export(model, inputs, strict=False)
-    other = (words(2, 7), words(2, 5))
-    torch.testing.assert_close(program.module()(*other), model(*other))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = model(*other).float()
-    assert (rounded - model(*other)).norm() < 0.05 * rounded.norm()
 
 
 def test_it_is_named_by_text_and_brings_its_inputs() -> None:

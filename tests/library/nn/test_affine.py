@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -135,14 +132,6 @@ def test_other_padding_modes_pad_the_shifted_input(padding_mode: str) -> None:
     assert_same_values_and_gradients(layer, x, plain)
 
 
-def test_zero_padding_is_zero_also_under_an_input_bias() -> None:
-    layer = scalar_affine(nn.Conv2d(1, 1, 3, padding=1, bias=False))
-    nn.init.ones_(layer.weight)
-    layer.add_part("input_bias", torch.tensor([1.0]))
-    counts = torch.tensor([[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]])
-    assert torch.equal(layer(torch.zeros(1, 1, 3, 3))[0, 0], counts)
-
-
 LAYERS = {
     "conv1d": (lambda: nn.Conv1d(2, 4, 3, padding="same", dilation=2), ScalarConv1d, (3, 2, 7)),
     "conv2d": (lambda: nn.Conv2d(2, 4, 3, stride=2, padding=1, groups=2, bias=False), ScalarConv2d, (3, 2, 7, 7)),
@@ -185,33 +174,6 @@ def test_everything_of_the_torch_layer_is_kept(case: str) -> None:
     handle.remove()
     scalar(torch.randn(shape, dtype=torch.float64))
     assert calls == ["forward"]
-
-
-def test_the_layer_it_was_made_from_gains_nothing() -> None:
-    layer = nn.Linear(2, 3)
-    before = set(layer.state_dict())
-    scalar = scalar_affine(layer)
-    scalar.add_part("multiplier", torch.tensor([2.0]))
-    assert set(layer.state_dict()) == before
-    assert "multiplier" in scalar.state_dict()
-
-
-def test_a_scalar_layer_comes_back_as_it_is() -> None:
-    scalar = scalar_affine(nn.Conv2d(1, 1, 1))
-    assert scalar_affine(scalar) is scalar
-
-
-@pytest.mark.parametrize("kind", [ScalarConv1d, ScalarConv2d, ScalarConv3d])
-def test_a_scalar_convolution_can_be_constructed_directly(kind: type[ScalarAffine]) -> None:
-    layer = kind(2, 3, 1)
-    assert scalars_of(layer) == {}
-    assert layer(torch.randn(2, 2, *[4] * (layer.weight.dim() - 2))).shape[1] == 3
-
-
-def test_a_scalar_linear_layer_can_be_constructed_directly() -> None:
-    layer = ScalarLinear(2, 3)
-    assert scalars_of(layer) == {}
-    assert layer(torch.randn(5, 2)).shape == (5, 3)
 
 
 class _OwnConv(nn.Conv2d):
@@ -262,46 +224,3 @@ def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
     layer.add_part("input_bias", torch.tensor([0.7]))
     x = torch.randn(5, 3)
     torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-@pytest.mark.parametrize("case", LAYERS)
-def test_copies_compute_the_same_and_share_nothing(case: str, copy) -> None:
-    build, kind, shape = LAYERS[case]
-    layer, x = scalar_affine(build()), torch.randn(shape)
-    add_random_parts(layer, set(PARTS))
-    twin = copy(layer)
-    assert type(twin) is kind
-    assert torch.equal(twin(x), layer(x))
-    with torch.no_grad():
-        twin.multiplier.add_(1)
-    assert not torch.equal(twin(x), layer(x))
-
-
-@pytest.mark.parametrize("case", LAYERS)
-def test_state_dict_round_trip(case: str) -> None:
-    build, _, shape = LAYERS[case]
-    layer, other, x = scalar_affine(build()), scalar_affine(build()), torch.randn(shape)
-    add_random_parts(layer, set(PARTS))
-    add_random_parts(other, set(PARTS))
-    expected = {"weight", *PARTS} | ({"bias"} if layer.bias is not None else set())
-    assert set(layer.state_dict()) == expected
-    assert not torch.equal(other(x), layer(x))
-    other.load_state_dict(layer.state_dict())
-    assert torch.equal(other(x), layer(x))
-
-
-def test_the_text_names_the_torch_layer_and_the_parts() -> None:
-    layer = scalar_affine(nn.Conv2d(3, 4, 1))
-    layer.add_part("multiplier", one_element(1.0))
-    assert layer.extra_repr() == "3, 4, kernel_size=(1, 1), stride=(1, 1), multiplier"
-
-
-def test_bf16_autocast_rounds_only_as_bf16_does() -> None:
-    torch.manual_seed(0)
-    layer, x = scalar_affine(nn.Linear(8, 4)), torch.randn(16, 8)
-    add_random_parts(layer, set(PARTS))
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = layer(x)
-    assert half.dtype is torch.bfloat16
-    torch.testing.assert_close(half.float(), layer(x), rtol=0.05, atol=0.1)

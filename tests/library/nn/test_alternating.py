@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from copy import deepcopy
 
 import pytest
@@ -96,40 +95,3 @@ def test_the_turn_survives_a_state_dict() -> None:
     other.load_state_dict(norm.state_dict())
     x = batch((9, 3), 1)
     assert torch.equal(other(x), norm(x))
-
-
-def test_without_affine_and_running_statistics() -> None:
-    torch.manual_seed(3)
-    norm, twin = pair(AlternatingBatchNorm1d, affine=False, track_running_stats=False)
-    first, second = batch((9, 3), 0), batch((9, 3), 1)
-    torch.testing.assert_close(norm(first), twin(first))
-    expected = (second - first.mean(0)) / (first.var(0, correction=0) + norm.eps).sqrt()
-    torch.testing.assert_close(norm(second), expected)
-
-
-def test_a_wrong_number_of_axes_is_refused_as_torch_does() -> None:
-    with pytest.raises(ValueError, match="expected 4D input"):
-        AlternatingBatchNorm2d(3)(torch.randn(8, 3))
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda norm: pickle.loads(pickle.dumps(norm))])
-def test_copies_take_the_same_turn(copy) -> None:
-    norm, _ = pair(AlternatingBatchNorm1d)
-    norm(batch((9, 3), 0))
-    twin, x = copy(norm), batch((9, 3), 1)
-    assert torch.equal(twin(x), norm(x))
-
-
-def test_bf16_keeps_the_precision_of_torchs_layer() -> None:
-    """Statistics of bf16 activations are taken in float32, as torch's kernel does."""
-    torch.manual_seed(4)
-    norm, twin = AlternatingBatchNorm2d(3), nn.BatchNorm2d(3)
-    x = (torch.randn(8, 3, 8, 8) + 10).to(torch.bfloat16)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        actual, expected = norm(x), twin(x)
-    torch.testing.assert_close(actual.float(), expected.float(), rtol=0.02, atol=0.02)
-
-
-def test_one_value_per_channel_is_refused_as_torch_does() -> None:
-    with pytest.raises(ValueError, match="Expected more than 1 value per channel when training"):
-        AlternatingBatchNorm1d(3)(torch.randn(1, 3))

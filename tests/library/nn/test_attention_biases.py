@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from copy import deepcopy
 
 import pytest
@@ -88,16 +87,6 @@ def test_the_biases_learn_and_the_weights_keep_their_names() -> None:
             below = made(x, x, x)[0].square().sum()
             parameter.zero_()
         assert gradient.item() == pytest.approx((above - below).item() / 2e-6, rel=1e-5)
-
-
-def test_copies_compute_the_same() -> None:
-    _, made = biased(0.4, -0.7)
-    x = torch.randn(2, 3, 8, dtype=torch.float64)
-    expected = made(x, x, x)[0]
-    other = biased(0.0, 0.0)[1]
-    other.load_state_dict(made.state_dict())
-    for copy in (deepcopy(made), pickle.loads(pickle.dumps(made)), other):
-        assert torch.equal(copy(x, x, x)[0], expected)
 
 
 def test_only_an_input_bias_and_only_once() -> None:

@@ -35,14 +35,3 @@ def test_nothing_of_it_is_trained_and_the_gradient_passes() -> None:
     x = torch.randn(4, 2, 3, requires_grad=True)
     affine(x).sum().backward()
     assert torch.equal(x.grad, torch.tensor([2.0, -3.0]).reshape(1, 2, 1).expand(4, 2, 3))
-
-
-def test_the_memory_format_and_the_dtype_are_those_of_the_input() -> None:
-    affine = FrozenAffine(torch.rand(8), torch.rand(8))
-    images = torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last)
-    assert affine(images).is_contiguous(memory_format=torch.channels_last)
-    assert affine(images.contiguous()).is_contiguous()
-    assert affine(images.bfloat16()).dtype == torch.bfloat16
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert affine(images.bfloat16()).dtype == torch.bfloat16
-        assert affine(images).dtype == torch.float32

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
-from itertools import pairwise
 from math import ceil
 
 import pytest
@@ -110,39 +107,6 @@ def test_evaluation_is_torchs(case: str) -> None:
     assert torch.equal(norm(x), twin(x))
 
 
-def test_momentum_none_averages_over_all_batches() -> None:
-    torch.manual_seed(0)
-    norm = GhostBatchNorm2d(2, ghost_size=4, momentum=None).double()
-    batches = [torch.randn(8, 2, 3, 3, dtype=torch.float64) * scale + scale for scale in (1, 2, 3)]
-    means, variances = [], []
-    for batch in batches:
-        norm(batch)
-        halves = batch.split(4)
-        means.append(torch.stack([half.mean((0, 2, 3)) for half in halves]).mean(0))
-        variances.append(torch.stack([half.var((0, 2, 3)) for half in halves]).mean(0))
-    torch.testing.assert_close(norm.running_mean, torch.stack(means).mean(0))
-    torch.testing.assert_close(norm.running_var, torch.stack(variances).mean(0))
-    assert norm.num_batches_tracked.item() == 3
-
-
-def test_without_running_statistics_nor_affine() -> None:
-    torch.manual_seed(0)
-    norm = GhostBatchNorm1d(3, ghost_size=4, affine=False, track_running_stats=False)
-    x = torch.randn(8, 3)
-    reference = nn.BatchNorm1d(3, affine=False, track_running_stats=False)
-    torch.testing.assert_close(norm(x), torch.cat([reference(half) for half in x.split(4)]))
-    assert list(norm.state_dict()) == []
-
-
-def test_ghost_batches_do_not_see_each_other() -> None:
-    torch.manual_seed(0)
-    norm = GhostBatchNorm2d(2, ghost_size=4)
-    x = torch.randn(8, 2, 3, 3)
-    first = norm(x)[:4]
-    x[4:] = torch.randn(4, 2, 3, 3) * 100
-    assert torch.equal(norm(x)[:4], first)
-
-
 def test_bf16_autocast_keeps_the_statistics_in_float32() -> None:
     torch.manual_seed(0)
     norm = GhostBatchNorm2d(2, ghost_size=4)
@@ -157,32 +121,3 @@ def test_bf16_autocast_keeps_the_statistics_in_float32() -> None:
     assert norm.running_mean.dtype is torch.float32
     torch.testing.assert_close(norm.running_mean, 0.1 * mean, rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * variance, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [0, -3])
-def test_a_ghost_batch_holds_an_example(size: int) -> None:
-    with pytest.raises(ValueError, match=f"at least one example, got ghost_size={size}"):
-        GhostBatchNorm1d(3, ghost_size=size)
-
-
-def test_a_wrong_number_of_axes_is_refused_as_torch_does() -> None:
-    with pytest.raises(ValueError, match="expected 4D input"):
-        GhostBatchNorm2d(3, ghost_size=2)(torch.randn(8, 3))
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda norm: pickle.loads(pickle.dumps(norm))])
-def test_copies_keep_the_ghost_size(copy) -> None:
-    norm = randomized(GhostBatchNorm1d(3, ghost_size=4))
-    x = torch.randn(8, 3, dtype=torch.float64)
-    assert torch.equal(copy(norm)(x), norm(x))
-    assert "ghost_size=4" in repr(copy(norm))
-
-
-def test_ghost_sizes_differ_by_one_at_most() -> None:
-    """The reference above is itself held to what the layer's text says."""
-    for batch in range(1, 60):
-        for ghost in range(1, 20):
-            parts = sizes(batch, ghost)
-            assert max(parts) <= ghost
-            assert max(parts) - min(parts) <= 1
-            assert all(one >= other for one, other in pairwise(parts))

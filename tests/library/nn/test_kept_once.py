@@ -10,7 +10,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from normless import convert
 from normless.models import resnet_cifar
 from normless.nn import ShiftedActivation, kept_once
-from normless.nn.affine import ScalarConv1d, ScalarConv2d
+from normless.nn.affine import ScalarConv2d
 from normless.nn.kept_once import ShiftedReLU, shifted_convolution
 
 
@@ -72,20 +72,6 @@ def test_shifted_convolution_has_second_derivatives() -> None:
 
     assert torch.autograd.gradcheck(run, inputs)
     assert torch.autograd.gradgradcheck(run, inputs)
-
-
-def test_channels_last() -> None:
-    x, shift, weight, bias = leaves((3, 4, 7, 6), (1,), (5, 4, 3, 3), (5,))
-    turned = x.to(memory_format=torch.channels_last)
-    fused = shifted_convolution(turned, shift, weight, bias, (1, 1), (1, 1), (1, 1))
-    assert fused.is_contiguous(memory_format=torch.channels_last)
-    assert_same_gradients(fused, nn.functional.conv2d(x + shift, weight, bias, padding=1), [x, shift, weight, bias])
-
-
-def test_one_dimension() -> None:
-    x, shift, weight = leaves((3, 2, 9), (1,), (4, 2, 3))
-    plain = nn.functional.conv1d(x + shift, weight, None, 2, 1)
-    assert_same_gradients(shifted_convolution(x, shift, weight, None, (2,), (1,), (1,)), plain, [x, shift, weight])
 
 
 def filled(scheme: str) -> nn.Module:
@@ -152,12 +138,3 @@ def test_autocast_compilers_and_transforms_see_the_operators() -> None:
         torch.func.jvp(layer, (x.detach(),), (tangent,))[1],
         nn.functional.conv2d(tangent, layer.weight, padding=1),
     )
-
-
-def test_an_unbatched_input() -> None:
-    layer = ScalarConv1d(2, 3, 3, padding=1)
-    layer.add_part("input_bias", torch.ones(1))
-    nn.init.constant_(layer.input_bias, 0.5)
-    x = torch.randn(2, 9, requires_grad=True)
-    expected = nn.functional.conv1d(x + 0.5, layer.weight, layer.bias, padding=1)
-    torch.testing.assert_close(layer(x), expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from copy import deepcopy
 
 import pytest
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from normless.errors import UnsupportedEditError
 from normless.nn import scalar_affine
-from normless.nn.standardized import ScaledStd, ScaledStdConv2d, ScaledStdLinear, scaled_std
+from normless.nn.standardized import ScaledStdConv2d, scaled_std
 
 LAYERS = {
     "conv1d": (lambda: nn.Conv1d(4, 6, 3, stride=2, padding=1), (2, 4, 9)),
@@ -107,20 +106,6 @@ def test_a_constant_weight_gives_zero_and_finite_gradients(value: float) -> None
     assert layer.weight.grad.isfinite().all()
 
 
-def test_bf16_is_standardized_in_float32() -> None:
-    layer = scaled_std(nn.Linear(64, 8, bias=False).to(torch.bfloat16))
-    weight, _ = layer.folded()
-    assert weight.dtype == torch.bfloat16
-    exact = by_hand(layer.weight.double(), torch.ones(8))
-    torch.testing.assert_close(weight.double(), exact, rtol=2**-8, atol=1e-9)
-
-
-def test_a_weight_in_channels_last_order_stays_in_it() -> None:
-    layer = scaled_std(nn.Conv2d(8, 6, 3)).to(memory_format=torch.channels_last)
-    weight, _ = layer.folded()
-    assert weight.is_contiguous(memory_format=torch.channels_last)
-
-
 def test_types_hooks_mode_and_keys_are_kept() -> None:
     layer = nn.Conv2d(3, 4, 3).eval()
     calls: list[int] = []
@@ -136,25 +121,7 @@ def test_types_hooks_mode_and_keys_are_kept() -> None:
     assert scaled_std(new) is new
 
 
-@pytest.mark.parametrize("copy", [deepcopy, lambda layer: pickle.loads(pickle.dumps(layer))])
-def test_copies_compute_the_same(copy) -> None:
-    layer = ScaledStdLinear(4, 3)
-    layer.scale = 0.25
-    x = torch.randn(2, 4)
-    assert torch.equal(copy(layer)(x), layer(x))
-    assert "scale=0.25" in repr(layer)
-
-
 @pytest.mark.parametrize("layer", [nn.Conv2d(4, 4, 1, groups=4), nn.Linear(1, 3)])
 def test_layers_of_one_input_per_output_are_refused(layer: nn.Module) -> None:
     with pytest.raises(UnsupportedEditError, match="each output reads one value"):
         scaled_std(layer)
-
-
-def test_other_layers_are_refused() -> None:
-    with pytest.raises(UnsupportedEditError, match="not into a ConvTranspose2d"):
-        scaled_std(nn.ConvTranspose2d(3, 3, 3))
-
-
-def test_every_type_is_a_kind_of_standardized_layer() -> None:
-    assert all(isinstance(scaled_std(build()), ScaledStd) for build, _ in LAYERS.values())

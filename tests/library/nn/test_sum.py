@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
-from copy import deepcopy
-
 import pytest
 import torch
 from torch import nn
 
-from normless.nn import ResidualSum, SkipOnlySum
+from normless.nn import ResidualSum
 
 SHAPE = (4, 3, 2, 2)
 
@@ -72,17 +69,3 @@ def test_a_norm_behind_sees_the_scaled_total(paths) -> None:
     total.norm_total = nn.GroupNorm(1, 3)
     torch.testing.assert_close(total(skip, branch), nn.GroupNorm(1, 3)((skip + branch) * 3.0))
     assert not total.is_plain
-
-
-def test_skip_only_passes_the_skip_path_on(paths) -> None:
-    skip, branch = paths
-    assert SkipOnlySum()(skip, branch) is skip
-
-
-@pytest.mark.parametrize("copy", [deepcopy, lambda total: pickle.loads(pickle.dumps(total))])
-def test_copies(copy, paths) -> None:
-    total = ResidualSum()
-    total.factor = 0.7
-    total.multiplier = nn.Parameter(torch.tensor([0.3]))
-    total.norm_total = nn.BatchNorm2d(3)
-    assert torch.equal(copy(total)(*paths), total(*paths))

@@ -21,16 +21,6 @@ def test_each_side_is_multiplied_by_its_own(skip_factor: float, branch_factor: f
     torch.testing.assert_close(total(skip, branch), expected)
 
 
-def test_a_sum_with_factors_is_not_plain_and_says_so() -> None:
-    total = ResidualSum()
-    total.branch_factor = 0.2
-    assert not total.is_plain
-    assert total.extra_repr() == "branch_factor=0.2"
-    total.branch_factor, total.skip_factor = 1.0, 2.0
-    assert not total.is_plain
-    assert total.extra_repr() == "skip_factor=2"
-
-
 def test_a_branch_of_zeros_leaves_the_skip_path_bit_for_bit() -> None:
     skip = torch.randn(4, 3)
     total = ResidualSum()

@@ -20,7 +20,6 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, LRScheduler
 import normless as nl
 from normless.models import resnet_cifar
 from normless.optim import param_groups
-from normless_lab.train.schedules import rate_multiplier, set_rate
 
 RATE, DECAY = 0.1, 0.02
 # γ_last and γ_others by name; γ_down is downsample.1, γ_0 is bn1 of the network itself.
@@ -54,55 +53,6 @@ def values(model: nn.Module) -> dict[str, Tensor]:
 def zero_gradients(model: nn.Module) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
-
-
-def shrinkage(steps: int, momentum: float) -> float:
-    """What is left of a parameter that only decays: p ← p − lr·v with v ← momentum·v + λ·p, from p = 1 and v = 0."""
-    left, velocity = 1.0, 0.0
-    for _ in range(steps):
-        velocity = momentum * velocity + DECAY * left
-        left -= RATE * velocity
-    return left
-
-
-def test_the_names_are_those_of_the_guidelines() -> None:
-    names = [name for name, _ in resnet18().named_parameters()]
-    kept = {name for name in names if not DECAYED.fullmatch(name)}
-    downs = {f"layer{stage}.0.downsample.1.weight" for stage in (2, 3, 4)}
-    assert kept == {"bn1.weight", *downs, *(name for name in names if name.endswith("bias"))}
-    assert len(names) - len(kept) == 21 + 16
-
-
-@pytest.mark.parametrize(
-    ("kind", "options", "momentum"),
-    [
-        (SGD, {}, 0.0),
-        (SGD, {"fused": True}, 0.0),
-        (SGD, {"momentum": 0.9}, 0.9),
-        (AdamW, {}, 0.0),
-        (AdamW, {"foreach": True, "amsgrad": True}, 0.0),
-    ],
-    ids=["sgd", "fused", "momentum", "adamw", "foreach"],
-)
-def test_without_gradients_only_decayed_parameters_shrink(
-    kind: type[Optimizer], options: dict[str, Any], momentum: float
-) -> None:
-    steps = 4
-    model = resnet18()
-    optimizer = guided(model, kind, **options)
-    before = values(model)
-    zero_gradients(model)
-    for _ in range(steps):
-        optimizer.step()
-    factor = shrinkage(steps, momentum)
-    if momentum == 0:
-        assert factor == pytest.approx((1 - RATE * DECAY) ** steps, rel=1e-14)
-    for name, value in values(model).items():
-        if DECAYED.fullmatch(name):
-            torch.testing.assert_close(value, before[name] * factor, rtol=1e-13, atol=0)
-            assert bool((value.abs() < before[name].abs()).all()), name
-        else:
-            assert torch.equal(value, before[name]), name
 
 
 def without_decay(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -193,18 +143,3 @@ def test_decay_follows_every_groups_own_rate_under_a_scheduler(name: str, kind: 
         optimizer.step()
         scheduler.step()
     assert_shrunk(model, before, [multiplier(step) for step in range(STEPS)])
-
-
-@pytest.mark.parametrize("kind", [SGD, AdamW])
-@pytest.mark.parametrize("schedule", ["hold_then_halve", "step", "cosine"])
-def test_decay_follows_every_groups_own_rate_under_our_schedules(schedule: str, kind: type[Optimizer]) -> None:
-    model = fixup()
-    optimizer = kind(scalar_groups(model), lr=RATE)
-    before = values(model)
-    zero_gradients(model)
-    multipliers = [rate_multiplier(schedule, done, STEPS, warmup=2) for done in range(STEPS)]
-    for multiplier in multipliers:
-        set_rate(optimizer, RATE * multiplier)
-        optimizer.step()
-    assert multipliers[0] == 0.5
-    assert_shrunk(model, before, multipliers)

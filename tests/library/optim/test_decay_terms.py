@@ -6,17 +6,11 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 
 import normless as nl
-from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
-from normless_lab.train.config import TrainConfig, TranslationConfig
-
-TERMS = [*POLICIES, *GROUPS, *SHORT]
 
 
 def decayed(model: nn.Module, policy: Any) -> set[str]:
@@ -26,16 +20,6 @@ def decayed(model: nn.Module, policy: Any) -> set[str]:
     listed = [id(one) for group in groups for one in group["params"]]
     assert sorted(listed) == sorted(names)
     return {names[id(one)] for group in groups if group["weight_decay"] > 0 for one in group["params"]}
-
-
-@given(st.lists(st.sampled_from(TERMS), min_size=1, max_size=5))
-def test_a_sum_of_terms_decays_what_any_of_them_does(terms: list[str]) -> None:
-    alone = [set(decays_of(term, 0.3)) for term in terms]
-    together = decays_of("+".join(terms), 0.3)
-    assert set(together) == set().union(*alone)
-    assert set(together.values()) == {0.3}
-    assert set(together) <= set(GROUPS)
-    assert together == decays_of(" + ".join(reversed(terms)), 0.3)
 
 
 def test_table_2_of_kim_et_al_column_by_column() -> None:
@@ -89,15 +73,3 @@ def test_the_roles_of_a_converted_network() -> None:
         for name, one in nl.convert(resnet(18, channels=4), "skipinit").named_parameters()
         if one.dim() > 1 or one.numel() == 1
     }
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, TranslationConfig])
-def test_every_kind_of_run_takes_them(kind: Any) -> None:
-    assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
-    assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
-    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
-        kind(decay_policy="weights+lost")
-    with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
-        kind(decay_policy="some")
-    with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
-        kind(decay_policy=3)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import re
-from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -18,7 +16,6 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.optim import param_groups
-from normless.residual import Layer
 
 TOKENS = {"input_ids": torch.arange(14).reshape(2, 7)}
 SMALL = {"vocab_size": 50, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
@@ -174,34 +171,6 @@ def test_every_parameter_is_in_the_group_of_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("frozen", ["none", "every third", "norms", "all"])
-def test_every_trainable_parameter_is_in_exactly_one_group(name: str, frozen: str) -> None:
-    model, residual_map = network(name)
-    model = copy.deepcopy(model)
-    for index, (parameter_name, parameter) in enumerate(model.named_parameters()):
-        if frozen == "all" or (frozen == "every third" and index % 3 == 0):
-            parameter.requires_grad_(False)
-        if frozen == "norms" and re.search(r"norm|bn|ln_", parameter_name, re.IGNORECASE):
-            parameter.requires_grad_(False)
-    groups = param_groups(model, lr=0.1, weight_decay=0.01, residual_map=residual_map)
-    listed = Counter(id(parameter) for group in groups for parameter in group["params"])
-    trainable = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-    assert set(listed) == trainable
-    assert set(listed.values()) <= {1}
-    assert bool(trainable) == (frozen != "all")
-    if trainable:
-        torch.optim.SGD(groups, lr=0.1)  # refuses a parameter in two groups
-
-
-@pytest.mark.parametrize("name", ["resnet18", "nf_resnet", "gpt2"])
-def test_example_inputs_are_a_tensor_a_tuple_or_keywords(name: str) -> None:
-    model, residual_map = network(name)
-    inputs = NETWORKS[name][1]
-    assert type(inputs) is {"resnet18": Tensor, "nf_resnet": tuple, "gpt2": dict}[name]
-    assert grouped(model, example_inputs=inputs) == grouped(model, residual_map=residual_map)
-
-
-@pytest.mark.parametrize("name", NETWORKS)
 def test_what_each_policy_decays(name: str) -> None:
     model, residual_map = network(name)
     groups = set(TABLES[name].values())
@@ -254,13 +223,3 @@ def test_a_tied_embedding_is_one_weight() -> None:
         groups = param_groups(model, lr=0.1, weight_decay=0.01, residual_map=residual_map)
         holding = [group["name"] for group in groups for parameter in group["params"] if parameter is embedding]
         assert holding == ["weights"]
-
-
-def test_the_map_of_another_network_is_refused() -> None:
-    model, residual_map = network("resnet18")
-    wrapped = nn.Sequential(model)
-    with pytest.raises(ValueError, match=r"not this network's: its layer conv1 names the parameter conv1\.weight, "):
-        param_groups(wrapped, lr=0.1, weight_decay=0.01, residual_map=residual_map)
-    stale = nl.ResidualMap(blocks=(), stem_layers=(Layer("gone.norm", "norm"), Layer("conv1", "weight")))
-    with pytest.raises(ValueError, match=r"names the module gone\.norm, .*\. Map the network as it is now, or leave"):
-        param_groups(model, lr=0.1, weight_decay=0.01, residual_map=stale)

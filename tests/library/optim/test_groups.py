@@ -10,7 +10,6 @@ import torch
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 from normless.decay import GROUPS
@@ -76,22 +75,6 @@ def test_roles_of_a_cifar_resnet() -> None:
     assert set(found) == {"weights", "gamma_stem", "gamma_last", "gamma_other", "biases"}
 
 
-def test_roles_of_a_wide_resnet() -> None:
-    found = by_name(wide_resnet(10, 2))
-    # All three first blocks of a stage project at width 2; their shared pre-activation is γ_down.
-    assert found["gamma_down"] == {f"blocks.{index}.norm1.weight" for index in range(3)}
-    assert found["gamma_last"] == {f"blocks.{index}.norm2.weight" for index in range(3)}
-    assert found["gamma_other"] == {"norm.weight"}
-    assert "gamma_stem" not in found
-    assert {f"blocks.{index}.shortcut.weight" for index in range(3)} <= found["weights"]
-
-
-def test_a_block_with_an_identity_skip_has_no_gamma_down() -> None:
-    found = by_name(wide_resnet(16, 1))
-    assert found["gamma_down"] == {"blocks.2.norm1.weight", "blocks.4.norm1.weight"}
-    assert found["gamma_other"] == {"norm.weight", *(f"blocks.{index}.norm1.weight" for index in (0, 1, 3, 5))}
-
-
 def test_norms_that_a_scheme_adds_have_their_roles() -> None:
     skip = by_name(nl.convert(resnet_cifar(8), "norm_on_skip(place=skip_path)"))
     assert skip["gamma_down"] == {f"blocks.{index}.sum.norm_skip.weight" for index in range(3)}
@@ -112,19 +95,6 @@ def test_scalars_are_those_a_scheme_added(network: str) -> None:
     kind = "conv2.layer_scale" if network == "wide" else "sum.multiplier"
     assert by_name(scaled)["layer_scale"] == {f"blocks.{index}.{kind}" for index in range(3)}
     assert "scalars" not in by_name(scaled)
-
-
-def test_policies() -> None:
-    net = nl.convert(wide_resnet(16, 1), "layer_scale")
-    assert decayed(net) == {"weights", "gamma_last", "gamma_other"}
-    assert decayed(net, policy="weights") == {"weights"}
-    every = {"weights", "gamma_last", "gamma_down", "gamma_other", "layer_scale", "biases"}
-    assert decayed(net, policy="all") == every
-    assert decayed(net, policy={"gamma_down": True, "weights": False, "biases": True}) == {"gamma_down", "biases"}
-    assert decayed(net, weight_decay=0.0) == set()
-    assert "gamma_stem" not in decayed(resnet_cifar(8))
-    assert decayed(nl.convert(wide_resnet(16, 1), "fixup")) == {"weights"}
-    assert decayed(nl.convert(wide_resnet(16, 1), "fixup"), policy="all") == {"weights", "biases", "scalars"}
 
 
 @pytest.mark.parametrize(
@@ -213,24 +183,6 @@ def test_schedulers_keep_the_proportion(schedule: Any) -> None:
     assert len(seen) > 1
 
 
-@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop])
-def test_stock_optimizers_train_with_them(optimizer: type[torch.optim.Optimizer]) -> None:
-    net = nl.convert(resnet_cifar(8), "fixup")
-    chosen = optimizer(param_groups(net, lr=1e-3, weight_decay=1e-4), lr=1e-3)
-    x, y = torch.randn(6, 3, 8, 8), torch.arange(6)
-    losses = []
-    for _ in range(8):
-        chosen.zero_grad()
-        loss = F.cross_entropy(net(x), y)
-        loss.backward()
-        chosen.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0]
-    state = chosen.state_dict()
-    chosen.load_state_dict(state)
-    assert [group["name"] for group in chosen.param_groups] == ["weights", "biases", "scalars"]
-
-
 def test_frozen_parameters_are_left_out() -> None:
     net = resnet_cifar(8)
     net.stem.weight.requires_grad_(False)
@@ -271,39 +223,6 @@ def test_tied_parameters_are_listed_once() -> None:
         "biases": {"block.norm.bias", "block.one.bias", "block.two.bias"},
         "rest": {"position"},
     }
-
-
-def test_recurrent_biases_are_biases() -> None:
-    model = nn.Sequential(nn.LSTM(3, 4))
-    found = by_name(model, residual_map=nl.ResidualMap(blocks=()))
-    assert found["biases"] == {"0.bias_ih_l0", "0.bias_hh_l0"}
-    assert found["weights"] == {"0.weight_ih_l0", "0.weight_hh_l0"}
-
-
-class Foreign(nn.Module):
-    """A network that does not state its structure."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm, self.inner, self.head = (
-            nn.Linear(4, 4),
-            nn.LayerNorm(4),
-            nn.Linear(4, 4),
-            nn.Linear(4, 2),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        return self.head(h + self.inner(self.norm(h)))
-
-
-def test_a_foreign_network_is_traced_or_its_map_is_given() -> None:
-    model, x = Foreign(), torch.randn(3, 4)
-    with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
-        param_groups(model, lr=0.1, weight_decay=0.01)
-    traced = by_name(model, example_inputs=(x,))
-    assert traced["gamma_last"] == {"norm.weight"}
-    assert traced == by_name(model, residual_map=nl.residual_map(model, x))
 
 
 @pytest.mark.parametrize(

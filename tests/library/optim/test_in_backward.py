@@ -73,26 +73,6 @@ def test_weights_and_state_are_those_of_steps_after_the_pass(
     same(optimizer.state_dict()["state"], in_backward.state_dict()["state"])
 
 
-def test_parameters_that_are_used_twice_or_frozen() -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.frozen, self.last = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
-            self.frozen.requires_grad_(False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            h = torch.tanh(self.first(x.flatten(1)))
-            return self.last(self.first(torch.tanh(self.frozen(h))))
-
-    plain = Twice()
-    other = deepcopy(plain)
-    in_backward = SGD(other.parameters(), lr=0.1, momentum=0.9)
-    nl.step_in_backward(in_backward)
-    trained(plain, SGD(plain.parameters(), lr=0.1, momentum=0.9))
-    trained(other, in_backward)
-    same(plain.state_dict(), other.state_dict())
-
-
 def test_groups_keep_their_settings_and_their_parameters() -> None:
     plain = network()
     other = deepcopy(plain)

@@ -119,22 +119,6 @@ def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(kin
     assert "guidelines" not in str(forced)
 
 
-def test_groups_print_what_was_decided() -> None:
-    lines = str(nl.param_groups(resnet_cifar(8), lr=0.1, weight_decay=5e-4)).splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == [
-        "group",
-        "weights",
-        "gamma_last",
-        "gamma_stem",
-        "gamma_other",
-        "biases",
-    ]
-    assert lines[1].split()[-2:] == ["0.1", "0.0005"]
-    assert "batch norms" in lines[-1]
-    groups = nl.param_groups(resnet_cifar(8), lr=0.1, weight_decay=5e-4)
-    assert repr(groups) == str(groups)
-
-
 class Clip(nn.Module):
     """Two towers whose unit vectors are compared, with a learned logarithm of the logits' scale."""
 

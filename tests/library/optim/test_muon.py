@@ -114,14 +114,3 @@ def test_embeddings_are_left_out_of_decay_by_name() -> None:
     assert "hidden" not in {group["name"] for group in groups}
     (tables,) = [group for group in groups if group["name"] == "embedding"]
     assert len(tables["params"]) == 2
-
-
-def test_scaled_branches_scale_the_rate_of_muon() -> None:
-    net = nl.convert(Own(), "depth_mup", TOKENS)
-    groups = nl.param_groups(net, lr=1e-3, muon_lr=0.1, weight_decay=0.0)
-    assert {group["lr"] for group in groups.muon} == {0.1 * 4**-0.5}
-
-
-def test_a_negative_rate_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"muon_lr=-0\.1"):
-        nl.param_groups(Own(), TOKENS, lr=0.1, muon_lr=-0.1, weight_decay=0.0)

@@ -6,16 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from timm.layers import BatchNormAct2d, EvoNorm2dS0, FilterResponseNormTlu2d, LayerNorm2d, ScaledStdConv2d
+from timm.layers import BatchNormAct2d, EvoNorm2dS0, FilterResponseNormTlu2d, LayerNorm2d
 from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 from transformers.models.t5.modeling_t5 import T5LayerNorm
 
 import normless as nl
-from normless.nn import ResidualSum
 from normless.optim.roles import parameter_roles
-from normless.residual import BlockStructure, Structure
 
 
 def images(side: int) -> Tensor:
@@ -143,76 +141,6 @@ def test_packed_attention() -> None:
         "attention.bias_v": "biases",
         "temperature": "temperatures",
     }
-
-
-class Stated(nn.Module):
-    """A network that states its structure, with gains in its weight layers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = ScaledStdConv2d(3, 8, 1)
-        self.block = nn.Module()
-        self.block.conv, self.block.sum = ScaledStdConv2d(8, 8, 1), ResidualSum()
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        return self.block.sum(x, self.block.conv(x))
-
-    def residual_structure(self) -> Structure:
-        return Structure(["stem"], [("block", BlockStructure(branch=["conv"]))], [])
-
-
-def test_the_gains_of_a_network_that_states_its_structure() -> None:
-    assert roles(Stated()) == {
-        "stem.weight": "weights",
-        "stem.bias": "biases",
-        "stem.gain": "gains",
-        "block.conv.weight": "weights",
-        "block.conv.bias": "biases",
-        "block.conv.gain": "gains",
-    }
-
-
-class Factor(nn.Module):
-    """A learned factor on activations."""
-
-    def __init__(self, *shape: int) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(shape))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.factor
-
-
-@pytest.mark.parametrize(
-    ("shape", "group"),
-    [((), "scalars"), ((1,), "scalars"), ((8, 1, 1), "layer_scale"), ((8, 6, 6), "weights")],
-    ids=["one", "one in a vector", "per channel", "per element"],
-)
-def test_a_factor_on_activations_goes_by_its_shape(shape: tuple[int, ...], group: str) -> None:
-    assert roles(OneBlock(Factor(*shape)), images(6)) == PLAIN | {"norm.factor": group}
-
-
-class Twice(nn.Module):
-    """γ of the stem's norm is also that of a branch's last norm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.first = nn.Linear(4, 8), nn.LayerNorm(8)
-        self.last, self.branch = nn.LayerNorm(8), nn.Linear(8, 8)
-        self.last.weight = self.first.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(self.stem(x))
-        return x + self.branch(self.last(x))
-
-
-def test_a_shared_gamma_has_the_role_of_its_first_norm() -> None:
-    model = Twice()
-    found = roles(model, torch.zeros(2, 4))
-    assert found["first.weight"] == "gamma_stem"
-    assert "last.weight" not in found
-    assert {found["first.bias"], found["last.bias"]} == {"biases"}
 
 
 class PartlyIdle(OneBlock):

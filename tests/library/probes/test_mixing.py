@@ -17,17 +17,6 @@ from torch.nn import functional as F
 import normless as nl
 
 
-class Code(nn.Module):
-    """A function as a module."""
-
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 class Shuffled(nn.Module):
     """Shuffles examples, applies a layer, and optionally restores the order."""
 
@@ -41,18 +30,15 @@ class Shuffled(nn.Module):
         return self.restore(self.layer(self.shuffle(x)))
 
 
-class Nested(nn.Module):
-    """Code that mixes, before a batch norm, a layer norm and a batch norm again."""
+class Code(nn.Module):
+    """A function as a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.stem = nn.Linear(8, 8)
-        self.inner = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8), nn.LayerNorm(8), nn.BatchNorm1d(8))
+        self.function = function
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = x - x.mean(0)
-        return x + self.inner(x)
+        return self.function(x)
 
 
 def mixup(x: Tensor) -> Tensor:
@@ -100,31 +86,10 @@ def contrast(x: Tensor) -> Tensor:
         (contrast, True),
     ],
 )
-@pytest.mark.parametrize("batch", [4, 5])
-def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool, batch: int) -> None:
-    found = nl.mixes_examples(Code(function), torch.randn(batch, 7))
+def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool) -> None:
+    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(5, 7))
     assert bool(found) is mixes
-    assert [module.path for module in found.modules] == [""] * mixes
-    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(batch, 7))
     assert [module.path for module in found.modules] == ["1"] * mixes
-
-
-def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
-    inputs = torch.randn(4, 8)
-    assert not nl.mixes_examples(Shuffled(restored=True), inputs)
-    (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
-    assert culprit.path == "shuffle"
-    assert "in the places of others" in culprit.reason
-    both = Shuffled(restored=True)
-    both.layer[1] = nn.BatchNorm1d(8)
-    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
-
-
-def test_modules_after_mixing_code_are_judged_too() -> None:
-    found = nl.mixes_examples(Nested(), torch.randn(4, 8))
-    assert [module.path for module in found.modules] == ["", "inner.0", "inner.3"]
-    assert "its own forward code" in found.modules[0].reason
-    assert [module.path for module in nl.mixes_examples(Nested().eval(), torch.randn(4, 8)).modules] == [""]
 
 
 def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
@@ -142,19 +107,6 @@ def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
     frozen = nl.mixes_examples(Scaled(trained=False), inputs)
     assert not frozen
     assert frozen.state == ("norm",)
-
-
-def test_a_network_with_fixed_precision_is_measured_in_it() -> None:
-    class Single(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear, self.norm = nn.Linear(5, 5), nn.BatchNorm1d(5)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.norm(self.linear(x.float()))
-
-    assert [module.path for module in nl.mixes_examples(Single(), torch.randn(4, 5)).modules] == ["norm"]
-    assert not nl.mixes_examples(Single().eval(), torch.randn(4, 5))
 
 
 @pytest.mark.parametrize(("single", "said"), [(True, True), (False, False)])
@@ -209,17 +161,6 @@ def test_padding_to_the_longest_example(lengths: list[int]) -> None:
 
     assert nl.mixes_examples(Code(padded), torch.tensor(lengths))
     assert not nl.mixes_examples(Code(lambda x: torch.ones(len(x), 9) * x[:, None]), torch.tensor(lengths))
-
-
-def test_every_input_can_be_the_one_that_is_mixed() -> None:
-    class Pair(nn.Module):
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            return left @ right.T
-
-    inputs = torch.randn(4, 6)
-    assert nl.mixes_examples(Pair(), inputs, inputs + 1)
-    assert nl.mixes_examples(Pair(), torch.ones(4, 6), inputs)
-    assert not nl.mixes_examples(Pair(), inputs, torch.randn(3, 6)), "three classes that all examples share"
 
 
 STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
@@ -311,14 +252,6 @@ def test_state_is_restored_after_errors_too() -> None:
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.complex64])
-def test_other_precisions(dtype: torch.dtype) -> None:
-    inputs = torch.randn(4, 6, dtype=dtype)
-    weights = torch.randn(6, 3, dtype=dtype)
-    assert not nl.mixes_examples(Code(lambda x: x @ weights), inputs)
-    assert nl.mixes_examples(Code(lambda x: (x - x.mean(0)) @ weights), inputs)
-
-
 def test_nondeterministic_rounding_is_no_influence() -> None:
     """Rounding that differs from pass to pass, as in sums without fixed order, from a separate random source."""
 
@@ -335,17 +268,6 @@ def test_nondeterministic_rounding_is_no_influence() -> None:
     inputs = torch.randn(4, 6)
     assert not nl.mixes_examples(Rounded(mixing=False), inputs)
     assert [module.path for module in nl.mixes_examples(Rounded(mixing=True), inputs).modules] == [""]
-
-
-def test_result_as_text() -> None:
-    model = nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5))
-    assert str(nl.mixes_examples(model, torch.randn(3, 5))).splitlines() == [
-        "An example's output depends on other examples of the batch, through 1 module:",
-        "  1: BatchNorm1d normalizes by statistics of several examples",
-        "Buffers that depend on the examples: 1.",
-    ]
-    alone = str(nl.mixes_examples(model.eval(), torch.randn(3, 5)))
-    assert alone == "No example's output depends on another example of the batch."
 
 
 @pytest.mark.parametrize(
@@ -367,7 +289,23 @@ def test_errors(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> N
         nl.mixes_examples(model, *inputs)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_networks_are_measured_uncompiled() -> None:
-    model = torch.compile(nn.Sequential(nn.Linear(5, 5), nn.BatchNorm1d(5)))
-    assert [module.path for module in nl.mixes_examples(model, torch.randn(3, 5)).modules] == ["1"]
+def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
+    inputs = torch.randn(4, 8)
+    assert not nl.mixes_examples(Shuffled(restored=True), inputs)
+    (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
+    assert culprit.path == "shuffle"
+    assert "in the places of others" in culprit.reason
+    both = Shuffled(restored=True)
+    both.layer[1] = nn.BatchNorm1d(8)
+    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
+
+
+def test_every_input_can_be_the_one_that_is_mixed() -> None:
+    class Pair(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return left @ right.T
+
+    inputs = torch.randn(4, 6)
+    assert nl.mixes_examples(Pair(), inputs, inputs + 1)
+    assert nl.mixes_examples(Pair(), torch.ones(4, 6), inputs)
+    assert not nl.mixes_examples(Pair(), inputs, torch.randn(3, 6)), "three classes that all examples share"

@@ -9,10 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils import parametrizations
 
 import normless as nl
-from normless.nn import ScaledStdLinear
 
 RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
     "as it is": lambda w, g, u: w,
@@ -69,14 +67,6 @@ def test_degrees_are_those_of_the_forward_pass(rule: str) -> None:
     assert found
     for name, degree in found.items():
         assert degree == pytest.approx(measured(model, x, name), abs=1e-4), name
-
-
-def test_parametrizations_and_layers_of_the_library() -> None:
-    x = torch.randn(3, 5)
-    weight = "parametrizations.weight.original"
-    assert degrees(parametrizations.weight_norm(nn.Linear(5, 5, bias=False)), x) == {f"{weight}1": 0, f"{weight}0": 1}
-    assert degrees(parametrizations.spectral_norm(nn.Linear(5, 5, bias=False)), x) == {weight: 0}
-    assert degrees(ScaledStdLinear(5, 5, bias=False), x) == {"weight": 0, "gain": 1}
 
 
 def test_what_is_not_homogeneous_is_unknown() -> None:

@@ -64,15 +64,6 @@ def test_gates_scale_and_dropout_are_shown_and_gates_are_in_parentheses() -> Non
     ]
 
 
-def test_branches_of_one_sum_have_a_line_each() -> None:
-    one, two = (_norm("n"), _weight("f")), (_weight("g"),)
-    shared = (_norm("s"),)
-    block = ResidualBlock("b", branch_layers=one + two, parallel=(one, two), shared_layers=shared)
-    lines = format_blocks(ResidualMap((block,))).splitlines()
-    assert "[LayerNorm (γ other)] → + LayerNorm (γ last) → linear f" in lines[-2]
-    assert lines[-1].strip() == "+ linear g"
-
-
 def test_blocks_inside_a_branch_follow_indented_and_are_not_counted() -> None:
     layers = tuple(_weight(name) for name in "fghi")
     innermost = ResidualBlock("b.in.in", branch_layers=layers[1:2], identity_skip=False)
@@ -87,11 +78,6 @@ def test_blocks_inside_a_branch_follow_indented_and_are_not_counted() -> None:
         "2  c            1",
     ]
     assert "no weights" in lines[-2]
-
-
-def test_a_norm_without_gamma_says_so() -> None:
-    block = ResidualBlock("b", branch_layers=(_weight("f"), _norm("n", gamma=False)))
-    assert "LayerNorm (last, no γ)" in format_blocks(ResidualMap((block,)))
 
 
 def test_what_could_not_be_placed_is_listed() -> None:
@@ -109,12 +95,6 @@ def test_the_middle_of_what_is_very_long_is_left_out() -> None:
     assert _row(text, "b30")[0] == "31"
     assert not any(f"b{index}" in text.split() for index in range(20, 30))
     assert "→ linear l19 → … 60 more layers … → linear l80 →" in text
-
-
-def test_a_network_without_blocks_lists_its_layers() -> None:
-    text = format_map(ResidualMap((), stem_layers=(_weight("f"),)))
-    assert text.startswith("0 residual blocks")
-    assert _row(text, "layers") == ["layers", "linear f"]
 
 
 def test_no_line_is_wider_than_asked_and_lines_break_behind_arrows_only() -> None:

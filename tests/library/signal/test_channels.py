@@ -45,21 +45,6 @@ def test_activations_of_channels_that_differ(activation: nn.Module) -> None:
     torch.testing.assert_close(result.variance[0], drawn.var(0), rtol=0.03, atol=0.01)
 
 
-def test_the_relu_of_a_rectified_signal_is_the_signal() -> None:
-    once = activated(nn.ReLU(), of(0.0, 1.0))
-    assert once.power == pytest.approx(0.5)
-    assert activated(nn.ReLU(), once) is once
-    assert activated(nn.ReLU(), once.times(2)).power == pytest.approx(2)
-
-
-def test_a_slope_per_channel() -> None:
-    slopes = nn.PReLU(3)
-    with torch.no_grad():
-        slopes.weight.copy_(torch.tensor([0.0, 1.0, 2.0]))
-    second = activated(slopes, of(0.0, 1.0)).second
-    assert second[0].tolist() == pytest.approx([0.5, 1.0, 2.5], rel=1e-12)
-
-
 LAYERS = {
     "grouped": (nn.Conv2d(6, 4, 3, groups=2), (6, 9, 9)),
     "depth-wise": (nn.Conv2d(6, 12, 3, groups=6), (6, 9, 9)),
@@ -90,13 +75,6 @@ def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
         Moments.standard(), 1.0, 1.0, 1.0
     )
     torch.testing.assert_close(result.variance[0], drawn.square().mean(1).double(), rtol=0.05, atol=0.01)
-
-
-def test_channels_of_zeros() -> None:
-    padded = of(0.0, 1.0).with_channels(4).padded(0.5)
-    assert padded.power == pytest.approx(0.5)
-    assert padded.mean.shape == (1, 8)
-    assert of(1.0, 1.0).padded(0.5).power == pytest.approx(1.0)
 
 
 def test_gates_and_sums_of_independent_signals() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pkgutil import iter_modules
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from normless import signal
 from normless.nn.standardized import scaled_std
-from normless.signal.moments import Moments, activated, dropped, fitted, normalized, per_axis
+from normless.signal.moments import Moments, activated, dropped, normalized
 from normless.signal.quadrature import rectified, rectified_sum
 from normless.signal.weights import weighted_moments
 
@@ -106,13 +103,6 @@ def test_a_rectified_sum_of_a_rectified_number(mean: float, deviation: float, sh
     assert float(result[0]) == pytest.approx(float(total.mean()), abs=0.02 * (1 + scale**0.5))
 
 
-def test_relu_of_relu_is_relu() -> None:
-    once = activated(F.relu, random_moments(5), 8)
-    twice = activated(F.relu, once.plus(Moments(*torch.zeros(3, 1, 5).double())), 8)
-    torch.testing.assert_close(twice.mean, once.mean, rtol=1e-6, atol=1e-9)
-    torch.testing.assert_close(twice.variance, once.variance, rtol=1e-6, atol=1e-9)
-
-
 NORMS = {
     "batch norm": lambda: nn.BatchNorm2d(6),
     "group norm": lambda: nn.GroupNorm(3, 6),
@@ -170,29 +160,3 @@ def test_dropout_keeps_the_mean_and_raises_the_second_moment() -> None:
     torch.testing.assert_close(result.mean, moments.mean)
     torch.testing.assert_close(result.second, moments.second / 0.75)
     assert dropped(nn.Identity(), moments, 4) is None
-
-
-@given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers(1, 4))
-def test_layouts_keep_the_values(batch: int, c: int, h: int, w: int) -> None:
-    x = torch.arange(c * h * w).double().reshape(1, c, h, w)
-    moments = Moments(x, x, x)
-    for changed in (x, x.movedim(1, -1), x.flatten(2).transpose(1, 2), x.flatten(1)):
-        result = fitted(moments, torch.Size((batch, *changed.shape[1:])))
-        assert result is not None
-        assert result.mean.shape == changed.shape
-        assert torch.equal(result.mean.flatten().sort().values, x.flatten())
-    assert fitted(moments, torch.Size((batch, c + 1, h, w))) is None
-
-
-def test_factors_broadcast_over_their_axis() -> None:
-    assert per_axis(torch.ones(3), torch.Size((1, 3, 5))).shape == (1, 3, 1)  # type: ignore[union-attr]
-    assert per_axis(torch.ones(5), torch.Size((1, 3, 5))).shape == (1, 1, 5)  # type: ignore[union-attr]
-    assert per_axis(torch.ones(1), torch.Size((1, 3, 5))).shape == (1, 1, 1)  # type: ignore[union-attr]
-    assert per_axis(torch.ones(4), torch.Size((1, 3, 5))) is None
-    assert per_axis(torch.ones(3, 1), torch.Size((1, 3, 5))).shape == (3, 1)  # type: ignore[union-attr]
-
-
-def test_no_module_has_the_name_of_a_public_function() -> None:
-    """Else importing another name of that module would make the package's attribute the module."""
-    modules = {module.name for module in iter_modules(signal.__path__)}
-    assert modules.isdisjoint(signal.__all__)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, pi, sqrt
+from math import pi, sqrt
 from typing import Any
 
 import mpmath
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from normless.nn import ShiftedActivation
 from normless.signal import activation_gain, is_homogeneous, normal_moments
-from normless.signal.quadrature import applied, kinks
+from normless.signal.quadrature import kinks
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
 CLOSED = [
@@ -41,28 +40,6 @@ def test_samples(activation: nn.Module) -> None:
     """10⁶ draws: the standard error of a variance is below 0.3% for these, of its root half of that."""
     z = torch.randn(10**6, dtype=torch.float64)
     assert activation_gain(activation) == pytest.approx(activation(z).std().item() ** -1, rel=6e-3)
-
-
-def test_a_constant_activation_has_no_finite_gain() -> None:
-    assert activation_gain(nn.Threshold(100.0, 1.0)) == np.inf
-
-
-def test_a_slope_per_channel_is_averaged_over_channels() -> None:
-    activation = nn.PReLU(2)
-    with torch.no_grad():
-        activation.weight.copy_(torch.tensor([0.0, 1.0]))
-    # One channel is relu(z), the other z: together E[x²] = 3/4 and E[x] = 1/(2√(2π)).
-    assert activation_gain(activation) == pytest.approx((3 / 4 - 1 / (8 * pi)) ** -0.5, rel=1e-12)
-
-
-def test_the_module_stays_as_it_is() -> None:
-    activation = nn.RReLU().train()
-    values = np.linspace(-1, 1, 5)
-    before = values.copy()
-    assert np.array_equal(applied(activation, values), applied(activation, values))
-    assert activation.training
-    applied(nn.ReLU(inplace=True), values)
-    assert np.array_equal(values, before)
 
 
 def test_parameters_without_values_are_refused() -> None:
@@ -147,15 +124,6 @@ def test_kinks_of_a_shifted_activation_move() -> None:
     plain = normal_moments(nn.ReLU6(), mean + 0.625, variance)
     with torch.no_grad():
         torch.testing.assert_close(normal_moments(shifted, mean, variance), plain, rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("threshold", [0.5, 1.25, 2.0])
-def test_activations_of_one_class_with_other_settings_have_other_kinks(threshold: float) -> None:
-    """E[x · 1(x > t)] of a standard normal x is the density at t."""
-    zero, one = torch.zeros(1, 1, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-    mean, _ = normal_moments(nn.Threshold(threshold, 0.0), zero, one)
-    density = exp(-(threshold**2) / 2) / sqrt(2 * pi)
-    assert float(mean) == pytest.approx(density, rel=1e-6)
 
 
 @pytest.mark.parametrize("slopes", [(0.25, 0.25), (0.25, 2.0), (1.0, 1.0)])

@@ -24,13 +24,6 @@ def test_a_rectified_normal() -> None:
     assert Stream.standard().through(nn.Identity()).variance == pytest.approx(1, rel=2e-3)
 
 
-def test_channels_of_zeros() -> None:
-    """relu(z) in half of the channels: E[x²] = 1/4, E[x] = 1/(2√(2π))."""
-    stream = Stream.standard().through(nn.ReLU()).padded(0.5)
-    assert stream.variance == pytest.approx(1 / 4 - 1 / (8 * pi), rel=2e-3)
-    assert Stream.standard().padded(0.25).variance == pytest.approx(0.25, rel=2e-3)
-
-
 def test_a_rectified_random_walk_agrees_with_samples() -> None:
     """h ← relu(h + αz) thirty times, with zeros added half-way, on 10⁶ elements."""
     stream, samples = Stream.standard().through(nn.ReLU()), torch.randn(10**6, dtype=torch.float64).relu()

@@ -12,7 +12,7 @@ from zoo_networks import BY_NAME, ZOO
 
 import normless as nl
 
-QUICK = {"test_resnet", "test_vit", "densenet121"}
+QUICK = {"test_resnet", "test_vit"}
 
 NO_BLOCK = "it has no residual block"
 # Networks without residual blocks, and those whose forward code gives an edit no place.

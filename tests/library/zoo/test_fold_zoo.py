@@ -33,7 +33,7 @@ TORCHVISION = (
     "mobilenet_v3_small", "regnet_y_400mf", "resnet18", "resnext50_32x4d", "shufflenet_v2_x0_5", "vgg11_bn",
     "wide_resnet50_2", "r3d_18",
 )  # fmt: skip
-QUICK = {"timm test_byobnet", "timm resnetv2_18", "timm starnet_s050", "torchvision resnet18"}
+QUICK = {"timm test_byobnet", "torchvision resnet18"}
 NAMES = [*(f"timm {name}" for name in TIMM), *(f"torchvision {name}" for name in TORCHVISION)]
 # Norms that no layer can take, by the definition of the network.
 AFFINE = {

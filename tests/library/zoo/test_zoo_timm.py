@@ -11,17 +11,9 @@ from zoo_networks import BY_NAME, ZOO
 QUICK = {
     "test_byobnet",
     "test_convnext",
-    "test_mambaout",
     "test_nfnet",
     "test_resnet",
     "test_vit",
-    "vit_tiny_patch16_dinov3_qkvb",
-    "dla46x_c",
-    "efficientnet_b0",
-    "poolformer_s12",
-    "repvgg_a0",
-    "res2next50",
-    "ese_vovnet19b_slim_dw",
 }
 
 

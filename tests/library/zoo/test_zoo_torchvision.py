@@ -34,7 +34,7 @@ CLASSIFIERS = {
     "wide_resnet50_2": Expected(3 + 4 + 6 + 3, fitted=4),
 }
 VIDEO = {"mvit_v1_b": Expected(2 * 16, fitted=3 + 3), "r3d_18": Expected(2 + 2 + 2 + 2, fitted=3)}
-QUICK = {"resnet18", "swin_t", "googlenet"}
+QUICK = {"resnet18"}
 # These two draw weights from a distribution that takes minutes unless told not to.
 OPTIONS: dict[str, dict[str, Any]] = {"googlenet": {"init_weights": False}, "inception_v3": {"init_weights": False}}
 

@@ -22,7 +22,13 @@ EXPECTED = {
 }
 
 
-@pytest.fixture(scope="module", params=list(BUILDERS))
+QUICK = {"bert", "t5", "encoder pre-norm"}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in BUILDERS],
+)
 def mapped(request: pytest.FixtureRequest) -> Mapped:
     model, inputs = BUILDERS[request.param]()
     return Mapped.of(model, expected=EXPECTED[request.param], **inputs)

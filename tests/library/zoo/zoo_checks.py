@@ -75,39 +75,34 @@ class Mapped:
 class MapChecks:
     """The tests of one map; the module of a subclass provides the fixture `mapped`."""
 
-    @pytest.fixture(params=[False, True], ids=["eval", "train"])
-    def found(self, request: pytest.FixtureRequest, mapped: Mapped) -> ResidualMap:
-        return mapped.maps[request.param]
-
-    def test_blocks_are_those_of_the_definition(self, mapped: Mapped, found: ResidualMap) -> None:
-        expected = mapped.expected
-        if expected.blocks is None:
-            pytest.skip("the definition leaves open what is a block")
-        inner = len(list(found.walk())) - found.depth
-        fitted = sum(not block.identity_skip for block in found.blocks)
-        counted = (expected.blocks, inner if expected.inner is None else expected.inner, expected.fitted)
-        assert (found.depth, inner, fitted) == counted, [block.name for block in found.walk()]
-
     def test_nothing_is_changed(self, mapped: Mapped) -> None:
         assert mapped.changed == []
 
-    def test_everything_is_understood(self, mapped: Mapped, found: ResidualMap) -> None:
-        assert found.unresolved == ()
+    def test_blocks_are_those_of_the_definition(self, mapped: Mapped) -> None:
+        expected = mapped.expected
+        if expected.blocks is None:
+            pytest.skip("the definition leaves open what is a block")
+        for found in mapped.maps.values():
+            inner = len(list(found.walk())) - found.depth
+            fitted = sum(not block.identity_skip for block in found.blocks)
+            counted = (expected.blocks, inner if expected.inner is None else expected.inner, expected.fitted)
+            assert (found.depth, inner, fitted) == counted, [block.name for block in found.walk()]
 
-    def test_every_norm_that_ran_has_a_role(self, mapped: Mapped, found: ResidualMap) -> None:
-        with_role = {layer.gamma for layer in found.layers() if layer.path in found.norms}
-        assert {path for path in mapped.norms if f"{path}.weight" not in with_role} == set()
+    def test_everything_is_understood_and_every_norm_that_ran_has_a_role(self, mapped: Mapped) -> None:
+        for found in mapped.maps.values():
+            assert found.unresolved == ()
+            with_role = {layer.gamma for layer in found.layers() if layer.path in found.norms}
+            assert {path for path in mapped.norms if f"{path}.weight" not in with_role} == set()
 
-    def test_no_layer_is_in_two_places(self, found: ResidualMap) -> None:
-        calls = [(layer.path, layer.call) for layer in found.layers()]
-        assert len(calls) == len(set(calls))
-        for block in found.blocks:
-            for inner in block.inner:
-                assert set(inner.branch_layers + inner.skip_layers) <= set(block.branch_layers)
-
-    def test_names_are_distinct(self, found: ResidualMap) -> None:
-        names = [block.name for block in found.walk()]
-        assert len(names) == len(set(names))
+    def test_no_layer_is_in_two_places_and_names_are_distinct(self, mapped: Mapped) -> None:
+        for found in mapped.maps.values():
+            calls = [(layer.path, layer.call) for layer in found.layers()]
+            assert len(calls) == len(set(calls))
+            for block in found.blocks:
+                for inner in block.inner:
+                    assert set(inner.branch_layers + inner.skip_layers) <= set(block.branch_layers)
+            names = [block.name for block in found.walk()]
+            assert len(names) == len(set(names))
 
     def test_both_modes_show_the_same_blocks(self, mapped: Mapped) -> None:
         evaluated, trained = (mapped.maps[training] for training in (False, True))

@@ -75,31 +75,6 @@ def test_gradients_of_parameters_and_outputs_are_those_of_autograd() -> None:
     assert outputs["low"].min() == pytest.approx(float(gradient[:, 2].min()), rel=1e-3)
 
 
-def test_what_is_not_finite_is_left_out_and_counted() -> None:
-    model = Flat(nn.Conv2d(1, 1, 1))
-    with torch.no_grad():
-        model[0].weight.fill_(1.0)
-        model[0].bias.zero_()
-    x = torch.tensor([1.0, 2.0, torch.inf, torch.nan]).reshape(1, 1, 2, 2)
-    table = measured(ActivationHistograms(4), model, x, residual_map=ONE)
-    assert table["count"].sum() == 2
-    assert (table["not_finite"] == 2).all()
-    empty = measured(ActivationHistograms(4), model, torch.full((1, 1, 2, 2), torch.nan), residual_map=ONE)
-    assert empty["count"].sum() == 0
-    assert peak_counts(empty)["peaks"].tolist() == [0]
-
-
-def test_unknown_names_are_refused_with_what_there_is() -> None:
-    model, x = Flat(nn.Conv2d(1, 3, 1)), torch.randn(2, 1, 2, 2)
-    with pytest.raises(ValueError, match=r"no weight layer 'conv'.*it has 0"):
-        measured(ActivationHistograms(layers=["conv"]), model, x, residual_map=ONE)
-    with pytest.raises(ValueError, match="Layer 0 has the channels 0 to 2, not 3"):
-        measured(ActivationHistograms(60, ["0"], [3]), model, x, residual_map=ONE)
-    with pytest.raises(ValueError, match=r"no parameter 'w'.*0\.weight, 0\.bias"):
-        measured(ParameterGradientHistograms(60, ["w"]), model, x, torch.zeros(2, dtype=torch.long), residual_map=ONE)
-    assert not model[0]._forward_hooks
-
-
 @pytest.mark.parametrize(("centres", "expected"), [([0.0], 1), ([-4.0, 4.0], 2), ([-8.0, 0.0, 8.0], 3)])
 def test_modes_are_counted(centres: list[float], expected: int) -> None:
     samples = torch.cat([centre + torch.randn(4000) for centre in centres])
@@ -131,30 +106,3 @@ def channels() -> pd.DataFrame:
             moments["modes"] = modes.groupby("order")["peaks"].mean().astype(float)
             tables.append(moments[["abs_mean", "relative_mean", "modes"]].assign(scheme=scheme).reset_index())
     return pd.concat(tables).groupby(["scheme", "order"]).mean()
-
-
-def test_understanding_bn_figure_13_channels_have_means_and_modes_without_norm(channels: pd.DataFrame) -> None:
-    """understanding-bn/figure-13: without norm channels increasingly have nonzero means and several modes with depth.
-
-    Measured on 16 images of 16×16, means of seeds 0 to 2, at layers 9, 45, 81, 83: 1.0, 1.3, 2.1, 1.9 modes. In the
-    units of the figure the means grow from layer 9 to 83 by far, but no faster than the deviations: |mean|/deviation
-    is 0.9, 0.9, 0.8, 0.7, against 0.4 to 0.5 with norm.
-    """
-    bare = channels.loc[BARE]
-    assert bare["abs_mean"][83] > 20 * bare["abs_mean"][9]
-    assert bare["relative_mean"].min() > 0.6
-    assert bare["modes"][9] < 1.2
-    assert bare["modes"][[81, 83]].min() > 1.4
-
-
-def test_understanding_bn_figure_14_channels_are_centred_and_unimodal_with_norm(channels: pd.DataFrame) -> None:
-    """understanding-bn/figure-14: with norm channels are unimodal with means near zero even in deep layers.
-
-    Measured as for figure 13: 1.0, 1.0, 1.2, 1.1 modes, |mean|/deviation 0.5, 0.5, 0.4, 0.4.
-    """
-    bare, normalized = channels.loc[BARE], channels.loc[NORMALIZED]
-    assert normalized["modes"].max() < 1.4
-    assert normalized["relative_mean"].max() < 0.7
-    assert normalized["abs_mean"].max() < 0.5
-    assert (normalized["relative_mean"] < bare["relative_mean"]).all()
-    assert (normalized["modes"][[81, 83]] < bare["modes"][[81, 83]]).all()

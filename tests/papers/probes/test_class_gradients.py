@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
-from cifar_like import BARE, batches, resnet110
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless.models import wide_resnet
-from normless.residual import Layer, ResidualMap
 from normless_papers.probes.class_gradients import classwise_elements, classwise_gradients, for_each_class
 
 Gradients = dict[str, Tensor]
@@ -76,71 +73,3 @@ def test_tables_hold_the_gradients_and_the_network_stays_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not model.training
     assert len(classwise_gradients(model, x, targets, classes=[0])) == len(list(model.parameters()))
-
-
-def test_pixels_have_their_classes_on_axis_1_and_unused_parameters_are_zero() -> None:
-    model = nn.Conv2d(2, 3, 1)
-    model.register_parameter("unused", nn.Parameter(torch.ones(2)))
-    found = ResidualMap((), stem_layers=(Layer("", "weight"),))
-    x, targets = torch.randn(2, 2, 4, 4), torch.randint(0, 3, (2, 4, 4))
-    table = classwise_gradients(model, x, targets, class_axis=1, residual_map=found)
-    assert set(table["class"]) == {0, 1, 2}
-    unused = table[table["parameter"] == "unused"]
-    assert (unused["mean_abs"] == 0).all()
-    assert unused["share"].isna().all()
-
-
-def test_what_is_not_there_is_refused() -> None:
-    model, x, targets = nn.Linear(3, 2), torch.randn(2, 3), torch.tensor([0, 1])
-    with pytest.raises(ValueError, match=r"no trainable parameter 'w'.*it has weight, bias"):
-        collected(model, x, targets, parameters=["w"])
-    with pytest.raises(ValueError, match="classes 0 to 1, not 2"):
-        collected(model, x, targets, classes=[2])
-    with pytest.raises(ValueError, match="This Linear has no trainable parameter"):
-        collected(model.requires_grad_(False), x, targets)
-
-
-def by_class_at_layer_52(seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    model, name = resnet110(BARE, seed), "blocks.25.conv1.weight"
-    x, targets = batches(1, 16, 16, seed)[0]
-    return classwise_gradients(model, x, targets, [name]), classwise_elements(model, x, targets, name)
-
-
-@pytest.fixture(scope="module", params=[0, 2])
-def layer_52(request: pytest.FixtureRequest) -> tuple[pd.DataFrame, pd.DataFrame]:
-    return by_class_at_layer_52(request.param)
-
-
-def test_understanding_bn_figure_20_one_class_makes_most_of_the_gradient(
-    layer_52: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
-    """understanding-bn/figure-20: the class that the untrained network always predicts makes the majority of the
-    absolute gradients of layer 52's kernel.
-
-    Measured on 16 images of 16×16, seeds 0 to 3: 66, 68, 71 and 61% of the mean absolute gradient, and the largest
-    share in 85 to 95% of the kernel's elements.
-    """
-    table, elements = layer_52
-    assert set(table["order"]) == {52}
-    dominant = table.loc[table["mean_abs"].idxmax()]
-    assert dominant["predicted_share"] > 0.95
-    assert dominant["share"] > 0.5
-    sizes = elements.assign(size=elements["gradient"].abs()).pivot(index="element", columns="class", values="size")
-    leads = sizes[sizes.max(axis=1) > 0].idxmax(axis=1) == dominant["class"]
-    assert leads.mean() > 0.6
-
-
-def test_understanding_bn_figure_21_the_dominant_class_is_ten_times_the_others(
-    layer_52: tuple[pd.DataFrame, pd.DataFrame],
-) -> None:
-    """understanding-bn/figure-21: the dominant class has mean absolute gradients about ten times those of the others.
-
-    Measured as for figure 20: 14, 19, 20 and 11 times the mean of the other classes, but 5.8, 6.8, 7.1 and 5.3 times
-    the next one: "about one order of magnitude" holds, "at least one" (the text) does not for every class, since
-    with 16 images a class may have four of the targets.
-    """
-    table, _ = layer_52
-    sizes = table["mean_abs"].sort_values(ascending=False).to_numpy()
-    others = sizes[1:][sizes[1:] > 1e-6 * sizes[0]]
-    assert sizes[0] > 3 * sizes[1]
-    assert sizes[0] > 6 * others.mean()

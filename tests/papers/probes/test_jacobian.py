@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normless import convert, residual_map
-from normless.models import wide_resnet
 from normless_papers.probes.jacobian import jacobian_spectrum
 from normless_papers.theory.fuss_catalan import cumulative
 
@@ -76,35 +74,6 @@ def test_a_batch_norm_stops_the_mean_and_the_scale_of_every_channel() -> None:
     torch.testing.assert_close(spectra(alone), torch.ones(12, 3, dtype=torch.float64))
 
 
-def test_without_batch_norm_training_mode_is_per_example_too() -> None:
-    network, inputs = convert(wide_resnet(10, 1), "skipinit"), torch.randn(3, 3, 8, 8)
-    pd.testing.assert_frame_equal(
-        jacobian_spectrum(network, inputs), jacobian_spectrum(network, inputs, training=True)
-    )
-    normalized = jacobian_spectrum(wide_resnet(10, 1), inputs, training=True)
-    assert normalized["examples"].unique().tolist() == [3]
-    assert len(normalized) == 30
-
-
-def test_blocks_are_stacks() -> None:
-    network, inputs = convert(wide_resnet(16, 1), "none"), torch.randn(2, 3, 8, 8)
-    blocks = [block.name for block in residual_map(network).blocks]
-    table = jacobian_spectrum(network, inputs, blocks[4], blocks[5])
-    wide = network.double().eval()
-    entering: list[Tensor] = []
-    hook = wide.get_submodule(blocks[4]).register_forward_pre_hook(lambda _, args: entering.append(args[0]))
-    wide(inputs.double())
-    hook.remove()
-    stack = nn.Sequential(wide.get_submodule(blocks[4]), wide.get_submodule(blocks[5]))
-    jacobian = full_jacobian(stack, entering[0].detach())
-    expected = torch.linalg.svdvals(torch.stack([jacobian[b, :, b] for b in range(2)]))
-    torch.testing.assert_close(spectra(table), expected)
-    tail = jacobian_spectrum(network, inputs, start=blocks[5])
-    assert len(tail) == 2 * 10
-    head = jacobian_spectrum(network, inputs, stop=blocks[0])
-    assert len(head) == 2 * 3 * 64
-
-
 def test_a_deep_linear_network_has_the_limiting_law() -> None:
     """The stack is a product of Gaussian matrices: theorem 1 of Bjorck et al. 2018."""
     layers = [nn.Linear(150, 150, bias=False) for _ in range(3)]
@@ -129,18 +98,6 @@ def test_a_network_is_left_as_it_was() -> None:
     assert next(network.parameters()).dtype == torch.float32
 
 
-def test_precision_is_that_asked_for() -> None:
-    layers = [nn.Linear(40, 40, bias=False) for _ in range(6)]
-    network, inputs = nn.Sequential(*layers), torch.randn(1, 40)
-    product = torch.linalg.multi_dot([layer.weight.detach().double() for layer in reversed(layers)])
-    expected = torch.linalg.svdvals(product)
-    wide = spectra(jacobian_spectrum(network, inputs))[0]
-    narrow = spectra(jacobian_spectrum(network, inputs, dtype=None))[0]
-    torch.testing.assert_close(wide, expected, rtol=1e-6, atol=0)
-    assert abs(float(narrow[0] / expected[0]) - 1) < 1e-5
-    assert abs(float(narrow[-1] / expected[-1]) - 1) > 1e-4
-
-
 class Tokens(nn.Module):
     """A network whose input cannot have a gradient, and a module that runs twice."""
 
@@ -163,19 +120,3 @@ def test_token_networks_start_behind_their_embedding() -> None:
     torch.testing.assert_close(spectra(table)[0], torch.linalg.svdvals(network.head.weight.detach().double()))
     with pytest.raises(ValueError, match=r"floating-point tensor as the network's input, got torch\.int64"):
         jacobian_spectrum(network, tokens)
-
-
-def test_stacks_that_are_none_are_refused() -> None:
-    network, tokens = Tokens(), torch.randint(7, (3,))
-    with pytest.raises(ValueError, match="'shared' to run once, but it ran 2 times"):
-        jacobian_spectrum(network, tokens, start="shared")
-    with pytest.raises(ValueError, match="path of a module of the network, got 'tail'"):
-        jacobian_spectrum(network, tokens, start="tail")
-    with pytest.raises(ValueError, match="'head' reaches 'aside'"):
-        jacobian_spectrum(network, tokens, start="head", stop="aside")
-    with pytest.raises(ValueError, match="at least one row, got 0"):
-        jacobian_spectrum(network, tokens, start="head", chunk=0)
-    with pytest.raises(ValueError, match="row per example at both ends"):
-        jacobian_spectrum(nn.Flatten(0), torch.randn(2, 3))
-    with pytest.raises(ValueError, match="fewer examples or smaller inputs"):
-        jacobian_spectrum(nn.Identity(), torch.randn(1, 20_000))

@@ -50,24 +50,3 @@ def test_every_term_is_what_an_optimizer_adds_up() -> None:
     assert table.loc["", "value"] == pytest.approx(data)
     assert table["share"].sum() == pytest.approx(1)
     assert l2_share(table.reset_index()) == pytest.approx(decay / (decay + data))
-
-
-def test_groups_without_names_are_numbered_and_named_parameters_are_taken() -> None:
-    network = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(network.named_parameters(), lr=0.1, weight_decay=0.5)
-    table = loss_terms(network, optimizer.param_groups, torch.randn(2, 3), torch.tensor([0, 1]))
-    assert table["group"].tolist() == ["", "0"]
-    squares = sum(float(parameter.detach().square().sum()) for parameter in network.parameters())
-    assert table["value"][1] == pytest.approx(0.25 * squares)
-    pairs = [{"params": list(network.named_parameters()), "weight_decay": 0.5}]
-    again = loss_terms(network, pairs, torch.randn(2, 3), torch.tensor([0, 1]))
-    assert again["value"][1] == pytest.approx(0.25 * squares)
-
-
-def test_a_group_without_decay_is_refused_and_no_loss_has_no_shares() -> None:
-    network = nn.Linear(3, 2)
-    groups = [{"params": list(network.parameters()), "name": "all"}]
-    with pytest.raises(ValueError, match="The parameter group all has no weight_decay"):
-        loss_terms(network, groups, torch.randn(2, 3), torch.tensor([0, 1]))
-    table = loss_terms(network, [], torch.randn(2, 3), None, loss=lambda logits, _: 0 * logits.sum())
-    assert table["share"].isna().all()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, product
-from math import sqrt
+from itertools import product
 
 import pytest
 import torch
@@ -53,16 +52,6 @@ def test_understanding_bn_equation_2_batch_size_and_learning_rate() -> None:
     assert noise[2, 0.2] / noise[2, 0.1] == pytest.approx(4, rel=1e-9)
 
 
-def test_without_replacement_there_is_less_noise() -> None:
-    """Sampling theory's finite-population factor (N - |B|)/(N - 1) tells the two ways of drawing apart."""
-    network, inputs, targets = tiny(6)
-    noise = noise_per_example(per_example_gradients(network, inputs, targets, F.cross_entropy))
-    for size in (1, 2, 5, 6):
-        every = torch.tensor(list(combinations(range(6), size)))
-        found = step_errors(network, inputs, targets, F.cross_entropy, every).mean_square
-        assert found == pytest.approx(noise / size * (6 - size) / 5, rel=1e-9, abs=1e-25)
-
-
 @pytest.mark.parametrize("scheme", ["batch_norm", "skipinit", "fixup"])
 def test_a_real_network_has_the_predicted_noise(scheme: str) -> None:
     network, inputs, targets = images(convert(wide_resnet(10, 1), scheme))
@@ -98,31 +87,3 @@ def test_a_network_is_left_as_it_was() -> None:
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
     assert all(parameter.grad is None for parameter in network.parameters())
-
-
-def test_one_draw_and_no_noise() -> None:
-    network, inputs, targets = tiny(1)
-    errors = step_errors(network, inputs, targets, F.cross_entropy, torch.zeros(1, 3, dtype=torch.long))
-    assert errors.mean_square == pytest.approx(0, abs=1e-25)
-    assert errors.standard_error != errors.standard_error
-    table = sgd_noise_table(*tiny(4), F.cross_entropy, batch_sizes=(2,), draws=9)
-    assert table["predicted_bias"][0] == pytest.approx(sqrt(table["predicted_noise"][0]) / 3)
-
-
-def test_what_has_no_noise_is_refused() -> None:
-    network, inputs, targets = tiny(4)
-
-    def summed(outputs: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(outputs, labels, reduction="sum")
-
-    with pytest.raises(ValueError, match="mean over examples"):
-        sgd_noise_table(network, inputs, targets, summed)
-    with pytest.raises(ValueError, match="4 examples and 3 targets"):
-        per_example_gradients(network, inputs, targets[:3], F.cross_entropy)
-    with pytest.raises(ValueError, match=r"a row of indices per minibatch, got shape \(2,\)"):
-        step_errors(network, inputs, targets, F.cross_entropy, torch.tensor([0, 1]))
-    network.requires_grad_(False)
-    with pytest.raises(ValueError, match="trainable parameters"):
-        per_example_gradients(network, inputs, targets, F.cross_entropy)
-    with pytest.raises(ValueError, match="trainable parameters"):
-        step_errors(network, inputs, targets, F.cross_entropy, torch.tensor([[0, 1]]))

@@ -114,38 +114,3 @@ def test_the_density_is_the_slope_of_the_share(factors: int, share: float, of: O
     step = 1e-4 * min(x, support_edge(factors, of) - x)
     slope = (cumulative(x + step, factors, of) - cumulative(x - step, factors, of)) / (2 * step)
     assert slope == pytest.approx(float(density(x, factors, of)), rel=1e-4)
-
-
-@settings(deadline=None)
-@given(FACTORS, st.floats(1e-3, 1.0))
-def test_both_conventions_are_one_law(factors: int, part: float) -> None:
-    s = part * support_edge(factors, "values") * 0.999
-    assert cumulative(s, factors, "values") == pytest.approx(float(cumulative(s * s, factors)), rel=1e-9)
-    assert density(s, factors, "values") == pytest.approx(2 * s * float(density(s * s, factors)), rel=1e-6)
-
-
-def test_shapes_are_kept_and_outside_of_the_support_there_is_nothing() -> None:
-    x = np.array([[-1.0, 0.0, 5.0], [1.0, 2.0, 3.0]])
-    assert (density(x, 1) > 0).tolist() == [[False] * 3, [True] * 3]
-    assert cumulative(x, 1)[0].tolist() == [0, 0, 1]
-    assert quantile([0, 1], 2).tolist() == [0, 6.75]
-
-
-def test_the_table_holds_the_curves() -> None:
-    table = density_table((1, 4), "values", points=50)
-    assert list(table.columns) == ["factors", "of", "angle", "x", "density"]
-    assert len(table) == 100
-    for factors, rows in table.groupby("factors"):
-        assert (np.diff(rows["x"]) < 0).all()
-        np.testing.assert_allclose(rows["x"] ** 2, squared_value_at(rows["angle"], int(factors)), rtol=1e-8)
-        inner = rows[rows["x"] < 0.999 * support_edge(int(factors), "values")]
-        np.testing.assert_allclose(inner["density"], density(inner["x"], int(factors), "values"), rtol=1e-8)
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one matrix, got 0"):
-        support_edge(0)
-    with pytest.raises(ValueError, match="'squares' or 'values', got 'both'"):
-        density(1.0, 1, "both")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        quantile(1.5, 2)

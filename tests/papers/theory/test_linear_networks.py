@@ -100,23 +100,3 @@ def test_systems_that_extremes_alone_make_take_exactly_the_predicted_steps() -> 
     assert table["steps"].tolist() == table["predicted_steps"].tolist()
     assert table["steps"][1] == 1
     assert descent_table([matrix], reduction=1e-4, max_steps=3)["steps"].isna().all()
-
-
-def test_what_the_proposition_assumes_is_checked() -> None:
-    square = torch.eye(3)
-    with pytest.raises(ValueError, match="at least as many samples as features, got 2 samples of 3"):
-        linear_systems([square], 0, torch.randn(3, 2), torch.randn(3, 2))
-    with pytest.raises(ValueError, match="inputs of the trained layer to have full rank 3"):
-        linear_systems([square], 0, torch.ones(3, 5), torch.randn(3, 5))
-    with pytest.raises(ValueError, match="layers after the trained layer to have full rank 3"):
-        linear_systems([square, torch.randn(2, 3)], 0, torch.randn(3, 5), torch.randn(2, 5))
-    with pytest.raises(ValueError, match="layer between 0 and 0, got 1"):
-        linear_systems([square], 1, torch.randn(3, 5), torch.randn(3, 5))
-    with pytest.raises(ValueError, match="weights that can be multiplied"):
-        linear_systems([square, torch.randn(2, 4)], 0, torch.randn(3, 5), torch.randn(2, 5))
-    with pytest.raises(ValueError, match="a column of targets per sample"):
-        linear_systems([square], 0, torch.randn(3, 5), torch.randn(3, 4))
-    with pytest.raises(ValueError, match="full column rank"):
-        descent_table([torch.ones(3, 3)])
-    with pytest.raises(ValueError, match="between 0 and 1, got 2"):
-        descent_table([square], reduction=2)

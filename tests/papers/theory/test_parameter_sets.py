@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from normless import convert, residual_map
-from normless.models import dense, resnet, resnet_cifar, wide_resnet
-from normless.residual import ResidualMap
+from normless.models import resnet_cifar, wide_resnet
 from normless_papers.theory.parameter_sets import (
     candidate_sets,
     homogeneous_sets,
     input_homogeneity,
-    sets_of,
 )
 
 IMAGES = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -36,42 +34,6 @@ def test_fixup_proposition_1_bias_free_networks_are_homogeneous_and_norms_or_bia
     with torch.no_grad():
         biased.blocks[1].conv1.bias = nn.Parameter(torch.full((16,), 0.1))
     assert not input_homogeneity(biased, IMAGES)["homogeneous"].any()
-
-
-def test_fixup_figure_2_stem_classifier_and_projecting_pairs_are_the_homogeneous_sets() -> None:
-    """fixup/figure-2: the first convolution; the classifier; a down-sampling layer with a convolution beside it."""
-    network = convert(resnet(18), "xavier")
-    table = homogeneous_sets(network, torch.randn(2, 3, 16, 16))
-    found = set(table.loc[table["homogeneous"], "set"])
-    pairs = {f"layer{n}.0.downsample.0 + layer{n}.0.conv{k}" for n in (2, 3, 4) for k in (1, 2)}
-    assert found == {"conv1", "fc"} | pairs
-    assert (table.loc[table["homogeneous"], "relative_error"] < 1e-5).all()
-    # The negative case: single layers inside blocks, a thousand times further off than rounding.
-    single = table[table["place"].isin(["branch", "skip"])]
-    assert len(single) == 19
-    assert (single["relative_error"] > 0.01).all()
-    assert {one.name for one in sets_of(table)} == found
-
-
-def test_no_set_below_the_last_norm_is_homogeneous() -> None:
-    table = homogeneous_sets(resnet_cifar(8), IMAGES)
-    assert list(table.loc[table["homogeneous"], "set"]) == ["classifier"]
-
-
-def test_without_blocks_every_layer_is_a_set() -> None:
-    network = nn.Sequential(nn.Linear(4, 5, bias=False), nn.ReLU(), nn.Linear(5, 3, bias=False))
-    table = homogeneous_sets(network, torch.randn(6, 4))
-    assert len(table) == 2
-    assert table["homogeneous"].all()
-
-
-def test_a_classifier_counts_with_its_bias() -> None:
-    network = convert(wide_resnet(10, 1), "none")
-    nn.init.normal_(network.classifier.bias)
-    table = homogeneous_sets(network, IMAGES).set_index("set")
-    assert table.loc["classifier", "parameters"] == ("classifier.weight", "classifier.bias")
-    assert table.loc["classifier", "homogeneous"]
-    assert not table.loc["stem", "homogeneous"]
 
 
 class TwoBranches(nn.Module):
@@ -129,19 +91,3 @@ def test_dropout_draws_the_same_for_every_pass_and_nothing_is_left_behind() -> N
     with pytest.raises(RuntimeError):
         input_homogeneity(network, torch.randn(2, 7, 8, 8))
     assert not network.training
-
-
-def test_running_statistics_stay_where_they_are() -> None:
-    network = resnet_cifar(8).eval()
-    before = {name: value.clone() for name, value in network.named_buffers()}
-    input_homogeneity(network, IMAGES, training=True)
-    assert all(torch.equal(value, before[name]) for name, value in network.named_buffers())
-
-
-def test_what_cannot_be_scaled_is_refused() -> None:
-    network = dense(1, 4, in_features=4)
-    with pytest.raises(ValueError, match="factors above 0"):
-        input_homogeneity(network, torch.randn(2, 4), factors=(-1.0,))
-    with pytest.raises(ValueError, match="token indices"):
-        input_homogeneity(nn.Embedding(3, 2), torch.tensor([0, 1]))
-    assert candidate_sets(ResidualMap(())) == []
