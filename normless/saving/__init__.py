@@ -1,5 +1,7 @@
 """Networks saved as a folder of weights and a recipe, and loaded from it."""
 
+from normless.saving.digests import digest_of as digest_of
+from normless.saving.digests import digest_of_values as digest_of_values
 from normless.saving.network import load as load
 from normless.saving.network import load_with_inputs as load_with_inputs
 from normless.saving.network import save as save

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from normless.decay import decays_of
+from normless.optim import decays_of
 
 
 def _known_policy(policy: str) -> str:
@@ -28,7 +28,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
-# The terms of normless.decay.
+# The terms of a policy of decay.
 DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]

@@ -93,4 +93,4 @@ def test_the_help_of_a_run_names_flags_as_they_are_written(
         "print all settings as YAML, those of the other flags too, and exit; with =skip_default those alone"
         in printed
     )
-    assert "normless.decay" not in printed
+    assert "normless.optim.decay" not in printed

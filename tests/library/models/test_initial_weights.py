@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from normless import convert
-from normless.initialization import initialize
 from normless.models import resnet, resnet_cifar, resnet_v2, wide_resnet
 from normless.models.spec import build_model
+from normless.nn.initialization import initialize
 
 SMALL = {
     "wide_resnet": "wide_resnet(depth=16, width=4, classes=100{})",

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import normless as nl
-from normless.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.models import resnet, transformer
 from normless.optim import param_groups
+from normless.optim.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless_lab.train.config import TrainConfig, TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]

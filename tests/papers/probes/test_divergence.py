@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.divergence import has_diverged
 from normless.models import wide_resnet
+from normless.probes.divergence import has_diverged
 from normless_papers.probes.divergence import Descent, DivergingUpdate, find_divergence
 from normless_papers.probes.loss_landscape import loss_along, moments_along
 
