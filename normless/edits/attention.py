@@ -12,13 +12,11 @@ from torch import nn
 
 from normless.edits.edit import Edit, edit
 from normless.edits.surgery import Surgery
-from normless.lifting import LiftError, running
+from normless.lifting import LiftError
 from normless.nn.affine import of_class
 from normless.nn.attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
-from normless.residual.exporting import exported
 from normless.residual.graph import Dataflow
 from normless.residual.operations import ATTENTION, LAYOUT, NORM, SOFTMAX
-from normless.residual.reader import read_dataflow
 
 _PRODUCTS = {"matmul", "bmm", "mm"}
 # Products whose operands have axes in an order of their own.
@@ -81,7 +79,8 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
 
     Refused where there is none, where `part` is there already, and where queries and keys are not to be told.
     """
-    flow = surgery.map.flow or _flow(surgery)
+    with surgery.refusing_at(""):
+        flow = surgery.lifted.flow
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
     found = [one for one in attentions(flow) if not set(flow[one.index].modules) & set(whole)]
@@ -94,10 +93,11 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
     done: set[Any] = set()
     for one in found:
         operation = flow[one.index]
-        path = operation.module
-        if (path, operation.place) in done:
+        path, call = operation.module, operation.made_by
+        key = (path, call and call.place)
+        if key in done:
             continue
-        done.add((path, operation.place))
+        done.add(key)
         known = modules.get(path)
         if isinstance(known, ChangedLogits):
             _refuse_second(surgery, path, known, part)
@@ -107,28 +107,19 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             reason = f"its logits are made by {operation.name}; write them as q @ k.transpose(-2, -1)"
             raise surgery.unsupported(path, reason)
         width = _width(surgery, flow, one)
-        alike = [at for at in found if (flow[at.index].module, flow[at.index].place) == (path, operation.place)]
-        count = sum(flow[at.index].call == operation.call for at in alike)
-        if operation.place is None:
+        if call is None or call.place is None:
             raise surgery.unsupported(path, "the code that multiplies queries and keys was not found")
         if part == "q_norm" and _is_normalized(flow, one):
             raise surgery.unsupported(path, "its queries are normalized already")
         is_product = operation.name in _PRODUCTS
-        made: list[nn.Module] = [LogitProduct(one.scale) if is_product else AttentionFunction() for _ in range(count)]
+        made: list[nn.Module] = [LogitProduct(one.scale) if is_product else AttentionFunction() for _ in call.turns]
         with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
-            paths = surgery.lifted_calls(path, operation.place, made, _operands)
+            paths = surgery.lifted.calls(call, made, _operands)
         for at in paths:
             child = surgery.get(at)
             assert isinstance(child, ChangedLogits)
             _refuse_second(surgery, path, child, part)
             yield at, child, width, one.before
-
-
-def _flow(surgery: Surgery) -> Dataflow:
-    """The dataflow of a network that states its structure."""
-    surgery.need_inputs("finds queries and keys", "qk_norm")
-    with running(surgery.model):
-        return read_dataflow(exported(surgery.model, surgery.inputs, surgery.kwargs))
 
 
 def attentions(flow: Dataflow) -> Iterator[Attention]:

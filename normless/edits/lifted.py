@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import isclose
 from typing import Any
 
@@ -14,11 +15,12 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
-from normless.lifting import Arguments, Event, LiftError, Place, Rewriter, recorded, running
+from normless.lifting import Arguments, Call, LiftError, Place, Rewriter, running
 from normless.nn import ResidualSum
 from normless.nn.function import Function
-from normless.residual import Layer, ResidualBlock, ResidualMap, Site
+from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.blocks import Term
+from normless.residual.graph import Dataflow
 
 
 @dataclass
@@ -27,105 +29,137 @@ class Lifted:
 
     All sums of a module are lifted together. Every method raises LiftError where the place cannot be made a module,
     with the reason and the module.
+
+    Attributes:
+        sums: the paths of `ResidualSum`s by the call that added before.
+        moved: the paths of modules by the call of a function that they stand for, or by a module's path and run.
     """
 
     model: nn.Module
     map: ResidualMap
     inputs: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    sums: dict[Site, str] = field(default_factory=dict)
-    moved: dict[tuple[str, int], str] = field(default_factory=dict)
+    sums: dict[Call, str] = field(default_factory=dict)
+    moved: dict[Call | tuple[str, int], str] = field(default_factory=dict)
     _rewriters: dict[nn.Module, Rewriter] = field(default_factory=dict)
-    _calls: dict[str, list[list[Event]]] | None = None
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        """The dataflow of the network, which is read now where the network states its structure."""
+        if self.map.flow is not None:
+            return self.map.flow
+        if not (self.inputs or self.kwargs):
+            raise LiftError("no example inputs came, by which to read its forward code")
+        # torch.export takes a second to import.
+        from normless.residual.exporting import exported
+        from normless.residual.reader import read_dataflow
+
+        with running(self.model):
+            return read_dataflow(exported(self.model, *on_device_of(self.model, self.inputs, self.kwargs)))
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
         """Paths of the `ResidualSum`s that now add a block's branches, one for each, in the order of `sites`."""
         if not block.sites:
             raise LiftError("its residual sum is not an addition of two tensors in forward code")
         for site in block.sites:
-            if site not in self.sums:
-                self._lift_sums(site.module)
-        return tuple(self.sums[site] for site in block.sites)
+            if site.made_by not in self.sums:
+                self._lift_sums(site.made_by.module)
+        return tuple(self.sums[site.made_by] for site in block.sites)
 
     def _lift_sums(self, path: str) -> None:
         """Replace every addition `a + b` of a module that is a residual sum by `self.residual_sum(a, b)`.
 
         A module whose runs add for several blocks becomes one module for each.
         """
-        sites = {site for block in self.map.walk() for site in block.sites if site.module == path}
-        copies = self._separated(path) if any(site.call for site in sites) else [path]
-        for call, copy in enumerate(copies):
-            self._lift_run(path, copy, {site for site in sites if site.call == call})
+        runs: dict[Call | None, dict[Call, int]] = defaultdict(dict)
+        for block in self.map.walk():
+            for site in block.sites:
+                if site.made_by.module == path:
+                    runs[site.made_by.around][site.made_by] = site.branch
+        is_first = all(call.run == 0 for branch_of in runs.values() for call in branch_of)
+        copies = {} if is_first else self._separated(path)
+        for run, branch_of in runs.items():
+            self._lift_run(path if run is None else copies.get(run, path), branch_of)
 
-    def _lift_run(self, path: str, copy: str, sites: set[Site]) -> None:
-        """The same for the module at `copy`, of the code of the one at `path`."""
-        additions = [event for event in self._events(path) if event.is_addition]
-        for site in sites:
-            if site.total != len(additions):
-                made = f"the forward code of {path or 'the network'} makes {len(additions)} additions"
-                raise LiftError(f"{made} where its dataflow has {site.total}")
-        branch_of = {site.index: site.branch for site in sites}
-        rewriter = self._rewriter(copy)
-        places = _by_place(additions, [additions[index] for index in sorted(branch_of)])
-        lifted = sorted(index for turns in places.values() for index in turns)
-        names = {index: rewriter.add_child("residual_sum", ResidualSum()) for index in lifted}
+    def _lift_run(self, path: str, branch_of: Mapping[Call, int]) -> None:
+        """The same for the module at a path, by the calls that add in one of its runs."""
+        self._need_alike(branch_of)
+        rewriter = self._rewriter(path)
+        places = _by_place(branch_of)
+        in_turn = [call for calls in places.values() for call in calls]
+        in_order = in_turn if len(places) == 1 else [call for call in self.flow.calls if call in {*in_turn}]
+        names = {call: rewriter.add_child("residual_sum", ResidualSum()) for call in in_order}
         replacements: dict[Place, tuple[list[str], Arguments]] = {}
-        for place, turns in places.items():
-            branches = {branch_of[index] for index in turns if index in branch_of}
+        for place, calls in places.items():
+            branches = {branch_of[call] for call in calls if call in branch_of}
             if len(branches) > 1:
                 raise LiftError(f"line {place.position[0]} of its code adds the branch now as first, now as second")
-            replacements[place] = [names[index] for index in turns], partial(_terms, branches.pop())
+            replacements[place] = [names[call] for call in calls], partial(_terms, branches.pop())
         rewriter.replace(replacements)
-        self.sums |= {site: _join(copy, names[site.index]) for site in sites}
+        self.sums |= {call: _join(path, names[call]) for call in branch_of}
+
+    def _need_alike(self, calls: Iterable[Call]) -> None:
+        """Check that calls add two activations in every run of their module."""
+        spots = {call.spot for call in calls}
+        modules = {module for module, *_ in spots}
+        for call, parts in self.flow.parts.items():
+            if call.module in modules and call.spot in spots:
+                for operation in map(self.flow.__getitem__, parts):
+                    if len({*operation.operands}) < 2:
+                        raise LiftError(
+                            f"{call.module or 'the network'} runs several times and adds no branch in one"
+                        )
 
     def module_of(self, layer: Layer) -> str:
         """The path of a module that now is this layer and no other: of a function, or of one call of a module."""
-        key = (layer.path, layer.call)
-        if key not in self.moved:
-            if ":" in layer.path:
-                self._lift_function(layer)
-            else:
-                self.moved |= {(layer.path, call): path for call, path in enumerate(self._separated(layer.path))}
+        key = layer.made_by or (layer.path, layer.call)
+        if key not in self.moved and ":" in layer.path:
+            self._lift_function(self._call_of(layer))
+        elif key not in self.moved:
+            copies = self._separated(layer.path)
+            # A run on constants alone is not one of a layer.
+            runs = dict.fromkeys(filter(None, (_run_around(call, layer.path) for call in self.flow.parts)))
+            self.moved |= {(layer.path, number): copies[run] for number, run in enumerate(runs)}
         return self.moved[key]
 
-    def calls(self, path: str, place: Place, children: list[nn.Module], arguments: Arguments) -> list[str]:
-        """The paths of the children that stand for an expression of a module's forward code, one for each run of it.
+    def calls(self, call: Call, children: list[nn.Module], arguments: Arguments) -> list[str]:
+        """The paths of the children that stand for a call and the others at its place, one for each turn.
 
         Where it is such children already they stay; else the given ones take its place.
         """
-        rewriter = self._rewriter(path)
+        place, rewriter = _free(call), self._rewriter(call.module)
         if place not in rewriter.replacements:
             names = [rewriter.add_child("attention_logits", child) for child in children]
             rewriter.replace({place: (names, arguments)})
-        return [_join(path, name) for name in rewriter.replacements[place][0]]
+        return [_join(call.module, name) for name in rewriter.replacements[place][0]]
 
-    def _lift_function(self, layer: Layer) -> None:
-        events, term = self._calls_of(layer)
-        path, function = layer.path.partition(":")[0], next(iter(events.values())).name
-        if any(one is Tensor for event in events.values() for one in (*event.args[1:], *event.kwargs.values())):
-            raise LiftError(f"{function} takes more than one tensor there")
-        rewriter = self._rewriter(path)
-        functions = [Function(event.function, event.args[1:], event.kwargs) for event in events.values()]
-        names = [rewriter.add_child(function, one) for one in functions]
-        rewriter.replace({term.place: (names, partial(_operand, term))})
-        for turn, name in zip(events, names, strict=True):
-            numbered = f"{path}:{function}_{turn}" if turn else f"{path}:{function}"
-            self.moved[numbered, layer.call] = _join(path, name)
+    def _lift_function(self, call: Call) -> None:
+        place, rewriter = _free(call), self._rewriter(call.module)
+        given = [[*turn.args[1:], *turn.kwargs.values()] for turn in call.turns]
+        if any(value is Tensor for values in given for value in values):
+            raise LiftError(f"{call.name} takes more than one tensor there")
+        if any(isinstance(value, (torch.SymInt, torch.SymFloat)) for values in given for value in values):
+            raise LiftError(f"the arguments of {call.name} depend on the values of tensors")
+        if place in rewriter.replacements:
+            raise LiftError(f"{call.module} runs several times, which share its forward code; only= converts others")
+        functions = [Function(turn.function, turn.args[1:], turn.kwargs) for turn in call.turns]
+        names = [rewriter.add_child(call.name, function) for function in functions]
+        rewriter.replace({place: (names, partial(_operand, Term(place, 0)))})
+        self.moved |= {turn: _join(call.module, name) for turn, name in zip(call.turns, names, strict=True)}
 
     def drop(self, layer: Layer) -> None:
         """Take a function or a formula out of forward code, and the parameters it alone reads out of the module."""
         terms = layer.terms
         if not terms:
-            events, term = self._calls_of(layer)
-            if len(events) > 1:
+            call = self._call_of(layer)
+            if len(call.turns) > 1:
                 raise LiftError("it runs in a loop, several times in one forward pass")
-            terms = (term,)
+            terms = (Term(_free(call), 0),)
         path = layer.path.partition(":")[0]
         rewriter = self._rewriter(path)
         # Norms of one place are removed together.
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
         rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
-        self.moved[layer.path, layer.call] = ""
         others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
         operations = self.map.flow.operations if self.map.flow else ()
         # Also what lies outside the part of a network that is converted.
@@ -134,92 +168,72 @@ class Lifted:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)
 
-    def _calls_of(self, layer: Layer) -> tuple[dict[int, Event], Term]:
-        """The calls at the place where a layer that is a function is called, by number, and what goes on without."""
+    def _call_of(self, layer: Layer) -> Call:
+        """The call in forward code that makes a layer which is a function."""
         path, _, name = layer.path.partition(":")
-        stem, _, number = name.rpartition("_")
-        # The third call of relu is `relu_2`.
-        function, index = (stem, int(number)) if number.isdigit() else (name, 0)
-        events = [event for event in self._events(path) if event.name == function and event.run is None]
-        if index >= len(events):
-            where = f"in the forward code of {path or 'the network'}"
-            if path in self.map.repeated or layer.call:
-                raise LiftError(f"{path} runs at several places, which share its forward code; only= converts others")
-            raise LiftError(f"no call of {function}, and no formula that does nothing else, was found {where}")
-        ((place, turns),) = _by_place(events, events[index : index + 1]).items()
-        return {turn: events[turn] for turn in turns}, Term(place, 0)
+        if layer.made_by is not None:
+            return layer.made_by
+        where = f"in the forward code of {path or 'the network'}"
+        if path in self.map.repeated or layer.call:
+            raise LiftError(f"{path} runs at several places, which share its forward code; only= converts others")
+        raise LiftError(f"no call of {name}, and no formula that does nothing else, was found {where}")
 
-    def _separated(self, path: str) -> list[str]:
-        """Give every run of a module a copy, and return their paths; only where it holds nothing that they share."""
+    def _separated(self, path: str) -> dict[Call, str]:
+        """Give every run of a module a copy; returns their paths. Only where it holds nothing that the runs share."""
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             raise LiftError(
                 "this one module runs at several places, which share its parameters; only= converts other parts"
             )
-        # One that ran on constants alone is not in the dataflow, which numbers the runs.
-        self._events(path)
-        callers: dict[int, tuple[str, int]] = {}
-        for caller, calls in self._recorded().items():
-            for call in calls:
-                runs = [event.run for event in call if event.run is not None and event.name == path]
-                callers |= {run: (caller, number) for number, run in enumerate(runs)}
-        copies = {caller: self._copied(module, path, caller) for caller in dict(callers.values())}
-        return [copies[caller][number] for _, (caller, number) in sorted(callers.items())]
+        # By the module that calls it, and the run of that module, its calls in order.
+        callers: dict[str, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
+        for call in self.flow.calls:
+            if call.function is None and call.name == path:
+                callers[call.module][call.run].append(call)
+        paths: dict[Call, str] = {}
+        for caller, calls in callers.items():
+            copies = self._copied(module, caller, next(iter(calls.values())))
+            for own in calls.values():
+                paths.update(zip(own, copies, strict=True))
+        return paths
 
-    def _copied(self, module: nn.Module, path: str, caller: str) -> list[str]:
-        """The paths of copies of a module, one for each time that another calls it in one run."""
+    def _copied(self, module: nn.Module, caller: str, calls: list[Call]) -> list[str]:
+        """The paths of copies of a module, one for each of the calls that another makes in one run."""
         parent = self.model.get_submodule(caller)
-        events = [event for event in self._events(caller) if event.run is not None and event.name == path]
-        own = [name for name, one in parent._modules.items() if one is module]
-        if type(parent) is nn.Sequential or len(own) == len(events) == 1:
+        own = [name for name, child in parent._modules.items() if child is module]
+        if type(parent) is nn.Sequential or len(own) == len(calls) == 1:
             for name in own:
                 setattr(parent, name, copied(module))
             return [_join(caller, name) for name in own]
         rewriter = self._rewriter(caller)
-        stem = path.rpartition(".")[2]
-        names = [rewriter.add_child(f"{stem}_{call + 1}", copied(module)) for call in range(len(events))]
-        places = _by_place(events, events).items()
-        rewriter.replace({place: ([names[turn] for turn in turns], _all_arguments) for place, turns in places})
-        return [_join(caller, name) for name in names]
+        places = _by_place(calls)
+        stem = calls[0].name.rpartition(".")[2]
+        names = {call: rewriter.add_child(f"{stem}_{turn}", copied(module)) for turn, call in enumerate(calls, 1)}
+        rewriter.replace({place: ([names[one] for one in own], _all_arguments) for place, own in places.items()})
+        return [_join(caller, name) for name in names.values()]
 
     def _rewriter(self, path: str) -> Rewriter:
         module = self.model.get_submodule(path)
         return self._rewriters.setdefault(module, Rewriter(module))
 
-    def _events(self, path: str) -> list[Event]:
-        """What the forward code of a module does in one call."""
-        calls = self._recorded().get(path, [])
-        places = [[(event.name, event.place, event.is_addition) for event in call] for call in calls]
-        if not calls or any(one != places[0] for one in places):
-            raise LiftError(f"{path or 'the network'} runs {len(calls)} times in one forward pass, in several ways")
-        return calls[0]
 
-    def _recorded(self) -> dict[str, list[list[Event]]]:
-        if self._calls is not None:
-            return self._calls
-        if not (self.inputs or self.kwargs):
-            raise LiftError("no example inputs came, by which to read its forward code")
-        inputs, kwargs = on_device_of(self.model, self.inputs, self.kwargs)
-        failure: Exception | None = None
-        # A batch of one is too few for batch norm in training.
-        for training in (None, False):
-            try:
-                with running(self.model, training):
-                    self._calls = recorded(self.model, inputs, kwargs)
-                    return self._calls
-            except Exception as error:
-                failure = error
-        raise LiftError(f"the network does not run with the edits made so far ({failure})") from failure
+def _run_around(call: Call | None, path: str) -> Call | None:
+    """The call by which the module at a path was run that a call is in; None where it is in none."""
+    while call is not None and (call.function is not None or call.name != path):
+        call = call.around
+    return call
 
 
-def _by_place(events: list[Event], wanted: Iterable[Event]) -> dict[Place, list[int]]:
-    """The places of the wanted events, each with the indices of all events that happen there, in order."""
-    places: dict[Place, list[int]] = {}
-    for event in wanted:
-        if event.place is None:
-            raise LiftError(event.obstacle)
-        places[event.place] = [index for index, one in enumerate(events) if one.place == event.place]
-    return places
+def _free(call: Call) -> Place:
+    """The place of a call, where other code can stand."""
+    if call.place is None or call.obstacle:
+        raise LiftError(call.obstacle)
+    return call.place
+
+
+def _by_place(calls: Iterable[Call]) -> dict[Place, list[Call]]:
+    """The places of calls, each with all calls that happen there, in order."""
+    return {_free(call): call.turns for call in calls}
 
 
 def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:

@@ -16,7 +16,7 @@ from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.residual import Layer
-from normless.residual.classify import describe
+from normless.residual.description import describe
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.operations import ACTIVATION
 

@@ -17,7 +17,7 @@ from normless.errors import UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, takes_batch_statistics
-from normless.residual.classify import describe
+from normless.residual.description import describe
 from normless.residual.operations import BATCH_NORM
 
 Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain"]

@@ -30,7 +30,7 @@ from normless.nn import Pointwise
 from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
-from normless.residual.classify import describe
+from normless.residual.description import describe
 from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from normless._internal.arguments import applied
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.lifting import Arguments, Place, running
+from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
@@ -62,6 +62,7 @@ class Surgery:
         changes: what the edits did, in order.
         original_paths: of its modules before the first edit.
         runs: how often each layer ran before the first edit, by path.
+        lifted: its operators in forward code that become modules.
 
     Raises (methods whose answer the network may not have):
         UnsupportedEditError: names the edit, the module and the reason.
@@ -83,7 +84,7 @@ class Surgery:
         self._edit_text = repr(self.edit)
         self.runs = Counter(layer.path for layer in self.map.layers())
         self.map = self.map.with_shared_once()
-        self._lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
+        self.lifted = Lifted(self.model, self.map, self.inputs, self.kwargs)
         first: dict[nn.Module, str] = {}
         self._aliases: dict[str, list[str]] = defaultdict(list)
         for path, module in self.model.named_modules(remove_duplicate=False):
@@ -340,11 +341,11 @@ class Surgery:
         if self.stands_alone(layer):
             return layer.path
         with self.refusing_at(layer.path):
-            return self._lifted.module_of(layer)
+            return self.lifted.module_of(layer)
 
     def moved(self, layer: Layer, path: str) -> None:
         """Note that a layer that was a function in forward code is the module at `path` now."""
-        self._lifted.moved[layer.path, layer.call] = path
+        self.lifted.moved[layer.made_by or (layer.path, layer.call)] = path
 
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
         """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
@@ -368,20 +369,16 @@ class Surgery:
         """The shape of the first of them, None where it is unknown."""
         return next(iter(self.input_shapes(path)), None)
 
-    def lifted_calls(self, path: str, place: Place, children: list[nn.Module], arguments: Arguments) -> list[str]:
-        """The paths of the modules that stand for an expression in forward code; see `Lifted.calls`."""
-        return self._lifted.calls(path, place, children, arguments)
-
     def remove_function(self, layer: Layer) -> None:
         """Remove a norm that is a function in forward code, and the parameters that only it reads."""
         with self.refusing_at(layer.path, "the normalization is a function in the forward code: {}"):
-            self._lifted.drop(layer)
+            self.lifted.drop(layer)
 
     def sum_paths(self, block: ResidualBlock) -> tuple[str, ...]:
         """Paths of the modules that add the branches of a block, one for each; operators become modules."""
         fixed = "its residual sum is an operator in the forward code and cannot be made a module: {}"
         with self.refusing_at(block.name, f"{fixed} (normless.nn.ResidualSum adds as a module)"):
-            return (block.sum,) if block.sum is not None else self._lifted.sums_of(block)
+            return (block.sum,) if block.sum is not None else self.lifted.sums_of(block)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
         """The modules at `sum_paths`."""
@@ -390,7 +387,8 @@ class Surgery:
     def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
         """Every block with the paths of its sums that were operators in forward code and are modules now."""
         for block in self.map.walk():
-            paths = tuple(self._lifted.sums[site] for site in block.sites if site in self._lifted.sums)
+            calls = (site.made_by for site in block.sites)
+            paths = tuple(self.lifted.sums[call] for call in calls if call in self.lifted.sums)
             if paths:
                 yield block, paths
 
@@ -400,5 +398,5 @@ class Surgery:
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
-        is_operator = block.sum is None and not any(site in self._lifted.sums for site in block.sites)
+        is_operator = block.sum is None and not any(site.made_by in self.lifted.sums for site in block.sites)
         return is_operator or all(total.is_plain for total in self.sums(block))

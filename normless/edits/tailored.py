@@ -40,7 +40,7 @@ class TailorActivations(Edit):
         steps = steps_of(surgery.model, surgery.map)
         if steps is None:
             raise surgery.unsupported("", "its dataflow is not known; pass example inputs")
-        blocks, on_way = list(surgery.map.walk()), sorted(steps.reached(steps.outputs, lambda at: steps[at].reads))
+        blocks, on_way = list(surgery.map.walk()), sorted(steps.reachable(steps.outputs, lambda at: steps[at].reads))
         normal: set[int] = set()
         for at, step in ((at, steps[at]) for at in on_way):
             if step.kind in ("parameter", "gate", "attention"):

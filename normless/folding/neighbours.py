@@ -14,7 +14,6 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from normless.nn import FrozenAffine
 from normless.residual.graph import Fixed, Operation
 from normless.residual.layers import Layers
-from normless.residual.operations import is_dropout
 from normless.residual.reader import read_dataflow
 
 Side = Literal["before", "after"]
@@ -154,7 +153,7 @@ class Neighbours:
             numbered = torch.empty(tuple(range(len(before))), device="meta")
             order = list(getattr(torch, operation.name)(numbered, *operation.arguments[1:]).shape)
             return order[axis] if back else order.index(axis)
-        idle = operation.name == "dropout" and not is_dropout(operation)
+        idle = operation.name == "dropout" and not operation.is_dropout
         if not idle and operation.name not in _RESHAPES:
             return None
         shape, other = (operation.shape, before) if back else (before, operation.shape)

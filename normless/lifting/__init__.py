@@ -6,11 +6,11 @@ from normless.lifting.calls import in_mode as in_mode
 from normless.lifting.calls import never_fuse as never_fuse
 from normless.lifting.calls import running as running
 from normless.lifting.calls import unfused as unfused
+from normless.lifting.places import Place as Place
+from normless.lifting.places import reads as reads
+from normless.lifting.places import running_place as running_place
 from normless.lifting.recording import ADDITIONS as ADDITIONS
-from normless.lifting.recording import Event as Event
-from normless.lifting.recording import Place as Place
-from normless.lifting.recording import reads as reads
-from normless.lifting.recording import recorded as recorded
-from normless.lifting.recording import running_place as running_place
+from normless.lifting.recording import Call as Call
+from normless.lifting.recording import Recorder as Recorder
 from normless.lifting.rewritten import Arguments as Arguments
 from normless.lifting.rewritten import Rewriter as Rewriter

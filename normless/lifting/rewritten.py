@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
-from normless.lifting.recording import Place, Routine
+from normless.lifting.places import Place, Routine
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """From an expression, whose parts are replaced already, the arguments of the child that is called in its place."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from normless.lifting import Place
+from normless.lifting import Call, Place
 
 Kind = Literal["weight", "norm", "direction", "activation", "scale", "dropout"]
 Role = Literal["last", "down", "stem", "other"]
@@ -40,7 +40,8 @@ class Layer:
     projection. `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that
     forward code writes out, empty where one of them cannot be told from others. `offset` is what forward code adds to
     `gamma`: 1 in norms of γ = 1 + w. `scale_free` are the parameters whose scale does not matter, since forward code
-    divides each by its own norm.
+    divides each by its own norm. `made_by` is the call in forward code that makes a layer
+    which is a function, and nothing else; None where that is unknown.
     """
 
     path: str
@@ -58,6 +59,7 @@ class Layer:
     shifts: tuple[str, ...] = field(default=(), compare=False)
     scale_free: tuple[str, ...] = field(default=(), compare=False)
     reason: str = field(default="", compare=False)
+    made_by: Call | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -84,18 +86,10 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class Site:
-    """An addition in the forward code of a module: the `index`-th there, counted from 0 in execution order.
+    """An addition in forward code: the call that adds, and which of its summands, 0 or 1, ends a branch."""
 
-    Only additions of two tensors count, and not those of the module's children. `branch` is the position, 0 or 1, of
-    the summand that ends a branch. `total` is the number of additions there, by which another count of the code
-    can be checked. `call` numbers the runs of the module.
-    """
-
-    module: str
-    index: int
+    made_by: Call
     branch: int
-    total: int
-    call: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
-"""What kind of layer a module is, by its class or by what it computes, and how to call it in a table."""
+"""What kind of layer a module is, by its class or by what it computes."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import prod
 from typing import Any
@@ -12,8 +11,8 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import FrozenBatchNorm, Pointwise, ScalarAffine, ShiftedActivation
-from normless.residual.blocks import Kind, Layer
+from normless.nn import FrozenBatchNorm, Pointwise, ShiftedActivation
+from normless.residual.blocks import Kind
 from normless.residual.formulas import NORM_PARTS, forms_root
 from normless.residual.graph import Operation
 from normless.residual.operations import ACTIVATION, ELEMENTWISE, LAYOUT, NORM
@@ -41,39 +40,6 @@ def kind_of(module: nn.Module) -> Kind | None:
     return next((kind for kind, classes in _CLASSES.items() if isinstance(module, classes)), None)
 
 
-def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
-    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
-    kind = kind_of(module)
-    if kind is None:
-        return None
-    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
-    vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
-    present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
-    gamma = present[0] if len(present) == 1 else None
-    in_place = bool(getattr(module, "inplace", False))
-    shifts = tuple(name for name in names if name.endswith("bias"))
-    return Layer(path, kind, source, 0, False, gamma, names, describe(module), in_place=in_place, shifts=shifts)
-
-
-def describe(module: nn.Module) -> str:
-    """A few words for a table: `conv 3×3 16→32 /2`, `batch norm 32`, `ReLU`."""
-    if isinstance(module, _ConvNd):
-        size = "×".join(str(side) for side in module.kernel_size)
-        stride = "" if max(module.stride) == 1 else f" /{max(module.stride)}"
-        groups = "" if module.groups == 1 else f" groups {module.groups}"
-        return f"conv {size} {module.in_channels}→{module.out_channels}{stride}{groups}"
-    if isinstance(module, nn.Linear):
-        return f"linear {module.in_features}→{module.out_features}"
-    if isinstance(module, _NormBase):
-        words = re.sub(r"\B([A-Z])", r" \1", type(module).__name__.rstrip("123d")).lower()
-        return f"{words} {module.num_features}"
-    if isinstance(module, Pointwise):
-        return f"pointwise {module.function}"
-    if isinstance(module, ShiftedActivation):
-        return f"shifted {describe(module.activation)}"
-    return type(module).__name__
-
-
 def window_size(pool: nn.Module) -> int:
     """The number of elements in a window of a max or average pooling."""
     kernel: Any = pool.kernel_size
@@ -99,12 +65,6 @@ def computed_kind(operations: Sequence[Operation]) -> Kind | None:
     if names <= ELEMENTWISE and names & _NONLINEAR and names - LAYOUT:
         return "activation"
     return None
-
-
-def gamma_of(operations: Sequence[Operation]) -> str | None:
-    """The vector by which a norm's operations scale its channels, by its qualified name; None without one."""
-    scaling = (one for one in reversed(operations) if one.name in NORM | {"mul", "addcmul"})
-    return next((name for operation in scaling for name in operation.factors), None)
 
 
 def embedding_weights(model: nn.Module) -> set[int]:

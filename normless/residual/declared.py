@@ -13,9 +13,10 @@ from torch import nn
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
 from normless._internal.garbage import uncollected
 from normless.errors import UnresolvedStructureError
-from normless.nn import ResidualSum, SkipOnlySum
+from normless.nn import ResidualSum, ScalarAffine, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock
-from normless.residual.classify import layer_of, window_size
+from normless.residual.classify import kind_of, window_size
+from normless.residual.description import describe
 from normless.residual.network import ResidualMap
 from normless.residual.steps import Step, Steps
 
@@ -212,7 +213,7 @@ class StructureReader:
                 at = self.steps.append(Step("attention", (end,)))
             else:
                 at = self._module(prefix + path, at)
-        main = {*self.steps.reached([at], lambda one: self.steps[one].reads if one >= start else ())}
+        main = {*self.steps.reachable([at], lambda one: self.steps[one].reads if one >= start else ())}
         own = ((one, self.layers[one]) for one in range(start, len(self.steps.steps)) if one in self.layers)
         return tuple(layer if one in main else replace(layer, gating=True) for one, layer in own), at
 
@@ -231,7 +232,7 @@ class StructureReader:
             words = name.replace("_", " ")
             layer: Layer | None = Layer(total, "scale", source, gamma=path, parameters=(path,), description=words)
             step = Step("factor", (at,), total, (path,))
-        elif (layer := layer_of(path, part, source)) is not None:
+        elif (layer := _layer_of(path, part, source)) is not None:
             assert layer.kind != "scale"
             assert layer.kind != "direction"
             step = Step(layer.kind, (at,), path, layer.parameters, part, shifts=layer.shifts)
@@ -243,3 +244,17 @@ class StructureReader:
         if layer is not None:
             self.layers[len(self.steps.steps)] = layer
         return self.steps.append(step)
+
+
+def _layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
+    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
+    kind = kind_of(module)
+    if kind is None:
+        return None
+    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
+    vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
+    present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
+    gamma = present[0] if len(present) == 1 else None
+    in_place = bool(getattr(module, "inplace", False))
+    shifts = tuple(name for name in names if name.endswith("bias"))
+    return Layer(path, kind, source, 0, False, gamma, names, describe(module), in_place=in_place, shifts=shifts)

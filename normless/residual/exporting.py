@@ -1,4 +1,4 @@
-"""A network exported to a graph, left exactly as it was, with the place of each operation in its code."""
+"""A network exported to a graph, left exactly as it was, with the call in its code that made each operation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ from torch.utils._pytree import tree_leaves
 
 from normless._internal.random_states import forked_generators
 from normless.errors import UnresolvedStructureError
-from normless.lifting import running_place, unfused
+from normless.lifting import Recorder, unfused
 
 LONGEST_REASON = 300
-# Names in the meta of nodes and of the graph.
-PLACE = "normless_place"
+# Names in the meta of nodes, a number, and of the graph, the calls that it counts.
+CALL = "normless_call"
+CALLS = "normless_calls"
 FOLLOWS_VALUES = "normless_follows_values"
 _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 
@@ -46,8 +47,9 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             f"{scripted or 'This network'} is TorchScript, which torch.export does not read and no edit can change. "
             "Map the module it was scripted from."
         )
+    recorder = Recorder(model)
     try:
-        with _untouched(model), _returning_tensors_only(model), torch.enable_grad(), warnings.catch_warnings():
+        with _untouched(model), _traced(model, recorder), torch.enable_grad(), warnings.catch_warnings():
             # What forward caches in attributes is put back; torch asks every buffer for its gradient.
             warnings.filterwarnings("ignore", message="The tensor attribute|The .grad attribute")
             # It saves a third of the time to write no stack of each operation, and no code of graphs not run.
@@ -55,11 +57,13 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             # Where export fails, torch prints the whole graph so far.
             with preserve_node_meta(), without_text, _use_lazy_graph_module(True), redirect_stderr(StringIO()):
                 try:
-                    return export(model, inputs, dict(kwargs), strict=False)
+                    program = export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode as guard:
-                    return _exported_by_values(model, inputs, kwargs, guard)
+                    program = _exported_by_values(model, inputs, kwargs, guard)
     except Exception as error:
         raise UnresolvedStructureError(_explanation(model, error)) from error
+    program.graph_module.meta[CALLS] = recorder.calls
+    return program
 
 
 def _exported_by_values(
@@ -123,36 +127,40 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _returning_tensors_only(model: nn.Module) -> Iterator[None]:
-    """Let forward return the tensors of its output alone, since export knows few container types."""
+def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
+    """Record what forward calls, and let it return the tensors of its output alone: export knows few containers."""
     # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
     original = type(model)
 
     @wraps(original.forward)
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> list[Tensor]:
-        with _Traced():
+        with _Traced(recorder):
             tensors = list(tensors_in(original.forward(self, *args, **kwargs)))
         if not tensors:
             raise TypeError("forward returned no tensor, nor anything that holds one.")
         return tensors
 
-    members = {"forward": forward, "__module__": original.__module__, "normless_original": original}
-    model.__class__ = type(original.__name__, (original,), members)
+    model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
     try:
-        yield
+        with recorder.following():
+            yield
     finally:
         model.__class__ = original
 
 
 class _Traced(TorchFunctionMode):
-    """Notes the place of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
+    """Notes the call of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.data.__get__:  # type: ignore[attr-defined]
             return args[0].detach()
         if torch.compiler.is_dynamo_compiling():
             return func(*args, **(kwargs or {}))
-        with annotate({PLACE: running_place(func)}):
+        with annotate({CALL: self.recorder.note(func, args, kwargs or {})}):
             return func(*args, **(kwargs or {}))
 
 

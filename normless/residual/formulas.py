@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from math import isclose, isnan, nan, prod
 
+from normless.lifting import Call
+from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, LENGTHS, NORM, REDUCTION, ROOT, is_factor
+from normless.residual.operations import ELEMENTWISE, LAYOUT, LENGTHS, NORM, REDUCTION, ROOT
 
 NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
 _SIZES: dict[str, Callable[[float, float], float]] = {
@@ -61,6 +63,36 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
             formula.is_norm = not isnan(size) and (formula.gain is not None or is_layer)
             return formula
     return None
+
+
+def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple[Term, ...]]:
+    """What removing each written norm takes out of forward code; none of a norm at whose place more than that runs.
+
+    One place may be of several norms, as in a function that a loop or `map` calls for each.
+    """
+    terms = {index: _terms(flow, formula) for index, formula in formulas.items()}
+    norm_of = {part: index for index, formula in formulas.items() for part in formula.operations}
+    whole: dict[int, tuple[Term, ...]] = {}
+    for index, own in terms.items():
+        parts = ((call, at) for call in own for turn in call.turns for at in flow.parts.get(turn, ()))
+        others = ((call, norm_of.get(at)) for call, at in parts if norm_of.get(at) != index)
+        if all(other is not None and terms[other].get(call) == own[call] for call, other in others):
+            whole[index] = tuple(own.values())
+    return whole
+
+
+def _terms(flow: Dataflow, formula: Formula) -> dict[Call, Term]:
+    """What removing a norm takes out, by the first call at its place in one run; nothing if one is unknown."""
+    terms: dict[Call, Term] = {}
+    for at, read in formula.passed.items():
+        operation, call = flow[at], flow[at].made_by
+        if operation.name not in LAYOUT:
+            if call is None or call.place is None or call.obstacle:
+                return {}
+            factor = formula.factor if at == formula.quotient else 1.0
+            known = terms.get(call.turns[0], Term(call.place, operation.arguments.index(Operand(read))))
+            terms[call.turns[0]] = replace(known, factor=known.factor * factor)
+    return terms
 
 
 def forms_root(names: set[str]) -> bool:
@@ -139,7 +171,7 @@ def _continue(flow: Dataflow, formula: Formula) -> float:
             formula.passed[at] = before
             formula.operations += [*ahead, at]
             ahead = []
-        elif is_factor(operation):
+        elif operation.is_factor:
             total *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
             ahead.append(at)
         elif operation.name in LAYOUT:

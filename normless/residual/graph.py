@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, reduce
@@ -9,7 +10,8 @@ from itertools import chain
 from operator import and_
 from typing import Any
 
-from normless.lifting import Place
+from normless.lifting import Call
+from normless.residual.operations import DROPOUT, LAYOUT, RECURRENT
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Operation:
         arguments: its arguments; operations as `Operand`, other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
         subgraph: whether it runs a graph of its own, as `torch.cond` does.
-        place: of the expression in a module's method that does it, None where that is unknown.
+        made_by: the call in forward code that makes it, None where that is unknown.
     """
 
     name: str
@@ -66,7 +68,7 @@ class Operation:
     arguments: tuple[Any, ...] = ()
     in_place: bool = False
     subgraph: bool = False
-    place: Place | None = None
+    made_by: Call | None = None
     added: tuple[str, ...] = ()
 
     @property
@@ -95,17 +97,48 @@ class Operation:
         """The innermost module whose forward runs it."""
         return self.modules[-1]
 
+    @property
+    def is_dropout(self) -> bool:
+        """Whether it drops activations at random: an active dropout, or a product with a random mask (drop path)."""
+        if self.name in DROPOUT:
+            rate, active = self.arguments[1], self.arguments[2]
+            return bool(active) and rate != 0
+        return self.name in {"mul", "div"} and any(source.random for source in self.fixed)
+
+    @property
+    def leaves_unchanged(self) -> bool:
+        """Whether the result holds the first argument's values: copies, changes of layout, idle dropout, `+ 0`."""
+        if self.name in LAYOUT:
+            return len(self.parents) == 1
+        if self.name in DROPOUT:
+            return not self.is_dropout
+        neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(self.name)
+        return neutral is not None and len(self.parents) == 1 and self.numbers == [neutral]
+
+    @property
+    def is_factor(self) -> bool:
+        """Whether it multiplies its only input by a number, or divides by one."""
+        return self.name in {"mul", "div"} and len(self.parents) == 1 and bool(self.numbers)
+
+    @property
+    def stacked(self) -> int:
+        """The number of layers in series that it runs: several in a recurrent operation of several."""
+        layers = self.arguments[4] if self.name in RECURRENT else 1
+        return layers if isinstance(layers, int) else 1
+
 
 @dataclass
 class Dataflow:
     """The operations between a network's inputs and its outputs, in execution order; an operation is its index.
 
-    `called` are the modules that run, also those that compute from no input, as of positions. `follows_values` says
-    that the operations are those of the example inputs, since what runs depends on integers in tensors.
+    `calls` are all that forward code makes, also on no activation. `called` are the modules that run, also those that
+    compute from no input, as of positions. `follows_values` says that the operations are those of the example inputs,
+    since what runs depends on integers in tensors.
     """
 
     operations: list[Operation] = field(default_factory=list)
     outputs: frozenset[int] = frozenset()
+    calls: list[Call] = field(default_factory=list)
     called: set[str] = field(default_factory=set)
     follows_values: bool = False
 
@@ -114,6 +147,15 @@ class Dataflow:
 
     def __len__(self) -> int:
         return len(self.operations)
+
+    @cached_property
+    def parts(self) -> dict[Call, list[int]]:
+        """The operations that each call makes."""
+        parts: dict[Call, list[int]] = defaultdict(list)
+        for index, operation in enumerate(self.operations):
+            if operation.made_by is not None:
+                parts[operation.made_by].append(index)
+        return dict(parts)
 
     @cached_property
     def consumers(self) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
@@ -10,12 +9,13 @@ from math import prod
 
 from torch import nn
 
-from normless.lifting import Place
 from normless.nn import ShiftedActivation
-from normless.residual.blocks import Kind, Layer, Term
-from normless.residual.classify import computed_kind, describe, gamma_of, kind_of
-from normless.residual.formulas import Formula, written_norm
-from normless.residual.graph import Dataflow, Fixed, Operand, Operation
+from normless.residual.blocks import Kind, Layer
+from normless.residual.classify import computed_kind, kind_of
+from normless.residual.description import described
+from normless.residual.formulas import Formula, terms_of, written_norm
+from normless.residual.graph import Dataflow, Operation
+from normless.residual.names import Names
 from normless.residual.operations import (
     ACTIVATION,
     COPYING,
@@ -23,48 +23,8 @@ from normless.residual.operations import (
     NORM,
     ROOT,
     WEIGHT,
-    is_dropout,
-    is_factor,
-    leaves_unchanged,
 )
 from normless.residual.outputs import reason_to_keep
-
-# The number by which an exported graph tells calls of one function apart: relu_1.
-_COUNTED = re.compile(r"_\d+$")
-
-
-class Names:
-    """The modules and parameters of a network by all of their names, and the first, which `named_modules` lists."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.modules = dict(model.named_modules(remove_duplicate=False))
-        self.parameters = dict(model.named_parameters(remove_duplicate=False))
-        named = (*self.parameters.items(), *self.modules.items())
-        self._first: dict[int, str] = {id(one): name for name, one in reversed(named)}
-
-    def canonical(self, path: str) -> str:
-        """The first name of the module that has this one."""
-        return self._first[id(self.modules[path])]
-
-    def parameter(self, name: str) -> str:
-        """The first name of the parameter that has this one."""
-        return self._first[id(self.parameters[name])]
-
-    def weight_of(self, parameters: tuple[str, ...]) -> str:
-        """The largest of some parameters, by its first name: the weight among a layer's."""
-        return self.parameter(max(parameters, key=lambda name: self.parameters[name].numel()))
-
-    def window(self, parameters: tuple[str, ...]) -> int:
-        """The number of positions that a layer's weight spans: 1 but for a convolution of a larger kernel."""
-        return prod(max((self.parameters[name].shape for name in parameters), key=len, default=())[2:])
-
-    def gain_of(self, operation: Operation) -> str | None:
-        """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
-        weights = (one for one in operation.fixed if not {*operation.added}.issuperset(one.parameters))
-        weight = next(weights, Fixed())
-        sizes = {name: self.parameters[name].numel() for name in weight.parameters}
-        vectors = [name for name in sorted(sizes, key=lambda name: sizes[name])[:-1] if sizes[name] > 1]
-        return vectors[0] if len(vectors) == 1 else None
 
 
 @dataclass(eq=False)
@@ -96,7 +56,8 @@ class Layers:
         self._find_activations_of_norms()
         for index, operation in enumerate(flow.operations):
             self._find_written_norm(index, operation)
-        self._give_terms()
+        for index, terms in terms_of(flow, self._formulas).items():
+            self.owner[index].layer = replace(self.owner[index].layer, terms=terms)
         for index, operation in enumerate(flow.operations):
             is_open = index not in self.owner and index not in self._no_layers
             if is_open and (layer := self._layer_of(index, operation)) is not None:
@@ -162,8 +123,8 @@ class Layers:
             while path in (one := self.flow[index]).modules and len(one.parents) == 1 and one.name not in NORM:
                 bends = one.name in ACTIVATION and not one.parameters
                 is_own = self._enclosing(one.modules) == path
-                if is_own and not (bends or is_dropout(one)):
-                    if not (one.name in LAYOUT or is_factor(one) or leaves_unchanged(one)):
+                if is_own and not (bends or one.is_dropout):
+                    if not (one.name in LAYOUT or one.is_factor or one.leaves_unchanged):
                         break
                     passed.append(index)
                 else:
@@ -212,39 +173,6 @@ class Layers:
                 run = self.owner[formula.quotient]
                 run.layer = replace(self._described(run), reason=reason)
 
-    def _give_terms(self) -> None:
-        """Give written norms what removing them takes out of forward code; nothing where a place does more than that.
-
-        One place may be of several norms, as in a function that a loop or `map` calls for each.
-        """
-        terms = {index: self._terms(formula) for index, formula in self._formulas.items()}
-        norm_of = {part: index for index, formula in self._formulas.items() for part in formula.operations}
-        for index, own in terms.items():
-            # No search by hash, since that of a place costs more than to compare the modules.
-            others = (
-                (key, norm_of.get(at))
-                for at, one in enumerate(self.flow.operations)
-                for key in own
-                if norm_of.get(at) != index and (one.module, one.call, one.place) == key
-            )
-            if all(other is not None and terms[other].get(key) == own[key] for key, other in others):
-                run = self.owner[index]
-                run.layer = replace(run.layer, terms=tuple(own.values()))
-
-    def _terms(self, formula: Formula) -> dict[tuple[str, int, Place], Term]:
-        """What removing a norm takes out, by the run of a module and the place there; nothing if one is unknown."""
-        terms: dict[tuple[str, int, Place], Term] = {}
-        for at, read in formula.passed.items():
-            one = self.flow[at]
-            if one.name not in LAYOUT:
-                if one.place is None:
-                    return {}
-                factor = formula.factor if at == formula.quotient else 1.0
-                key = (one.module, one.call, one.place)
-                known = terms.get(key, Term(one.place, one.arguments.index(Operand(read))))
-                terms[key] = replace(known, factor=known.factor * factor)
-        return terms
-
     def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
         """What is the same for all operations of one run of the layer at `path`."""
         if ":" not in path:
@@ -264,7 +192,7 @@ class Layers:
                 if self._mixes(operation)
                 else (self._weight_owner(operation), "weight")
             )
-        if is_dropout(operation):
+        if operation.is_dropout:
             return self._functional(operation, name), "dropout"
         path = self._enclosing(operation.modules)
         if index in self._bending:
@@ -341,37 +269,8 @@ class Layers:
         return not list(module.children()) and all(name == besides for name in own)
 
     def _described(self, run: LayerRun) -> Layer:
-        """The layer of a run with all that its operations say of it."""
-        kind = run.layer.kind
-        operations = [self.flow[index] for index in run.operations]
-        parameters = [self.names.parameter(name) for operation in operations for name in operation.parameters]
-        factors = {name for operation in operations for name in operation.factors}
-        shifts = [name for operation in operations for name in operation.added if name not in factors]
-        gamma = gamma_of(operations) if kind in ("norm", "scale") else None
-        if kind == "weight":
-            gamma = self.names.gain_of(operations[0])
-        fixed = (one for operation in operations for one in operation.fixed)
-        path, _, within = run.layer.path.partition(":")
+        """The layer of a run with all that its operations say of it, and the layer whose output it reads."""
         sources = self.inputs(run.operations[0])
         source = self.owner.get(sources.pop()) if len(sources) == 1 else None
-        return replace(
-            run.layer,
-            input=None if source is None else source.layer.path,
-            gamma=None if gamma is None else self.names.parameter(gamma),
-            parameters=tuple(dict.fromkeys(parameters)),
-            shifts=tuple(dict.fromkeys(map(self.names.parameter, shifts))),
-            description=(within if kind in ("weight", "scale") else _COUNTED.sub("", within))
-            or describe(self._modules[path]),
-            in_place=any(operation.in_place for operation in operations),
-            offset=next((one.offset for one in fixed if gamma in one.parameters), 0.0),
-            scale_free=tuple(self.names.parameter(name) for name in _scale_free(operations))
-            if kind == "weight"
-            else (),
-            called=any(self.names.canonical(name) == path for name in operations[0].modules),
-        )
-
-
-def _scale_free(operations: Iterable[Operation]) -> list[str]:
-    """The parameters that operations read divided by their own norm."""
-    degrees = (pair for operation in operations for fixed in operation.fixed for pair in fixed.degrees)
-    return [name for name, degree in degrees if degree == 0]
+        layer = described(run.layer, self.flow, run.operations, self.names)
+        return replace(layer, input=None if source is None else source.layer.path)

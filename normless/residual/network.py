@@ -90,7 +90,7 @@ class ResidualMap:
         """
         blocks: dict[Any, ResidualBlock] = {}
         for block in self.blocks:
-            sites = tuple(replace(site, call=0) for site in block.sites)
+            sites = tuple((site.made_by.spot, site.branch) for site in block.sites)
             key = (tuple(layer.path for layer in block.layers), sites, block.sum)
             known = blocks.setdefault(key, block)
             if known is not block:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from normless.residual.graph import Operation
-
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 WEIGHT = RECURRENT | {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
@@ -50,33 +48,4 @@ POOLING = {
 COPYING = {"expand", "repeat", "repeat_interleave", "stack", "cat", "tile"}
 SOFTMAX = {"softmax", "_softmax"}
 ATTENTION = {"scaled_dot_product_attention"}
-_DROPOUT = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
-
-
-def is_dropout(operation: Operation) -> bool:
-    """Whether it drops activations at random: an active dropout, or a product with a random mask (drop path)."""
-    if operation.name in _DROPOUT:
-        rate, active = operation.arguments[1], operation.arguments[2]
-        return bool(active) and rate != 0
-    return operation.name in {"mul", "div"} and any(source.random for source in operation.fixed)
-
-
-def leaves_unchanged(operation: Operation) -> bool:
-    """Whether the result holds the first argument's values: copies, changes of layout, an idle dropout, `+ 0`."""
-    if operation.name in LAYOUT:
-        return len(operation.parents) == 1
-    if operation.name in _DROPOUT:
-        return not is_dropout(operation)
-    neutral = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}.get(operation.name)
-    return neutral is not None and len(operation.parents) == 1 and operation.numbers == [neutral]
-
-
-def is_factor(operation: Operation) -> bool:
-    """Whether it multiplies its only input by a number, or divides by one."""
-    return operation.name in {"mul", "div"} and len(operation.parents) == 1 and bool(operation.numbers)
-
-
-def stacked(operation: Operation) -> int:
-    """The number of layers in series that an operation with weights runs: several in a recurrent one of several."""
-    layers = operation.arguments[4] if operation.name in RECURRENT else 1
-    return layers if isinstance(layers, int) else 1
+DROPOUT = {"dropout", "native_dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}

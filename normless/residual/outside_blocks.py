@@ -9,7 +9,6 @@ from normless.residual.blocks import Layer, ResidualBlock, Unresolved
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.network import ResidualMap
-from normless.residual.operations import leaves_unchanged
 from normless.residual.sums import Sum, SumFinder
 
 # They add and multiply at once, so that no operation holds the branch's output by itself.
@@ -91,7 +90,7 @@ class Outside:
 
         def passes(at: int) -> bool:
             owner = self.layers.owner.get(at)
-            return at != total and (leaves_unchanged(flow[at]) or (owner is not None and owner.layer in after))
+            return at != total and (flow[at].leaves_unchanged or (owner is not None and owner.layer in after))
 
         return flow.source(flow[run.operations[0]].parents[0], passes) == total
 

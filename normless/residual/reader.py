@@ -13,7 +13,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from normless.residual.degrees import Degrees, degrees_of
-from normless.residual.exporting import FOLLOWS_VALUES, PLACE
+from normless.residual.exporting import CALL, CALLS, FOLLOWS_VALUES
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.operations import LAYOUT, SHAPE_ONLY
 
@@ -42,7 +42,8 @@ class _Reader:
         self.results: dict[Node, tuple[Any, ...]] = {}
         # The first concatenation of the same parts.
         self.joined: dict[Any, Node] = {}
-        self.flow = Dataflow(follows_values=FOLLOWS_VALUES in program.graph_module.meta)
+        meta = program.graph_module.meta
+        self.flow = Dataflow(calls=meta.get(CALLS, []), follows_values=FOLLOWS_VALUES in meta)
         signature = program.graph_signature
         # The signature makes them anew at each access.
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
@@ -140,6 +141,7 @@ class _Reader:
                 degrees=self._degrees(node, name) if parameters else (),
             )
             return
+        number = (node.meta.get("custom") or {}).get(CALL)
         # Export marks the second call of a module by `@1`.
         calls = (re.findall(r"@(\d+)", str(key)) for key in node.meta.get("nn_module_stack") or ())
         self._append(
@@ -153,7 +155,7 @@ class _Reader:
             in_place=in_place,
             subgraph=isinstance(node.target, torch._ops.HigherOrderOperator),
             added=self._added(node, name),
-            place=(node.meta.get("custom") or {}).get(PLACE),
+            made_by=None if number is None else self.flow.calls[number],
         )
         if in_place:
             self._write(node)

@@ -117,12 +117,12 @@ class Steps:
     def is_independent(self, one: int, other: int) -> bool:
         """Whether weights lie between two steps and anything that both are computed from."""
         first, second = (
-            self.reached([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
+            self.reachable([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
             for index in (one, other)
         )
         return set(first).isdisjoint(second)
 
-    def reached(self, start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
+    def reachable(self, start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
         """Some steps, those that follow them, and so on; each once."""
         reached, pending = dict[int, None](), list(start)
         while pending:

@@ -23,9 +23,6 @@ from normless.residual.operations import (
     POOLING,
     RECURRENT,
     SOFTMAX,
-    is_factor,
-    leaves_unchanged,
-    stacked,
 )
 
 _ADDS = {"add", "sub", "rsub", "lerp"}
@@ -164,7 +161,7 @@ class SumFinder:
     def _unchanged(self, fork: int, others: list[int]) -> int:
         """The activation itself where a fork is a view of it and other terms read another one too."""
         at = fork
-        while leaves_unchanged(self.flow[at]):
+        while self.flow[at].leaves_unchanged:
             before, at = at, self.flow[at].parents[0]
             readers = set(self.flow.consumers[at]) - {before}
             if any(self.flow.depends(other, reader) for other in others for reader in readers):
@@ -205,7 +202,7 @@ class SumFinder:
 
         def passes(index: int) -> bool:
             step, kind = self.flow[index], self.layers.kind(index)
-            return len(step.parents) == 1 and (kind == "scale" or leaves_unchanged(step) or is_factor(step))
+            return len(step.parents) == 1 and (kind == "scale" or step.leaves_unchanged or step.is_factor)
 
         def factors(index: int) -> set[str]:
             end = self.flow.source(index, passes)
@@ -230,7 +227,7 @@ class SumFinder:
         if self._feeds_softmax(candidate.at):
             return False
         if not any(map(self.layers.has_weight, paths)):
-            plain = all(leaves_unchanged(self.flow[index]) or self.layers.kind(index) == "scale" for index in skip)
+            plain = all(self.flow[index].leaves_unchanged or self.layers.kind(index) == "scale" for index in skip)
             # Without weights a branch is a norm or a pooling, not an elementwise function.
             return plain and all(any(map(self._is_norm_or_pooling, path)) for path in paths)
         return self.chain(main) == 0 or self._is_projection(candidate, main, paths)
@@ -282,7 +279,7 @@ class SumFinder:
         weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
         normalized = any(map(self._is_normalized, every))
-        if all(leaves_unchanged(self.flow[index]) for index in skip):
+        if all(self.flow[index].leaves_unchanged for index in skip):
             # Parts of one kernel; without norms x + W x is the simplest residual block.
             return convolutions >= 2 and normalized
         return weights >= 2 or (weights >= 1 and normalized)
@@ -295,7 +292,7 @@ class SumFinder:
         return all(
             self.layers.kind(index) == "weight"
             or self.flow[index].name in names
-            or leaves_unchanged(self.flow[index])
+            or self.flow[index].leaves_unchanged
             or index in self.parallel
             for index in path
         )
@@ -308,7 +305,7 @@ class SumFinder:
             run = self.layers.owner.get(index)
             counts = run is not None and run.layer.kind == "weight" and (counted is None or run in counted)
             continues = any(self.layers.owner.get(parent) is run for parent in parents)
-            levels = stacked(self.flow[index]) if counted is None else 1
+            levels = self.flow[index].stacked if counted is None else 1
             depth[index] = max((depth[parent] for parent in parents), default=0) + levels * (counts and not continues)
         return max(depth.values(), default=0)
 
@@ -367,7 +364,7 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
 def _gates(layers: Layers, value: int, factor: int) -> bool:
     """Whether a factor is computed by weights from the very value that it multiplies, an activation and no mask."""
     flow = layers.flow
-    value = flow.source(value, lambda at: leaves_unchanged(flow[at]))
+    value = flow.source(value, lambda at: flow[at].leaves_unchanged)
     before = (index for index in range(value + 1) if flow.depends(value, index))
     return layers.has_weight(flow.between(value, factor)) and layers.has_weight(before)
 
@@ -384,6 +381,6 @@ def _spans_streams(flow: Dataflow, operation: Operation, value: int, factor: int
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
     def passes(at: int) -> bool:
-        return len(flow[at].parents) == 1 and (leaves_unchanged(flow[at]) or flow[at].name in _AFTER_SOFTMAX)
+        return len(flow[at].parents) == 1 and (flow[at].leaves_unchanged or flow[at].name in _AFTER_SOFTMAX)
 
     return flow[flow.source(index, passes)].name in SOFTMAX

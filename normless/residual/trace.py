@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -10,13 +10,13 @@ from typing import Any
 
 from torch import nn
 
+from normless.lifting import ADDITIONS
 from normless.nn import ResidualSum
 from normless.residual.blocks import Head, Layer, ResidualBlock, Site
 from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.network import ResidualMap
-from normless.residual.operations import is_factor, leaves_unchanged
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import Outside, find_unresolved
 from normless.residual.reader import read_dataflow
@@ -52,12 +52,6 @@ class _Tracer:
         self.layers = layers
         self.flow = layers.flow
         self.finder = SumFinder(layers)
-        # By module, the additions of each of its runs, which export numbers for every name of the module.
-        self.additions: dict[str, dict[tuple[str, int], list[int]]] = defaultdict(lambda: defaultdict(list))
-        for index, operation in enumerate(self.flow.operations):
-            if operation.name in {"add", "lerp"} and len({*operation.operands}) == 2:
-                runs = self.additions[layers.names.canonical(operation.module)]
-                runs[operation.module, operation.call].append(index)
 
     def map(self) -> ResidualMap:
         between = self.flow.between
@@ -133,7 +127,7 @@ class _Tracer:
             name=names[block.sum.at],
             branch_layers=layers,
             skip_layers=self._layers_on(block.skip),
-            identity_skip=all(leaves_unchanged(self.flow[index]) for index in block.skip),
+            identity_skip=all(self.flow[index].leaves_unchanged for index in block.skip),
             ends_in_layer=len(branches) == 1 and self._ends_in_layer(block.sum, layers),
             sum=self._sum_module(block.sum.at),
             parallel=tuple(branches) if len(branches) > 1 else (),
@@ -156,7 +150,7 @@ class _Tracer:
         def passes(at: int) -> bool:
             step, kind = self.flow[at], self.layers.kind(at)
             if kind is None:
-                kind = "scale" if leaves_unchanged(step) or is_factor(step) or self._sum_module(at) else None
+                kind = "scale" if step.leaves_unchanged or step.is_factor or self._sum_module(at) else None
             return at in path and kind in ("scale", "dropout") and len(step.parents) == 1
 
         end = self.flow.source(total.branches[number], passes)
@@ -211,12 +205,11 @@ class _Tracer:
             others = [term for term in terms if term not in total.branches]
             ahead = [total.skip] if total.skip in others else others
             one_ahead = len(terms) == 2 and len(ahead) == 1
-            if operation.name not in {"add", "lerp"} or not one_ahead or self._sum_module(at) is not None:
+            call = operation.made_by
+            if call is None or call.name not in ADDITIONS or not one_ahead or self._sum_module(at) is not None:
                 return ()
             onward = terms.index(ahead[0])
-            path, run = self.layers.names.canonical(operation.module), (operation.module, operation.call)
-            additions, call = self.additions[path][run], list(self.additions[path]).index(run)
-            sites.append(Site(path, additions.index(at), 1 - onward, len(additions), call))
+            sites.append(Site(call, 1 - onward))
             at = terms[onward]
         return tuple(reversed(sites))
 

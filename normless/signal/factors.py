@@ -90,7 +90,7 @@ class _Walk:
     def _at_readers(self, norm: int, factor: float, second: float) -> None:
         """Multiply the weights that read a norm whose input cannot be scaled."""
         readers = self.steps.readers
-        reached = self.steps.reached(
+        reached = self.steps.reachable(
             readers[norm], lambda at: () if self.steps[at].kind in ("norm", "weight") else readers[at]
         )
         for step in map(self.steps.__getitem__, reached):
@@ -181,7 +181,7 @@ class _Walk:
         def sources(at: int) -> tuple[int, ...]:
             return () if self.closed[at] or self.steps[at].kind in _BEGIN else _sources(self.steps[at])
 
-        reached = self.steps.reached([index], sources)
+        reached = self.steps.reachable([index], sources)
         own = {at: self.steps[at] for at in sorted(reached) if not self.closed[at]}
         writers = [at for at, one in own.items() if one.kind in _BEGIN or (one.kind == "add" and self._is_open(one))]
         return writers, len(own) < len(reached)

@@ -14,7 +14,7 @@ from normless.nn import ResidualSum
 from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
-from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX, leaves_unchanged
+from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX
 from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder, passed_on
 
@@ -77,7 +77,7 @@ class _Reader:
             return self._sum(operation, self.sums[index])
         if name == "input":
             return Step("input" if operation.floating else "other")
-        if leaves_unchanged(operation):
+        if operation.leaves_unchanged:
             return Step("layout", reads)
         if name == "glu":
             return Step("other", reads, module=nn.GLU(*_plain(operation)))

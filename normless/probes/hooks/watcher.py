@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
@@ -12,21 +12,15 @@ from typing import Any, ClassVar
 import pandas as pd
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from normless.lifting import ADDITIONS, followed
 from normless.nn import ResidualSum
 from normless.nn.channels import per_channel
+from normless.probes.hooks.additions import intercepted
 from normless.registry import Registry
-from normless.residual import Layer, ResidualBlock, ResidualMap, Site, Unresolved
+from normless.residual import Layer, ResidualBlock, ResidualMap, Unresolved
 
 Tables = Mapping[str, pd.DataFrame]
-
-_IN_PLACE = frozenset({"add_", "__iadd__"})
-
-OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], None]
-OnMissed = Callable[[ResidualBlock, str], None]
 
 
 @dataclass(frozen=True)
@@ -226,79 +220,7 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
         elif block.sum is not None or not block.sites:
             on_missed(block, "its residual sum is not an addition of two tensors, so its summands are not seen")
     if any(block.sites for block in setting.map.walk()):
-        mode = _Additions(setting, on_sum, on_missed)
-        stack.enter_context(followed(setting.model, mode.enter, mode.leave))
-        stack.enter_context(mode)
-
-
-class _Additions(TorchFunctionMode):
-    """Intercepts the additions at the sites of a residual map, counted as in `Site`.
-
-    Where a module makes another number of them than its dataflow has, its blocks are reported as missed.
-    """
-
-    def __init__(self, setting: Setting, on_sum: OnSum, on_missed: OnMissed) -> None:
-        super().__init__()
-        self.model, self.on_sum, self.on_missed = setting.model, on_sum, on_missed
-        # A module that runs several times reaches one site for several blocks, in their order.
-        self.blocks: dict[tuple[nn.Module, int], list[tuple[ResidualBlock, Site]]] = defaultdict(list)
-        self.totals: dict[nn.Module, int] = {}
-        for block in setting.map.walk():
-            for site in block.sites:
-                module = self.model.get_submodule(site.module)
-                self.blocks[module, site.index].append((block, site))
-                self.totals[module] = site.total
-        self.reset()
-
-    def reset(self) -> None:
-        """Start a new pass."""
-        # The running module calls, each with the number of additions that its own code has executed.
-        self.running: list[tuple[nn.Module, int]] = []
-        self.ahead = {key: iter(pairs) for key, pairs in self.blocks.items()}
-        # By block: its skip path, and the ends of the branches that were added so far.
-        self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
-
-    def enter(self, _path: str, module: nn.Module, _: Any) -> None:
-        """Forward pre-hook of every module."""
-        if module is self.model:
-            self.reset()
-        self.running.append((module, 0))
-
-    def leave(self, *_: Any) -> None:
-        """Forward hook of every module."""
-        if not self.running:
-            return
-        module, count = self.running.pop()
-        total = self.totals.get(module, count)
-        if total != count:
-            reason = f"its forward code made {count} additions where its dataflow has {total}"
-            for (owner, _index), blocks in self.blocks.items():
-                for block, _site in blocks if owner is module else ():
-                    self.on_missed(block, reason)
-
-    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        found = None
-        # Two different tensors and no parameters, so neither biases nor embeddings.
-        operands = args[:2] if name in ADDITIONS and self.running else ()
-        summands = [one for one in operands if isinstance(one, Tensor) and not isinstance(one, nn.Parameter)]
-        if len(summands) == 2 and summands[0] is not summands[1]:
-            found = next(self.ahead.get(self.running[-1], iter(())), None)
-            self.running[-1] = self.running[-1][0], self.running[-1][1] + 1
-        if found is None:
-            return func(*args, **(kwargs or {}))
-        block, site = found
-        summands = [one.detach() for one in summands]
-        if name in _IN_PLACE:
-            summands[0] = summands[0].clone()
-        total = func(*args, **(kwargs or {}))
-        skip, branches = self.summands.setdefault(block.name, (summands[1 - site.branch], []))
-        branches.append(summands[site.branch])
-        # A block's last addition completes its sum.
-        if len(branches) == len(block.sites):
-            del self.summands[block.name]
-            self.on_sum(block, skip, tuple(branches), total)
-        return total
+        stack.enter_context(intercepted(setting.model, setting.map, on_sum, on_missed))
 
 
 def _attach_to_parameters(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless import ResidualMap, residual_map
+from normless.lifting import ADDITIONS
 
 WIDTH = 8
 Forward = Callable[["Net", Tensor], Tensor]
@@ -106,9 +107,12 @@ def second_first(net: Net, x: Tensor) -> Tensor:
 def test_branches_and_sites_follow_the_additions(
     forward: Forward, order: list[str], sites: list[tuple[int, int]]
 ) -> None:
-    (block,) = map_of(forward).blocks
+    found = map_of(forward)
+    (block,) = found.blocks
     assert [branch[-1].path for branch in block.branches] == order
-    assert [(site.index, site.branch) for site in block.sites] == sites
+    assert found.flow is not None
+    additions = [call for call in found.flow.calls if call.name in ADDITIONS and call.args == (Tensor, Tensor)]
+    assert [(additions.index(site.made_by), site.branch) for site in block.sites] == sites
 
 
 def test_several_branches_beside_a_skip_path_joined_from_two_layers() -> None:

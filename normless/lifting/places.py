@@ -1,0 +1,133 @@
+"""Expressions of forward code: where one stands, in which functions, and the one that runs now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from dis import get_instructions
+from functools import cache
+from inspect import unwrap
+from itertools import islice, pairwise
+from types import CodeType, FrameType
+from typing import Any
+
+from torch import nn
+
+
+@dataclass(frozen=True)
+class Routine:
+    """A function: its name, its code, and whether a module's call of that name runs it as its method.
+
+    `owner` is the class that has it as a method, None for a function that is not a method.
+    """
+
+    name: str
+    # Python hashes all of the code.
+    code: CodeType = field(hash=False)
+    owner: type | None = None
+    is_final: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """An expression in the source of a function: first line, last line, first column, last column.
+
+    `caller` is the call that runs the function, None where the module itself does, or torch. `is_method` says that it
+    calls a tensor's method.
+    """
+
+    routine: Routine
+    position: tuple[int, int, int, int]
+    caller: Place | None = None
+    is_method: bool = field(default=False, compare=False)
+
+    def chain(self) -> Iterator[Place]:
+        """The place, that of the call of its function, and so on outward."""
+        place: Place | None = self
+        while place is not None:
+            yield place
+            place = place.caller
+
+    def is_seen_in(self, other: Place) -> bool:
+        """Whether the other is the same expression, perhaps with further callers."""
+        others = other.chain()
+        return all(
+            (one := next(others, None)) and (own.routine, own.position) == (one.routine, one.position)
+            for own in self.chain()
+        )
+
+    def seen_from(self, is_start: Callable[[Place], bool]) -> Place | None:
+        """The place with its callers up to the first that is a start; None where none is."""
+        if is_start(self):
+            return replace(self, caller=None)
+        caller = self.caller and self.caller.seen_from(is_start)
+        return caller and replace(self, caller=caller)
+
+
+def running_place(kind: type, frame: FrameType | None, is_method: bool = False) -> Place | None:
+    """The innermost running expression outside torch, with its callers up to the next in torch.
+
+    Args:
+        kind: the class whose methods count as such, also those of torch's own classes.
+        frame: where to start.
+        is_method: that of the place.
+    """
+    steps: list[tuple[Routine, Any]] = []
+    while frame is not None:
+        routine = _methods(kind).get(frame.f_code)
+        if routine is None and _is_between(frame.f_globals.get("__name__", "")):
+            if steps:
+                break
+        else:
+            routine = routine or Routine(frame.f_code.co_name, frame.f_code)
+            position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+            # A function inside a method stands in the method's source.
+            while frame is not None and frame.f_code is not routine.code:
+                frame = frame.f_back
+            if frame is None or None in position:
+                break
+            steps.append((routine, position))
+        frame = frame.f_back
+    place: Place | None = None
+    for routine, position in reversed(steps):
+        place = Place(routine, position, place)
+    return place and replace(place, is_method=is_method)
+
+
+def _is_between(module: str) -> bool:
+    """Whether the code of a module only passes calls on: torch's, and what records them."""
+    return module.partition(".")[0] == "torch" or module.startswith("normless.lifting")
+
+
+@cache
+def reads(kind: type, name: str, attribute: str) -> bool:
+    """Whether a method of a module's class reads an attribute of what has this name, as `self.norm.weight`."""
+    # Instructions are slow to read, and few methods of a large class name the attribute.
+    codes = [code for code in _methods(kind) if attribute in (*code.co_names, *code.co_consts)]
+    return any(
+        (name, attribute) in pairwise(instruction.argval for instruction in get_instructions(code)) for code in codes
+    )
+
+
+@cache
+def _methods(kind: type) -> dict[CodeType, Routine]:
+    """The methods of a class by their code and by the code of the functions inside them."""
+    methods: dict[CodeType, Routine] = {}
+    seen: set[str] = set()
+    for owner in kind.__mro__[: kind.__mro__.index(nn.Module)]:
+        for name, member in vars(owner).items():
+            is_bound = not isinstance(member, (staticmethod, classmethod))
+            function = member if is_bound else member.__func__
+            code = getattr(unwrap(function), "__code__", None) if callable(function) else None
+            if isinstance(code, CodeType):
+                routine = Routine(name, code, owner, is_bound and name not in seen)
+                methods = dict.fromkeys(_inside(code), routine) | methods
+        seen |= {*vars(owner)}
+    return methods
+
+
+def _inside(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _inside(constant)

@@ -1,0 +1,117 @@
+"""The summands of residual sums that are additions in forward code, seen as they are added."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from types import FrameType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from normless.lifting import ADDITIONS, Call, followed, running_place
+from normless.residual import ResidualBlock, ResidualMap, Site
+
+OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], None]
+"""Receives a block, its skip path, the ends of its branches and their sum."""
+OnMissed = Callable[[ResidualBlock, str], None]
+"""Receives a block and why its summands were not seen."""
+
+_IN_PLACE = frozenset({"add_", "__iadd__"})
+
+
+@contextmanager
+def intercepted(model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> Iterator[None]:
+    """Receive the summands of every block whose sum the forward code adds, in all passes of the body.
+
+    A block whose additions do not run, or more often than when the network was mapped, is missed.
+    """
+    additions = _Additions(model, mapped, on_sum, on_missed)
+    with followed(model, additions.enter, additions.leave), additions:
+        yield
+
+
+class _Run:
+    """One run of a module that is under way: its path and number, and what it has added at each place so far."""
+
+    def __init__(self, path: str, number: int) -> None:
+        self.key = (path, number)
+        self.turns: Counter[Call] = Counter()
+
+
+class _Additions(TorchFunctionMode):
+    """Intercepts the additions at the sites of a residual map, by their places in forward code."""
+
+    def __init__(self, model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
+        super().__init__()
+        self.model, self.on_sum, self.on_missed = model, on_sum, on_missed
+        self.kinds = {path: type(module) for path, module in model.named_modules()}
+        self.sites = {site.made_by: (block, site) for block in mapped.walk() for site in block.sites}
+        # By the run of a module, the calls that add there, the first of each place.
+        self.firsts: dict[tuple[str, int], dict[Call, None]] = defaultdict(dict)
+        for call in self.sites:
+            self.firsts[call.module, call.run][call.turns[0]] = None
+        self._start()
+
+    def _start(self) -> None:
+        """Start a new pass."""
+        self.running: list[_Run] = []
+        self.runs: Counter[str] = Counter()
+        # By block: its skip path, and the ends of the branches that were added so far.
+        self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
+
+    def enter(self, path: str, *_: Any) -> None:
+        """Forward pre-hook of every module."""
+        if path == "":
+            self._start()
+        self.running.append(_Run(path, self.runs[path]))
+        self.runs[path] += 1
+
+    def leave(self, *_: Any) -> None:
+        """Forward hook of every module."""
+        if not self.running:
+            return
+        run = self.running.pop()
+        for first in self.firsts.get(run.key, ()):
+            if run.turns[first] != len(first.turns):
+                reason = f"its addition ran {run.turns[first]} times where its dataflow has {len(first.turns)}"
+                for block, site in self.sites.values():
+                    if site.made_by in first.turns:
+                        self.on_missed(block, reason)
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        found = self._site(name.strip("_"), sys._getframe(1)) if name.strip("_") in ADDITIONS else None
+        if found is None:
+            return func(*args, **kwargs)
+        block, site = found
+        given = (value.detach() for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        summands = list(islice(given, 2))
+        if name in _IN_PLACE:
+            summands[0] = summands[0].clone()
+        total = func(*args, **kwargs)
+        skip, branches = self.summands.setdefault(block.name, (summands[1 - site.branch], []))
+        branches.append(summands[site.branch])
+        # A block's last addition completes its sum.
+        if len(branches) == len(block.sites):
+            del self.summands[block.name]
+            self.on_sum(block, skip, tuple(branches), total)
+        return total
+
+    def _site(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Site] | None:
+        """The block and the site of the addition that runs now, None where it is not one of a site."""
+        run = self.running[-1] if self.running else None
+        firsts = self.firsts.get(run.key) if run is not None else None
+        if run is None or not firsts:
+            return None
+        place = running_place(self.kinds[run.key[0]], frame)
+        first = next((one for one in firsts if one.name == name and place and one.is_at(place)), None)
+        if first is None:
+            return None
+        turn = run.turns[first]
+        run.turns[first] += 1
+        return self.sites.get(first.turns[turn]) if turn < len(first.turns) else None

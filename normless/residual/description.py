@@ -1,0 +1,90 @@
+"""What is said of a layer: its words in a table, its learned vector, all that it reads, the call that makes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from normless.lifting import Call
+from normless.nn import Pointwise, ShiftedActivation
+from normless.residual.blocks import Layer
+from normless.residual.graph import Dataflow, Fixed, Operation
+from normless.residual.names import Names
+from normless.residual.operations import LAYOUT, NORM
+
+# The number by which an exported graph tells calls of one function apart: relu_1.
+_COUNTED = re.compile(r"_\d+$")
+
+
+def described(layer: Layer, flow: Dataflow, indices: Sequence[int], names: Names) -> Layer:
+    """A layer with all that its operations, those of one run in order, say of it."""
+    operations = [flow[index] for index in indices]
+    parameters = [names.parameter(name) for operation in operations for name in operation.parameters]
+    factors = {name for operation in operations for name in operation.factors}
+    shifts = [name for operation in operations for name in operation.added if name not in factors]
+    gamma = _gamma_of(operations) if layer.kind in ("norm", "scale") else None
+    if layer.kind == "weight":
+        gamma = _gain_of(operations[0], names)
+    fixed = [constant for operation in operations for constant in operation.fixed]
+    path, _, within = layer.path.partition(":")
+    free = [name for constant in fixed for name, degree in constant.degrees if degree == 0 and layer.kind == "weight"]
+    return replace(
+        layer,
+        gamma=None if gamma is None else names.parameter(gamma),
+        parameters=tuple(dict.fromkeys(parameters)),
+        shifts=tuple(dict.fromkeys(map(names.parameter, shifts))),
+        description=(within if layer.kind in ("weight", "scale") else _COUNTED.sub("", within))
+        or describe(names.modules[path]),
+        in_place=any(operation.in_place for operation in operations),
+        offset=next((constant.offset for constant in fixed if gamma in constant.parameters), 0.0),
+        scale_free=tuple(map(names.parameter, free)),
+        called=any(names.canonical(name) == path for name in operations[0].modules),
+        made_by=_call_of(flow, indices) if within else None,
+    )
+
+
+def _call_of(flow: Dataflow, indices: Iterable[int]) -> Call | None:
+    """The call in forward code that makes these operations and no others; None where there is none."""
+    calls = {flow[at].made_by for at in indices}
+    call = calls.pop() if len(calls) == 1 else None
+    others = {*flow.parts[call]}.difference(indices) if call is not None else ()
+    return call if all(flow[at].name in LAYOUT for at in others) else None
+
+
+def _gain_of(operation: Operation, names: Names) -> str | None:
+    """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
+    weights = (constant for constant in operation.fixed if not {*operation.added}.issuperset(constant.parameters))
+    weight = next(weights, Fixed())
+    sizes = {name: names.parameters[name].numel() for name in weight.parameters}
+    vectors = [name for name in sorted(sizes, key=lambda name: sizes[name])[:-1] if sizes[name] > 1]
+    return vectors[0] if len(vectors) == 1 else None
+
+
+def _gamma_of(operations: Sequence[Operation]) -> str | None:
+    """The vector by which a norm's operations scale its channels, by its qualified name; None without one."""
+    scaling = (one for one in reversed(operations) if one.name in NORM | {"mul", "addcmul"})
+    return next((name for operation in scaling for name in operation.factors), None)
+
+
+def describe(module: nn.Module) -> str:
+    """A few words for a table: `conv 3×3 16→32 /2`, `batch norm 32`, `ReLU`."""
+    if isinstance(module, _ConvNd):
+        size = "×".join(str(side) for side in module.kernel_size)
+        stride = "" if max(module.stride) == 1 else f" /{max(module.stride)}"
+        groups = "" if module.groups == 1 else f" groups {module.groups}"
+        return f"conv {size} {module.in_channels}→{module.out_channels}{stride}{groups}"
+    if isinstance(module, nn.Linear):
+        return f"linear {module.in_features}→{module.out_features}"
+    if isinstance(module, _NormBase):
+        words = re.sub(r"\B([A-Z])", r" \1", type(module).__name__.rstrip("123d")).lower()
+        return f"{words} {module.num_features}"
+    if isinstance(module, Pointwise):
+        return f"pointwise {module.function}"
+    if isinstance(module, ShiftedActivation):
+        return f"shifted {describe(module.activation)}"
+    return type(module).__name__
