@@ -124,11 +124,6 @@ class Settings:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
         return _hash_of(self.identity())
 
-    @property
-    def hash_without_contents(self) -> str:
-        """The hash that it had before `contents` were part of it."""
-        return _hash_of(self.fields_of_identity())
-
 
 def _hash_of(identity: Mapping[str, Any]) -> str:
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

@@ -59,20 +59,6 @@ def test_a_changed_file_gives_new_rows(tmp_path: Path, network: Path) -> None:
         assert lab.run(sweep).runs.equals(first)
 
 
-def test_rows_from_before_there_were_digests_are_told_and_not_used(tmp_path: Path, network: Path) -> None:
-    sweep, here = _sweep(f"{network}:network"), Here()
-    config = sweep.points()[0].config
-    with Laboratory(tmp_path / "lab", executor=lambda: here) as lab:
-        lab.run(sweep)
-        row = lab.state.read([config.hash])[config.hash]
-        lab.state.remove([config.hash])
-        lab.state.add([replace(row, hash=config.hash_without_contents)])
-        with pytest.warns(
-            UserWarning, match=r"^1 rows of these settings .* kept no digest of .*mine\.py; they are not"
-        ):
-            assert list(lab.run(sweep).runs["hash"]) == [config.hash]
-
-
 def test_a_file_that_changes_while_a_sweep_runs_fails_its_run(tmp_path: Path, network: Path) -> None:
     sweep, here = _sweep(f"{network}:network"), Here()
     config = sweep.points()[0].config
