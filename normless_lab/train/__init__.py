@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from normless_lab.train.settings import Settings as Settings
     from normless_lab.train.settings import checked_values as checked_values
     from normless_lab.train.training_run import train as train
-    from normless_lab.train.training_run import train_text as train_text
-    from normless_lab.train.training_run import train_translation as train_translation
     from normless_lab.train.training_run import trained_network as trained_network
     from normless_lab.train.training_run import trained_text_classifier as trained_text_classifier
     from normless_lab.train.training_run import trained_translator as trained_translator

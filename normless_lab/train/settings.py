@@ -122,12 +122,8 @@ class Settings:
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
-        return _hash_of(self.identity())
-
-
-def _hash_of(identity: Mapping[str, Any]) -> str:
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

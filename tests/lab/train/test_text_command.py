@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from text_helpers import written
 
 from normless.cli import main
-from normless_lab.train import TextConfig, TextResult, train_text
+from normless_lab.train import TextConfig, TextResult, train
 
 configs = st.builds(
     TextConfig,
@@ -86,7 +86,7 @@ def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture
     result = TextResult.from_dict(printed)
     config = TextConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
     assert config.vocabulary == 250
-    assert train_text(config, tmp_path / "run") == result  # it is the stored one
+    assert train(config, tmp_path / "run") == result  # it is the stored one
 
     assert main([*words, "--rate", "0.5"]) == 2
     assert "holds another run: rate is 0.002 there and 0.5 here" in capsys.readouterr().err

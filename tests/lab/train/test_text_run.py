@@ -30,7 +30,7 @@ from normless_lab.train import (
     RunDirectoryError,
     TextConfig,
     TextResult,
-    train_text,
+    train,
     trained_text_classifier,
 )
 from normless_lab.train import training_run as run_module
@@ -49,7 +49,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TextConfig:
 @pytest.fixture(scope="module")
 def uninterrupted(config: TextConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TextResult]:
     directory = tmp_path_factory.mktemp("uninterrupted")
-    return directory, train_text(config, directory)
+    return directory, train(config, directory)
 
 
 def test_a_run_learns_and_reports(config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
@@ -97,10 +97,10 @@ def test_interrupted_and_resumed(
     tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult], at: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train_text(config, tmp_path, listeners=[Interrupt(at)])
+        train(config, tmp_path, listeners=[Interrupt(at)])
     torch.manual_seed(at)  # what the caller's generator holds must not matter
     seen: list[int] = []
-    result = train_text(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    result = train(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
@@ -109,18 +109,18 @@ def test_interrupted_and_resumed(
 def test_a_killed_run_goes_on(tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
     program = f"""
 import os, signal, sys, torch
-from normless_lab.train import RunListener, TextConfig, train_text
+from normless_lab.train import RunListener, TextConfig, train
 class Kill(RunListener):
     def on_step(self, step, loss):
         if step == {STEPS + 2}:
             os.kill(os.getpid(), signal.SIGKILL)
 torch.set_num_threads({torch.get_num_threads()})
-train_text(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill()])
+train(TextConfig.from_dict({config.to_dict()!r}), sys.argv[1], listeners=[Kill()])
 """
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=dict(os.environ), check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "result.json").exists()
-    result = train_text(config, tmp_path)
+    result = train(config, tmp_path)
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
@@ -129,9 +129,9 @@ def test_a_finished_run_is_read_again_and_another_refused(
     config: TextConfig, uninterrupted: tuple[Path, TextResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "_trained", None)
-    assert train_text(config, uninterrupted[0]) == uninterrupted[1]
+    assert train(config, uninterrupted[0]) == uninterrupted[1]
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.1 here"):
-        train_text(replace(config, rate=0.1), uninterrupted[0])
+        train(replace(config, rate=0.1), uninterrupted[0])
 
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
@@ -146,30 +146,30 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     config = quick(
         tmp_path, data="labelled_text", data_root=str(tmp_path / "text"), rate=1e-2, epochs=6, label_smoothing=0.05
     )
-    result = train_text(config, tmp_path / "run")
+    result = train(config, tmp_path / "run")
     assert result.outcome == "trained"
     assert result.test_accuracy > 0.95
     assert result.chance_accuracy == pytest.approx(1 / 3)
 
 
 def test_a_run_that_stays_at_chance(tmp_path: Path) -> None:
-    result = train_text(quick(tmp_path, rate=1e-9, epochs=1), tmp_path / "run")
+    result = train(quick(tmp_path, rate=1e-9, epochs=1), tmp_path / "run")
     assert result.outcome == "chance"
     assert result.plateaued is None
 
 
 def test_a_run_that_diverges(tmp_path: Path) -> None:
     config = quick(tmp_path, scheme="none", rate=1e6, warmup=0.0, clip=None, schedule="constant")
-    result = train_text(config, tmp_path / "run")
+    result = train(config, tmp_path / "run")
     assert result.outcome == "diverged"
     assert (result.diverged_epoch, result.diverged_step) == (1, result.steps)
     assert (result.epochs, result.plateaued) == ((), None)
-    assert repr(train_text(config, tmp_path / "run")) == repr(result)
+    assert repr(train(config, tmp_path / "run")) == repr(result)
 
 
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "layer_norm"])
 def test_schemes_train(tmp_path: Path, scheme: str) -> None:
-    result = train_text(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
+    result = train(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
     assert result.epochs[-1].training_loss < result.epochs[0].training_loss
     network, _ = trained_text_classifier(tmp_path / "run")
     norms = [one for one in network.modules() if isinstance(one, torch.nn.LayerNorm)]
@@ -182,12 +182,12 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     whole = replace(whole, model=f"{written(tmp_path)}:{dropped}")
     path = Path(written(tmp_path))
     path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    one = train_text(whole, tmp_path / "whole")
-    parts = train_text(replace(whole, micro_batch_size=5), tmp_path / "parts")
+    one = train(whole, tmp_path / "whole")
+    parts = train(replace(whole, micro_batch_size=5), tmp_path / "parts")
     assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
     assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-7)
     with pytest.raises(ValueError, match="Probes measure whole batches"):
-        train_text(replace(whole, micro_batch_size=5), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+        train(replace(whole, micro_batch_size=5), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 
 
 def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
 def test_probes_ride_along_and_change_nothing(
     tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult]
 ) -> None:
-    result = train_text(config, tmp_path, ride_along=RideAlong(("signal", "gradients"), every(STEPS)))
+    result = train(config, tmp_path, ride_along=RideAlong(("signal", "gradients"), every(STEPS)))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     signal_table = pd.read_parquet(tmp_path / "probes" / "signal" / "epoch-0001.parquet")
     assert {"step", "block"} <= set(signal_table.columns)
@@ -219,7 +219,7 @@ def test_probes_ride_along_and_change_nothing(
 
 def test_bert_from_its_configuration(tmp_path: Path) -> None:
     config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
-    result = train_text(replace(config, scheme="fixup"), tmp_path)
+    result = train(replace(config, scheme="fixup"), tmp_path)
     network, data = trained_text_classifier(tmp_path)
     assert result.steps == 3
     assert network.network.config.vocab_size == data.tokens.size == result.vocabulary
@@ -263,7 +263,7 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
     before = task.build_network().network.bert.embeddings.word_embeddings.weight
     stored = text_classifier(str(folder)).network.bert.embeddings.word_embeddings.weight
     assert torch.equal(before, stored)
-    result = train_text(config, tmp_path / "run")
+    result = train(config, tmp_path / "run")
     assert result.vocabulary == 18
     assert not (tmp_path / "run" / "vocabulary.json").exists()
 
@@ -272,7 +272,7 @@ def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> Non
     folder = checkpoint(tmp_path / "bert", tokenizer=False)
     config = TextConfig(model=f"transformers:{folder}", data="sentiment(train=64, test=20)", device="cpu")
     with pytest.raises(ValueError, match=r"has 18 tokens, but its sentences are written in .* the setting voc"):
-        train_text(config, tmp_path / "run")
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -301,11 +301,11 @@ def test_every_mistake_has_its_sentence_and_leaves_nothing(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        train_text(quick(tmp_path, **settings), tmp_path / "run")
+        train(quick(tmp_path, **settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
     with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for the longest sentence of .* got 1×"):
-        train_text(config, tmp_path / "run")
+        train(config, tmp_path / "run")

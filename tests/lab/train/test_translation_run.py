@@ -27,7 +27,6 @@ from normless_lab.train import (
     TranslationConfig,
     TranslationResult,
     train,
-    train_translation,
     trained_translator,
 )
 from normless_lab.train import training_run as run_module
@@ -58,7 +57,7 @@ SAME: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TranslationResult]:
     directory = tmp_path_factory.mktemp("uninterrupted")
-    return directory, train_translation(CONFIG, directory)
+    return directory, train(CONFIG, directory)
 
 
 def test_a_run_learns_and_reports(uninterrupted: tuple[Path, TranslationResult]) -> None:
@@ -107,10 +106,10 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
 @pytest.mark.parametrize("at", [2, STEPS + 1])
 def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, TranslationResult], at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train_translation(CONFIG, tmp_path, listeners=[Interrupt(at)])
+        train(CONFIG, tmp_path, listeners=[Interrupt(at)])
     torch.manual_seed(at)  # what the caller's generator holds must not matter
     seen: list[int] = []
-    result = train_translation(CONFIG, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    result = train(CONFIG, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
@@ -119,18 +118,18 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Tran
 def test_a_killed_run_goes_on(tmp_path: Path, uninterrupted: tuple[Path, TranslationResult]) -> None:
     program = f"""
 import os, signal, sys, torch
-from normless_lab.train import RunListener, TranslationConfig, train_translation
+from normless_lab.train import RunListener, TranslationConfig, train
 class Kill(RunListener):
     def on_step(self, step, loss):
         if step == {STEPS + 2}:
             os.kill(os.getpid(), signal.SIGKILL)
 torch.set_num_threads({torch.get_num_threads()})
-train_translation(TranslationConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1], listeners=[Kill()])
+train(TranslationConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1], listeners=[Kill()])
 """
     killed = subprocess.run([sys.executable, "-c", program, str(tmp_path)], env=dict(os.environ), check=False)
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "result.json").exists()
-    result = train_translation(CONFIG, tmp_path)
+    result = train(CONFIG, tmp_path)
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
 
@@ -139,22 +138,22 @@ def test_a_finished_translator_is_read_again(
     uninterrupted: tuple[Path, TranslationResult], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_module, "_trained", None)
-    assert train_translation(CONFIG, uninterrupted[0]) == uninterrupted[1]
+    assert train(CONFIG, uninterrupted[0]) == uninterrupted[1]
 
 
 def test_a_run_that_diverges(tmp_path: Path) -> None:
     config = replace(CONFIG, scheme="none", rate=1e6, warmup_steps=0)
-    result = train_translation(config, tmp_path)
+    result = train(config, tmp_path)
     assert result.outcome == "diverged"
     assert (result.diverged_epoch, result.diverged_step) == (1, result.steps)
     assert (result.epochs, result.validation_bleu, result.plateaued) == ((), None, None)
     assert 0 <= result.test_bleu_beam < 10
     assert len((tmp_path / "translations.txt").read_text().splitlines()) == 6
-    assert repr(train_translation(config, tmp_path)) == repr(result)
+    assert repr(train(config, tmp_path)) == repr(result)
 
 
 def test_a_run_that_trains(tmp_path: Path) -> None:
-    result = train_translation(replace(CONFIG, rate=1e-2, epochs=12, warmup_steps=10), tmp_path)
+    result = train(replace(CONFIG, rate=1e-2, epochs=12, warmup_steps=10), tmp_path)
     assert result.outcome == "trained"
     assert result.test_accuracy > result.chance_accuracy
     assert result.plateaued is False
@@ -162,7 +161,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stays_at_chance(tmp_path: Path) -> None:
-    result = train_translation(replace(CONFIG, rate=1e-9, epochs=1), tmp_path)
+    result = train(replace(CONFIG, rate=1e-9, epochs=1), tmp_path)
     assert result.outcome == "chance"
     assert result.test_accuracy <= result.chance_accuracy
 
@@ -172,7 +171,7 @@ def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str) -> N
     config = replace(
         CONFIG, scheme=scheme, epochs=2, weight_decay=1e-4, decoupled_decay=True, clip=1.0, scalar_rate_scale=0.1
     )
-    result = train_translation(config, tmp_path)
+    result = train(config, tmp_path)
     assert result.outcome != "diverged"
     assert result.epochs[1].training_loss < result.epochs[0].training_loss
     network, _ = trained_translator(tmp_path)
@@ -183,14 +182,14 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     """In double precision and without dropout, however the pairs and their tokens fall into the parts."""
     model = CONFIG.model.replace("dropout=0.2", "dropout=0.0")
     whole = replace(CONFIG, model=model, precision="64-true", epochs=1, clip=0.1)
-    one = train_translation(whole, tmp_path / "whole")
+    one = train(whole, tmp_path / "whole")
     small = replace(whole, micro_batch_tokens=100)
-    parts = train_translation(small, tmp_path / "parts")
+    parts = train(small, tmp_path / "parts")
     assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
     assert parts.epochs[0].training_accuracy == pytest.approx(one.epochs[0].training_accuracy, rel=1e-9)
     assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-6)
     with pytest.raises(ValueError, match="Probes measure whole batches, but micro_batch_tokens=100 passes them in p"):
-        train_translation(small, tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+        train(small, tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     [("64-true", torch.float64), ("bf16-mixed", torch.float32), ("bf16-true", torch.bfloat16)],
 )
 def test_other_precisions(tmp_path: Path, precision: Any, kind: torch.dtype) -> None:
-    result = train_translation(replace(CONFIG, epochs=2, precision=precision), tmp_path)
+    result = train(replace(CONFIG, epochs=2, precision=precision), tmp_path)
     assert result.epochs[1].training_loss < result.epochs[0].training_loss
     assert {value.dtype for value in load_weights(tmp_path / "checkpoint.pt").values()} == {kind}
     assert torch.get_default_dtype() == torch.float32
@@ -206,7 +205,7 @@ def test_other_precisions(tmp_path: Path, precision: Any, kind: torch.dtype) -> 
 
 def test_probes_ride_along(tmp_path: Path, uninterrupted: tuple[Path, TranslationResult]) -> None:
     ride = RideAlong(("signal", "gradients"), every(STEPS))
-    result = train_translation(CONFIG, tmp_path, ride_along=ride)
+    result = train(CONFIG, tmp_path, ride_along=ride)
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
     for name in ("signal", "gradients"):
@@ -216,7 +215,7 @@ def test_probes_ride_along(tmp_path: Path, uninterrupted: tuple[Path, Translatio
 
 def test_the_other_direction_has_another_vocabulary_file(tmp_path: Path) -> None:
     config = replace(CONFIG, source="de", target="en", epochs=1)
-    assert "grammar, de to en" in train_translation(config, tmp_path).data
+    assert "grammar, de to en" in train(config, tmp_path).data
 
 
 MISTAKES = [
@@ -241,7 +240,7 @@ MISTAKES = [
 def test_translation_mistakes_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     directory = tmp_path / "run"
     with pytest.raises(ValueError, match=sentence):
-        train_translation(replace(CONFIG, **change), directory)
+        train(replace(CONFIG, **change), directory)
     assert not directory.exists()
 
 
@@ -249,35 +248,35 @@ def test_a_network_that_cannot_decode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("from torch import nn\ndef f(vocabulary): return nn.Linear(1, 1)\n")
     with pytest.raises(ValueError, match=r"net\.py:f is no network that translates"):
-        train_translation(replace(CONFIG, model=f"{file}:f"), tmp_path / "run")
+        train(replace(CONFIG, model=f"{file}:f"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(ModuleNotFoundError, match=r"BLEU needs sacrebleu.*normless\[translation\]"):
-        train_translation(CONFIG, tmp_path / "run")
+        train(CONFIG, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_processes_that_were_not_asked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="Expected 1 processes for devices=1, but 2 runs this"):
-        train_translation(CONFIG, tmp_path)
+        train(CONFIG, tmp_path)
 
 
 def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, TranslationResult]) -> None:
     directory, _ = uninterrupted
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.5 here"):
-        train_translation(replace(CONFIG, rate=0.5), directory)
+        train(replace(CONFIG, rate=0.5), directory)
     with pytest.raises(RunDirectoryError, match="A training run has no setting"):
         train(TrainConfig(), directory)
 
 
 def test_starting_over_removes_the_vocabulary_too(tmp_path: Path) -> None:
     config = replace(CONFIG, epochs=1)
-    train_translation(config, tmp_path)
+    train(config, tmp_path)
     (tmp_path / "notes.txt").write_text("mine")
-    result = train_translation(replace(config, vocabulary=100), tmp_path, resume=False)
+    result = train(replace(config, vocabulary=100), tmp_path, resume=False)
     assert BytePairs.load(tmp_path / "vocabulary.json").size == result.vocabulary == 100
     assert (tmp_path / "notes.txt").read_text() == "mine"
