@@ -116,6 +116,14 @@ def test_nothing_imports_upward() -> None:
     assert upward == []
 
 
+def test_tests_of_a_package_need_none_above_it() -> None:
+    """Tests of the three packages together, and of the whole command line, lie beside the folders or higher."""
+    for folder, above in (("library", PACKAGES[1:]), ("lab", PACKAGES[2:])):
+        for path in (Path(__file__).parent / folder).rglob("test_*.py"):
+            named = {name.partition(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+            assert not named & set(above), path
+
+
 def test_data_files_name_no_module_of_a_package_above() -> None:
     for home in HOMES:
         above = "|".join(PACKAGES[PACKAGES.index(home.name) + 1 :]) or "no package"

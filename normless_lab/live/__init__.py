@@ -8,7 +8,7 @@ from normless.lazy import attach
 require_extra("lab", "The live page", "sqlalchemy", "matplotlib", "lightning_fabric")
 
 if TYPE_CHECKING:
-    from normless_lab.live.run_view import run_view as run_view
+    from normless_lab.live.run_page import run_view as run_view
     from normless_lab.live.server import LiveServer as LiveServer
     from normless_lab.live.sweep_view import SweepViewer as SweepViewer
     from normless_lab.live.view import View as View

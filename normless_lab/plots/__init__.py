@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from normless_lab.plots.axes import title_axes as title_axes
     from normless_lab.plots.frames import Frame as Frame
     from normless_lab.plots.frames import Law as Law
-    from normless_lab.plots.grammars import heat_map as heat_map
-    from normless_lab.plots.grammars import histogram as histogram
-    from normless_lab.plots.grammars import lines as lines
-    from normless_lab.plots.grammars import measured_on_predicted as measured_on_predicted
-    from normless_lab.plots.grammars import points as points
+    from normless_lab.plots.grammars.heat_map import heat_map as heat_map
+    from normless_lab.plots.grammars.histogram import histogram as histogram
+    from normless_lab.plots.grammars.lines import lines as lines
+    from normless_lab.plots.grammars.measured_on_predicted import measured_on_predicted as measured_on_predicted
+    from normless_lab.plots.grammars.points import points as points
     from normless_lab.plots.page import Column as Column
     from normless_lab.plots.page import Figure as Figure
     from normless_lab.plots.page import Page as Page

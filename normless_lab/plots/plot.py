@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from normless_lab.plots.frames import require_columns
@@ -49,7 +50,6 @@ class Plot:
             except KeyError as error:
                 require_columns(table, (str(error.args[0]),), title)
                 raise
-        from normless_lab.plots import grammars
-
-        axes: Axes = getattr(grammars, self.grammar)(table, ax, **arguments)
+        module = import_module(f"{__package__}.grammars.{self.grammar}")
+        axes: Axes = getattr(module, self.grammar)(table, ax, **arguments)
         return axes

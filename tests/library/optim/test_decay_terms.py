@@ -14,7 +14,6 @@ import normless as nl
 from normless.models import resnet, transformer
 from normless.optim import param_groups
 from normless.optim.decay import GROUPS, POLICIES, SHORT, decays_of
-from normless_lab.train.config import TrainConfig, TranslationConfig
 
 TERMS = [*POLICIES, *GROUPS, *SHORT]
 
@@ -89,15 +88,3 @@ def test_the_roles_of_a_converted_network() -> None:
         for name, one in nl.convert(resnet(18, channels=4), "skipinit").named_parameters()
         if one.dim() > 1 or one.numel() == 1
     }
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, TranslationConfig])
-def test_every_kind_of_run_takes_them(kind: Any) -> None:
-    assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
-    assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
-    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
-        kind(decay_policy="weights+lost")
-    with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
-        kind(decay_policy="some")
-    with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
-        kind(decay_policy=3)
