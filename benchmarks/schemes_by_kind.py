@@ -27,8 +27,8 @@ from side_by_side import SideBySide
 from torch import Tensor, nn
 
 import normless as nl
-from normless.divergence import has_diverged
 from normless.errors import NormlessError
+from normless.probes import has_diverged
 
 STEPS, BATCH, LAST = 300, 32, 30
 SCHEMES = (

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from normless import convert, param_groups, residual_map
-from normless.divergence import has_diverged
 from normless.models.transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
+from normless.probes import has_diverged
 from normless.residual import ResidualMap
 from normless_lab.data import Augmentation, load_data, load_parallel_text
 from normless_lab.sweeps import Kind

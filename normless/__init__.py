@@ -1,12 +1,67 @@
 """normless: train deep residual networks with and without normalization, and see why one trains.
 
-The public names are listed in ``__init__.pyi``; each is imported from its file on first use, so that
-``import normless`` costs next to nothing over importing torch.
+The names below are the public ones. Each is imported on first use, so that the command line starts without torch.
 """
 
-from normless.lazy import attach_stub
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from normless.lazy import attach
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["__version__"]
+if TYPE_CHECKING:
+    from normless import edits as edits
+    from normless import errors as errors
+    from normless import integrations as integrations
+    from normless import models as models
+    from normless import nn as nn
+    from normless import optim as optim
+    from normless import probes as probes
+    from normless._version import __version__ as __version__
+    from normless.conversion import convert as convert
+    from normless.conversion import plan as plan
+    from normless.diagnosis import Diagnosis as Diagnosis
+    from normless.diagnosis import Finding as Finding
+    from normless.diagnosis import Watch as Watch
+    from normless.diagnosis import WatchWarning as WatchWarning
+    from normless.diagnosis import treat as treat
+    from normless.diagnosis.diagnose import diagnose as diagnose
+    from normless.diagnosis.watch import watch as watch
+    from normless.edits import EDITS as EDITS
+    from normless.edits import Change as Change
+    from normless.edits import Edit as Edit
+    from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import DataFormatError as DataFormatError
+    from normless.errors import DataNotFoundError as DataNotFoundError
+    from normless.errors import EvaluationOnlyWarning as EvaluationOnlyWarning
+    from normless.errors import FixedArgumentError as FixedArgumentError
+    from normless.errors import InputsError as InputsError
+    from normless.errors import LiftError as LiftError
+    from normless.errors import MissingExtraError as MissingExtraError
+    from normless.errors import MissingValuesError as MissingValuesError
+    from normless.errors import NormlessError as NormlessError
+    from normless.errors import RecipeError as RecipeError
+    from normless.errors import UnresolvedStructureError as UnresolvedStructureError
+    from normless.errors import UnstableConversionWarning as UnstableConversionWarning
+    from normless.errors import UnsupportedEditError as UnsupportedEditError
+    from normless.folding import FoldReport as FoldReport
+    from normless.folding import fold as fold
+    from normless.folding import freeze as freeze
+    from normless.folding import fuse_for_inference as fuse_for_inference
+    from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
+    from normless.optim import clip_in_step as clip_in_step
+    from normless.optim import param_groups as param_groups
+    from normless.optim import recompute_blocks as recompute_blocks
+    from normless.optim import step_in_backward as step_in_backward
+    from normless.probes import Measurements as Measurements
+    from normless.probes import RideAlong as RideAlong
+    from normless.probes import mixes_examples as mixes_examples
+    from normless.probes import probe as probe
+    from normless.residual import ResidualBlock as ResidualBlock
+    from normless.residual import ResidualMap as ResidualMap
+    from normless.residual import residual_map as residual_map
+    from normless.saving import load as load
+    from normless.saving import save as save
+    from normless.schemes import SCHEMES as SCHEMES
+    from normless.schemes import Scheme as Scheme
+    from normless.schemes import scheme as scheme
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
 from torch import nn
 
 from normless import schemes
-from normless.arguments import carry_inputs, forward_arguments, require_network
-from normless.copying import copied, without_values
+from normless._internal.arguments import carry_inputs, forward_arguments, require_network
+from normless._internal.copying import copied, without_values
+from normless._internal.garbage import uncollected
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
-from normless.garbage import uncollected
 from normless.lifting.calls import never_fuse
-from normless.models.pretrained import keep_when_saved
-from normless.registry import did_you_mean
+from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.batch_statistics import require_finite
@@ -75,7 +75,7 @@ def convert(
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    keep_when_saved(surgery.model)
+    _keep_when_saved(surgery.model)
     return cast(Model, surgery.model)
 
 
@@ -179,3 +179,14 @@ class _Unread(tuple[Any, ...]):
         raise MissingValuesError("The example inputs are not for weights without values.")
 
     __len__ = __iter__ = __getitem__ = _refuse
+
+
+def _keep_when_saved(net: nn.Module) -> None:
+    """Let the `save_pretrained` of a converted network, where it has one, write what `normless.load` reads."""
+    if hasattr(net, "save_pretrained"):
+        # A partial, not a method: a copied or pickled network saves itself.
+        vars(net)["save_pretrained"] = partial(_save_pretrained, net)
+
+
+def _save_pretrained(net: nn.Module, *arguments: Any, **options: Any) -> None:
+    EXTENSIONS["save_pretrained"](net, *arguments, **options)

@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 
-def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """A package's ``__getattr__``, ``__dir__`` and ``__all__``, from the ``__init__.pyi`` for type checkers."""
-    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the ``__init__.py`` that calls this.
+
+    The names are those that this file imports under ``if TYPE_CHECKING:``, where type checkers read them.
+    """
+    block = next(line for line in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(line, ast.If))
     homes = {
-        alias.asname or alias.name: (f"{package}.{line.module}" if line.level else str(line.module), alias.name)
-        for line in stub.body
+        alias.asname or alias.name: (str(line.module), alias.name)
+        for line in block.body
         if isinstance(line, ast.ImportFrom)
         for alias in line.names
     }
@@ -24,8 +27,10 @@ def attach_stub(package: str, file: str) -> tuple[Callable[[str], Any], Callable
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
+        if module == package:
+            return import_module(f"{package}.{original}")
         value = getattr(import_module(module), original)
         setattr(sys.modules[package], name, value)
         return value
 
-    return find, lambda: sorted({*vars(sys.modules[package]), *homes}), list(homes)
+    return find, lambda: sorted(homes), list(homes)

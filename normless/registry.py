@@ -170,7 +170,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 TABLES: Registry[Registry[Any]] = Registry("table")
 """The tables that `normless list` shows, by entry points; packages above this one add their own."""
 EXTENSIONS: Registry[Callable[..., Any]] = Registry("extension")
-"""What the library can do only with a package above it, by entry points: draw figures, load data sets."""
+"""What modules ask of packages above them, by entry points: to draw figures, to load data sets."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 
 from normless import edits
 from normless.edits import EDITS, Edit
-from normless.initialization import Kind
+from normless.nn.initialization import Kind
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from normless import __version__
+from normless._version import __version__
 from normless_lab.plots import (
     VERDICT_INKS,
     ArtefactsPage,

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 import pandas as pd
 
-from normless.digests import digest_of_values
 from normless.errors import NormlessError
+from normless.saving import digest_of_values
 from normless_lab.sweeps import Laboratory, RunRow
 from normless_papers.headline import DECIDING, headline_artefacts
 from normless_papers.reproduce import laboratory_in, reproduce

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.digests import digest_of, digest_of_values
+from normless.saving import digest_of, digest_of_values
 from normless_lab.train import replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published

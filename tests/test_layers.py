@@ -22,9 +22,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
-    {"digests", "lazy", "spec", "errors", "decay", "divergence", "initialization", "garbage", "random_states"},
-    {"copying"},
-    {"extras", "arguments"},
+    {"_version", "lazy", "spec", "errors"},
+    {"_internal", "extras"},
     {"registry"},
     {"nn"},
     {"lifting"},
@@ -33,7 +32,7 @@ LIBRARY = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "recomputation", "saving"},
+    {"optim", "probes", "saving"},
     {"diagnosis"},
     {"integrations"},
     {"cli"},
@@ -49,6 +48,9 @@ LABORATORY = [
 ]
 LAYERS = [
     *({f"normless.{name}" for name in names} for names in LIBRARY),
+    {"normless"},
+    {"normless.__main__"},
+    {"normless_lab"},
     *({f"normless_lab.{name}" for name in names} for names in LABORATORY),
     {"normless_papers"},
 ]
@@ -65,15 +67,18 @@ MODULES = {module_name(path): path for path in FILES}
 
 
 def layer_of(module: str) -> str:
-    """The row's entry that a module belongs to; empty for the package itself and its ``__main__``."""
+    """The row's entry that a module belongs to."""
     package, *rest = module.split(".")
-    if package == "normless_papers":
-        return package
-    return "" if not rest or rest[0] == "__main__" else f"{package}.{rest[0]}"
+    return package if package == "normless_papers" or not rest else f"{package}.{rest[0]}"
 
 
-# A text that names a module of ours or something in one, as `importlib` and entry points read it.
-_NAMING = re.compile(r"(?:normless|normless_lab|normless_papers)(?:\.\w+)+(?::\w+)?|(?:normless_lab|normless_papers)")
+# As `importlib` and entry points read it.
+_NAMING = re.compile(r"(?:normless|normless_lab|normless_papers)(?:\.\w+)+(?::\w+)?|normless_lab|normless_papers")
+
+
+def names_module(text: str) -> bool:
+    """Whether a text is the name of a module of ours, or MODULE:NAME."""
+    return _NAMING.fullmatch(text) is not None and (":" in text or text in MODULES)
 
 
 def imports(tree: ast.AST) -> Iterator[str]:
@@ -84,7 +89,7 @@ def imports(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _NAMING.fullmatch(node.value):
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and names_module(node.value):
             yield node.value.replace(":", ".")
 
 
@@ -106,10 +111,17 @@ def test_nothing_imports_upward() -> None:
         f"{name} imports {target}"
         for name, targets in IMPORTS.items()
         for target in targets
-        if layer_of(name) and layer_of(target) not in ("", layer_of(name))
-        if RANK[layer_of(target)] >= RANK[layer_of(name)]
+        if layer_of(name) != layer_of(target) and RANK[layer_of(target)] >= RANK[layer_of(name)]
     ]
     assert upward == []
+
+
+def test_tests_of_a_package_need_none_above_it() -> None:
+    """Tests of the three packages together, and of the whole command line, lie beside the folders or higher."""
+    for folder, above in (("library", PACKAGES[1:]), ("lab", PACKAGES[2:])):
+        for path in (Path(__file__).parent / folder).rglob("test_*.py"):
+            named = {name.partition(".")[0] for name in imports(ast.parse(path.read_text(encoding="utf-8")))}
+            assert not named & set(above), path
 
 
 def test_data_files_name_no_module_of_a_package_above() -> None:

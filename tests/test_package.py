@@ -13,7 +13,9 @@ import normless
 def test_every_public_name_resolves() -> None:
     for name in normless.__all__:
         assert getattr(normless, name) is not None
-    assert set(normless.__all__) <= set(dir(normless))
+    assert dir(normless) == sorted(normless.__all__)
+    errors = {name for name, error in vars(normless.errors).items() if isinstance(error, type)}
+    assert errors <= set(normless.__all__)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = normless.nothing
 

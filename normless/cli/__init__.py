@@ -1,52 +1,27 @@
-"""The command line: ``normless COMMAND …``.
+"""The command line: ``normless COMMAND …``, and what commands of other packages share.
 
-Nothing here imports torch: the module of a command is imported when that command is chosen. What commands of other
-packages share is listed in ``__init__.pyi``.
+Nothing here imports torch: the module of a command is imported when that command is chosen.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import sys
-from collections.abc import Sequence
+from normless.lazy import attach
 
-from normless.lazy import attach_stub
-
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
-__all__ += ["main"]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code.
-
-    A mistake of the user is one sentence on standard error and exit code 2, an error in the user's own file its
-    traceback and exit code 1, as is any other error; with ``--debug`` each is the whole traceback. An interruption is
-    exit code 130, a run that was saved and stopped at its time limit 75, and by SIGTERM 143.
-    """
-    from normless.cli.mistakes import report
-    from normless.cli.parser import interruption, main_help, parse
-
-    words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
-    if not words or words[0] in ("-h", "--help"):
-        sys.stdout.write(main_help())
-        return 0 if words else 2
-    if words[0] == "--version":
-        from normless import __version__
-
-        sys.stdout.write(f"normless {__version__}\n")
-        return 0
-    try:
-        run, namespace = parse(words)
-    except SystemExit as stop:
-        # Help was printed: argparse ends the program, a caller of this function goes on.
-        return stop.code if isinstance(stop.code, int) else 0
-    except Exception as error:
-        return report(error, debug=debug)
-    try:
-        return run(namespace)
-    except KeyboardInterrupt:
-        sys.stderr.write(f"normless: {interruption(words)}\n")
-        return 130
-    except (Exception, SystemExit) as error:
-        return report(error, debug=debug)
+if TYPE_CHECKING:
+    from normless.cli.commands import COMMANDS as COMMANDS
+    from normless.cli.commands import Command as Command
+    from normless.cli.names import ARGUMENTS as ARGUMENTS
+    from normless.cli.names import check_names as check_names
+    from normless.cli.names import names_of as names_of
+    from normless.cli.network import GAP as GAP
+    from normless.cli.network import as_text as as_text
+    from normless.cli.network import table as table
+    from normless.cli.network import terminal_width as terminal_width
+    from normless.cli.output import add_json_flag as add_json_flag
+    from normless.cli.output import answer as answer
+    from normless.cli.output import print_json as print_json
+    from normless.cli.output import status_line as status_line
+    from normless.cli.output import working as working
+    from normless.cli.program import main as main
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

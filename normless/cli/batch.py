@@ -70,7 +70,7 @@ def subject_of(namespace: Namespace) -> Subject:
 
     import torch
 
-    from normless.arguments import arguments_of
+    from normless._internal.arguments import arguments_of
     from normless.conversion import convert, scheme_of
     from normless.residual import residual_map
 
@@ -111,7 +111,7 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     """A class for every row of the network's logits."""
     import torch
 
-    from normless.arguments import applied
+    from normless._internal.arguments import applied
     from normless.probes import logits_of, preserve_state
 
     with preserve_state(network, training=True), torch.no_grad():

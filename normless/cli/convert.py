@@ -51,7 +51,7 @@ def run(namespace: Namespace) -> int:
         import torch
 
         from normless import schemes
-        from normless.arguments import arguments_of
+        from normless._internal.arguments import arguments_of
         from normless.conversion import convert, plan
         from normless.models import fitted_spec
         from normless.residual import residual_map

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of, forward_arguments
+from normless._internal.arguments import arguments_of, forward_arguments
 from normless.conversion import plan
 from normless.edits import Change
 from normless.errors import NormlessError

@@ -18,14 +18,6 @@ from normless.registry import did_you_mean
 
 _LOAD_YAML = get_loader("yaml")
 _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
-# What jsonargparse says of a value that is not of a type, or of one of several.
-_KEY = re.compile(r"Parser key \"(\w+)\"", re.IGNORECASE)
-_TYPE = re.compile(r"Expected an? (?:<class '(\w+)'>|typing\.Literal\[(.*?)\])", re.IGNORECASE)
-_VALUE = re.compile(r"(?:Got|Given) value: (.*)", re.IGNORECASE | re.DOTALL)
-_UNKNOWN = re.compile(r"unrecognized arguments: (--[\w-]+)")
-_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*?)' \(choose from (.*)\)", re.DOTALL)
-_FILE = re.compile(r"Parser key \"config\": File does not exist: '(.*)'")
-_TYPES = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false", "Path": "a path"}
 
 
 def main_help(group: str = "") -> str:
@@ -69,7 +61,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
-        raise NormlessError(f"{_sentence(str(error), parser)}; see normless {_words(name)} --help.") from error
+        known = parser._option_string_actions
+        raise NormlessError(f"{_sentence(str(error), rest, known)}; see normless {_words(name)} --help.") from error
 
 
 def interruption(words: Sequence[str]) -> str:
@@ -81,42 +74,11 @@ def interruption(words: Sequence[str]) -> str:
     return f"interrupted; the same command{other} goes on from there."
 
 
-def _sentence(message: str, parser: ArgumentParser) -> str:
-    """What jsonargparse says of an argument, with the names of flags and without types of Python."""
-    if (lacking := message.partition("arguments are required: ")[2]) != "":
-        return f"The command needs {', '.join(_flag(name, parser) for name in lacking.split(', '))}"
-    if missing := _FILE.match(message):
-        return f"There is no file {missing[1]}"
-    if unknown := _UNKNOWN.match(message):
-        return message + _meant(unknown[1], parser._option_string_actions)
-    if choice := _CHOICE.search(message):
-        values = [value.strip(" '") for value in choice[3].split(",")]
-        return f"Expected {choice[1]} to be {_listed(values)}, got {choice[2]}{_meant(choice[2], values)}"
-    key, value = _KEY.search(message), _VALUE.search(message)
-    types: list[str] = []
-    for kind, values in _TYPE.findall(message):
-        types += [_TYPES.get(kind, kind)] if kind else values.replace("'", "").split(", ")
-    types = [kind for kind in types if kind != "NoneType"]
-    if key is None or value is None or not types:
-        return message.rstrip(".")
-    return f"Expected {_flag(key[1], parser)} to be {_listed(types)}, got {value[1]}"
-
-
-def _meant(given: str, known: Collection[str]) -> str:
-    """The name that was meant, in parentheses for the end of a sentence; nothing if none is like the given one."""
-    meant = did_you_mean(given, known)
-    return meant and f"{meant.replace(' D', ' (d')})"
-
-
-def _listed(values: Sequence[str]) -> str:
-    *most, last = values
-    return f"{', '.join(most)} or {last}" if most else last
-
-
-def _flag(name: str, parser: ArgumentParser) -> str:
-    """A setting as it is written on the command line."""
-    flag = f"--{name.replace('_', '-')}"
-    return flag if flag in parser._option_string_actions else name
+def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str:
+    """Return what the parser says of an argument in one line, with the flag that was meant by an unknown one."""
+    flags = [word.partition("=")[0] for word in words if word.startswith("--")]
+    meant = [did_you_mean(flag, known) for flag in flags if flag not in known]
+    return " ".join(message.split()).rstrip(".") + "".join(f" ({text.strip()})" for text in meant if text)
 
 
 def _without_aliases(text: str) -> Any:

@@ -8,7 +8,7 @@ from math import log, log2, log10, nan
 import numpy as np
 import torch
 
-from normless.copying import copied
+from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.probes import predicted_moments

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.loss import _Loss
 from torch.overrides import TorchFunctionMode
 
-from normless.copying import copied
+from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.probes import preserve_random_state

@@ -10,9 +10,9 @@ from math import isfinite
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
+from normless._internal.copying import copied
 from normless.conversion import convert, plan, scheme_of
-from normless.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
 from normless.diagnosis.trial import MUCH, SCREEN, Trial, fits, stepped

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim import Optimizer
 
-from normless.arguments import arguments_of, require_network
+from normless._internal.arguments import arguments_of, require_network
 from normless.conversion import convert
 from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors

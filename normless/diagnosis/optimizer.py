@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from normless.decay import POLICIES
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
+from normless.optim.decay import POLICIES
 from normless.optim.roles import parameter_roles
 
 # Severity of a decay against the guidelines, by group.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.copying import copied
+from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.replay import rounded_away

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from normless.arguments import require_network
+from normless._internal.arguments import require_network
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record

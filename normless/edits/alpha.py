@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
-from normless.arguments import applied, on_device_of
+from normless._internal.arguments import applied, on_device_of
 from normless.edits.surgery import Surgery
 from normless.lifting import in_mode, running
 from normless.nn import Pointwise

@@ -10,8 +10,8 @@ from normless.edits.edit import Edit, edit
 from normless.edits.scaling import start_at_zero
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import parts_of
-from normless.initialization import INITIALIZATIONS as INITIALIZATIONS
-from normless.initialization import Kind as Kind
+from normless.nn.initialization import INITIALIZATIONS as INITIALIZATIONS
+from normless.nn.initialization import Kind as Kind
 from normless.residual import Layer, ResidualBlock
 from normless.signal import gains, steps_of
 
@@ -25,7 +25,7 @@ class Reinitialize(Edit):
     A weight that embeds the input too stays: its scale is that of the input.
 
     Args:
-        kind: the distribution, one of those of `normless.initialization.initialize`.
+        kind: the distribution, one of those of `normless.nn.initialization.initialize`.
     """
 
     kind: Kind = "he"

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import on_device_of
-from normless.copying import copied
+from normless._internal.arguments import on_device_of
+from normless._internal.copying import copied
 from normless.lifting import Arguments, Call, LiftError, Place, Rewriter, running
 from normless.nn import ResidualSum
 from normless.nn.function import Function

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import applied
+from normless._internal.arguments import applied
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.lifting import followed, running

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, cast
 
 from torch import Tensor, nn
 
-from normless.arguments import applied
+from normless._internal.arguments import applied
 from normless.edits.lifted import Lifted
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import running

@@ -1,5 +1,14 @@
 """Trained networks without their batch norms: folded into weights, or frozen, with the same outputs in evaluation."""
 
-from normless.lazy import attach_stub
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from normless.lazy import attach
+
+if TYPE_CHECKING:
+    from normless.folding.frozen_norms import freeze as freeze
+    from normless.folding.inference import fuse_for_inference as fuse_for_inference
+    from normless.folding.network import FoldReport as FoldReport
+    from normless.folding.network import NormFate as NormFate
+    from normless.folding.network import fold as fold
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import require_network
-from normless.copying import copied
+from normless._internal.arguments import require_network
+from normless._internal.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel

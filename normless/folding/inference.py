@@ -13,8 +13,8 @@ from torch.nn.utils.prune import BasePruningMethod, remove
 from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
-from normless.arguments import carried_inputs, forward_arguments, require_network
-from normless.copying import copied
+from normless._internal.arguments import carried_inputs, forward_arguments, require_network
+from normless._internal.copying import copied
 from normless.errors import UnsupportedEditError
 from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
-from normless.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side

@@ -1,5 +1,12 @@
 """What normless needs beside other libraries, each in a module that imports its library; names on first use."""
 
-from normless.lazy import attach_stub
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from normless.lazy import attach
+
+if TYPE_CHECKING:
+    from normless.integrations.lightning import LightningWatch as LightningWatch
+    from normless.integrations.opacus import prepare as prepare
+    from normless.integrations.transformers import TrainerWatch as TrainerWatch
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.arguments import forward_arguments
-from normless.copying import copied
+from normless._internal.arguments import forward_arguments
+from normless._internal.copying import copied
 from normless.edits import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine

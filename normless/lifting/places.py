@@ -96,7 +96,7 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
 
 def _is_between(module: str) -> bool:
     """Whether the code of a module only passes calls on: torch's, and what records them."""
-    return module.partition(".")[0] == "torch" or module.startswith("normless.lifting")
+    return module.partition(".")[0] == "torch" or module.startswith(str(__package__))
 
 
 @cache

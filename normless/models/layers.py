@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from normless.garbage import uncollected
+from normless._internal.garbage import uncollected
 from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless.initialization import Kind, initialize
 from normless.models.layers import MODELS, GlobalAveragePool, Network, PostActivation, PreActivation, conv, stages
+from normless.nn.initialization import Kind, initialize
 
 # Residual blocks in each of the four stages, by depth (He et al. 2016a, table 1).
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}

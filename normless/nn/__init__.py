@@ -15,6 +15,7 @@ from normless.nn.domains import DomainBatchNorm as DomainBatchNorm
 from normless.nn.domains import using_domain as using_domain
 from normless.nn.frozen import FrozenAffine as FrozenAffine
 from normless.nn.frozen import FrozenBatchNorm as FrozenBatchNorm
+from normless.nn.initialization import initialize as initialize
 from normless.nn.on_cuda import every_kernel as every_kernel
 from normless.nn.standardized import ScaledStdConv1d as ScaledStdConv1d
 from normless.nn.standardized import ScaledStdConv2d as ScaledStdConv2d

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from normless.arguments import forward_arguments, unwrapped
+from normless._internal.arguments import forward_arguments, unwrapped
 from normless.optim.uses import head_parameters
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map

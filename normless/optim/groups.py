@@ -9,9 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from normless.arguments import forward_arguments, unwrapped
-from normless.decay import GROUPS, PARTS, Policy, decays_of, patterns_of
+from normless._internal.arguments import forward_arguments, unwrapped
 from normless.nn import ResidualSum
+from normless.optim.decay import GROUPS, PARTS, Policy, decays_of, patterns_of
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines, parts_of_weights
 from normless.residual import ResidualMap
@@ -78,7 +78,7 @@ def param_groups(
         weight_decay: λ of the groups that the policy decays; 0 for the others.
         policy: `guidelines` (weights; γ_last and γ_others too in a residual network all of whose norms are batch
             norms), `all`, or `weights`; several of them, groups, roles of γ and patterns of names joined by +, as in
-            `weights+last`; or a mapping from these to whether they decay, or to a λ: see `normless.decay.decays_of`.
+            `weights+last`; or a mapping from these to whether they decay, or to a λ: see `normless.optim.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
         muon_lr: the rate of the hidden matrices, for `torch.optim.Muon(groups.muon)` beside another optimizer on
             `groups.rest`; weights are then split as `parts_of_weights` says.

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
 from normless.nn.channels import channel_axis, in_pieces
 from normless.probes.hooks.observe import observe, preserve_state
 from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor

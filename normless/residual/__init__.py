@@ -1,5 +1,22 @@
 """The residual structure of a network: its blocks and the layers on each of their paths."""
 
-from normless.lazy import attach_stub
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from normless.lazy import attach
+
+if TYPE_CHECKING:
+    from normless.residual.blocks import Layer as Layer
+    from normless.residual.blocks import ResidualBlock as ResidualBlock
+    from normless.residual.blocks import Role as Role
+    from normless.residual.blocks import Site as Site
+    from normless.residual.blocks import Unresolved as Unresolved
+    from normless.residual.declared import BlockStructure as BlockStructure
+    from normless.residual.declared import Decoding as Decoding
+    from normless.residual.declared import Projections as Projections
+    from normless.residual.declared import Structure as Structure
+    from normless.residual.declared import residual_map as residual_map
+    from normless.residual.network import ResidualMap as ResidualMap
+    from normless.residual.table import format_blocks as format_blocks
+    from normless.residual.trace import traced_map as traced_map
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from normless.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
+from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
+from normless._internal.garbage import uncollected
 from normless.errors import UnresolvedStructureError
-from normless.garbage import uncollected
 from normless.nn import ResidualSum, ScalarAffine, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock
 from normless.residual.classify import kind_of, window_size

@@ -27,9 +27,9 @@ from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from normless._internal.random_states import forked_generators
 from normless.errors import UnresolvedStructureError
 from normless.lifting import Recorder, unfused
-from normless.random_states import forked_generators
 
 LONGEST_REASON = 300
 # Names in the meta of nodes, a number, and of the graph, the calls that it counts.

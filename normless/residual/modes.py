@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from normless.arguments import on_device_of
+from normless._internal.arguments import on_device_of
 from normless.errors import UnresolvedStructureError
 from normless.lifting import followed, in_mode, running
 from normless.residual.blocks import ResidualBlock, Unresolved

@@ -19,14 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from normless import schemes
-from normless.arguments import CARRIED, arguments_of, device_of, on_device_of
+from normless._internal.arguments import CARRIED, arguments_of, device_of, on_device_of
+from normless._internal.copying import copied
 from normless.conversion import MARK, convert, scheme_of
-from normless.copying import copied
-from normless.digests import digest_of
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
 from normless.models.spec import Inputs, build_model, build_with_inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
+from normless.saving.digests import digest_of
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
 from normless.spec import RECIPE_FILE, absolute

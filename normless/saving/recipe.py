@@ -137,7 +137,7 @@ def _scheme_with_paths(text: str, change: Callable[[str], str]) -> str:
 
 def versions_with(model: str | None) -> dict[str, str]:
     """The versions of normless and torch, and of the zoo that the text of a model names."""
-    from normless import __version__
+    from normless._version import __version__
 
     versions = {"normless": __version__, "torch": str(torch.__version__)}
     source = (model or "").strip().partition(":")[0]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from normless.arguments import CARRIED
+from normless._internal.arguments import CARRIED
 from normless.conversion import MARK
 from normless.errors import RecipeError
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.special import ndtr, ndtri
 
-from normless.copying import copied
+from normless._internal.copying import copied
 from normless.errors import MissingValuesError
 
 Values = NDArray[np.float64]

@@ -1,5 +1,34 @@
 """Speed claims, each a ratio against a rival that runs in turn with it in the same process."""
 
-from normless.lazy import attach_stub
+from typing import TYPE_CHECKING
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+from normless.lazy import attach
+
+if TYPE_CHECKING:
+    from normless_lab.bench.card import measure_card as measure_card
+    from normless_lab.bench.card_settings import CardBench as CardBench
+    from normless_lab.bench.census.measure import CensusBench as CensusBench
+    from normless_lab.bench.census.measure import measure_census as measure_census
+    from normless_lab.bench.data import DataBench as DataBench
+    from normless_lab.bench.data import measure_data as measure_data
+    from normless_lab.bench.diagnosis.measure import DiagnosisBench as DiagnosisBench
+    from normless_lab.bench.diagnosis.measure import measure_diagnosis as measure_diagnosis
+    from normless_lab.bench.map import MapBench as MapBench
+    from normless_lab.bench.map import measure_map as measure_map
+    from normless_lab.bench.probes import ProbeBench as ProbeBench
+    from normless_lab.bench.probes import measure_probes as measure_probes
+    from normless_lab.bench.scale import ScaleBench as ScaleBench
+    from normless_lab.bench.scale import measure_scale as measure_scale
+    from normless_lab.bench.step import StepBench as StepBench
+    from normless_lab.bench.step import measure_inference as measure_inference
+    from normless_lab.bench.step import measure_memory as measure_memory
+    from normless_lab.bench.step import measure_step as measure_step
+    from normless_lab.bench.step import training_step as training_step
+    from normless_lab.bench.sweep import SweepBench as SweepBench
+    from normless_lab.bench.sweep import measure_sweep as measure_sweep
+    from normless_lab.bench.timing import seconds_in_turns as seconds_in_turns
+    from normless_lab.bench.timing import timer_of as timer_of
+    from normless_lab.bench.watch import WatchBench as WatchBench
+    from normless_lab.bench.watch import measure_watch as measure_watch
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.export import export
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
 from normless.conversion import convert
 from normless.extras import import_extra
 from normless.models import Inputs, build_with_inputs

@@ -18,7 +18,7 @@ import torch
 
 from normless.conversion import convert
 from normless.models import wide_resnet
-from normless.recomputation import recompute_blocks
+from normless.optim import recompute_blocks
 from normless_lab.bench.step import training_step
 from normless_lab.process import peak_memory
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import yaml
 
-from normless import __version__
+from normless._version import __version__
 from normless_lab.demo.settings import DemoSettings
 from normless_lab.demo.signal import LAWS
 from normless_lab.plots import (

@@ -1,8 +1,16 @@
 """`normless watch`: what the files of a run or a sweep say now, as a view, and the local page that shows it."""
 
+from typing import TYPE_CHECKING
+
 from normless.extras import require_extra
-from normless.lazy import attach_stub
+from normless.lazy import attach
 
 require_extra("lab", "The live page", "sqlalchemy", "matplotlib", "lightning_fabric")
 
-__getattr__, __dir__, __all__ = attach_stub(__name__, __file__)
+if TYPE_CHECKING:
+    from normless_lab.live.run_page import run_view as run_view
+    from normless_lab.live.server import LiveServer as LiveServer
+    from normless_lab.live.sweep_view import SweepViewer as SweepViewer
+    from normless_lab.live.view import View as View
+else:
+    __getattr__, __dir__, __all__ = attach(__name__, __file__)

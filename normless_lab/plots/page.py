@@ -83,7 +83,7 @@ def render_page(page: Page) -> str:
 def template(name: str) -> Template:
     """A template of this package; whatever is put into it is escaped, and a name that it lacks is an error."""
     environment = Environment(
-        loader=PackageLoader("normless_lab.plots"),
+        loader=PackageLoader(str(__package__)),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

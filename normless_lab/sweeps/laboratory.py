@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -153,7 +152,6 @@ class Laboratory:
             self.asked.update(name for name, _ in needed.points)
             missing = {name: point.config for name, point in needed.missing.items() if self._takes(name)}
             if missing:
-                self._tell_of_former_rows(missing)
                 self._check(missing)
                 self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights, options=options)
             elif self.wait and needed.missing:
@@ -226,18 +224,6 @@ class Laboratory:
         if factory not in self._executors:
             self._executors[factory] = self._open.enter_context(factory())
         return self._executors[factory]
-
-    def _tell_of_former_rows(self, runs: Mapping[str, Settings]) -> None:
-        """Warn of rows that are not used since it is not known of which content of the user's files they are."""
-        named = [config for config in runs.values() if config.contents]
-        former = self.state.finished({config.hash_without_contents for config in named})
-        if former:
-            files = ", ".join(sorted({name for config in named for name in config.contents}))
-            warnings.warn(
-                f"{len(former)} rows of these settings are of a version that kept no digest of {files}; they are not "
-                "used, and their runs are carried out again.",
-                stacklevel=3,
-            )
 
     def _check(self, runs: Mapping[str, Settings]) -> None:
         """Check one run of each data, network and scheme that was not checked before, in the worker processes."""

@@ -17,8 +17,8 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.schema import CreateTable
 
-from normless.digests import digest_of_values
 from normless.errors import NormlessError
+from normless.saving import digest_of_values
 from normless_lab.sweeps.runs import RunRow
 
 Answer = TypeVar("Answer")

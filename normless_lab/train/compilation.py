@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normless.arguments import forward_arguments
+from normless._internal.arguments import forward_arguments
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from normless.digests import digest_of
+from normless.saving import digest_of
 
 DIGESTS_FILE = "digests.json"
 

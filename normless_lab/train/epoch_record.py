@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from normless.divergence import first_diverged
+from normless.probes import first_diverged
 from normless_lab.train.objective import mean_of_processes
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.task import EpochTraining

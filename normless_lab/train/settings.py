@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from normless.decay import decays_of
+from normless.optim import decays_of
 
 
 def _known_policy(policy: str) -> str:
@@ -28,7 +28,7 @@ NonNegativeInt = Annotated[int, Ge(0)]
 PositiveFloat = Annotated[float, Gt(0)]
 NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
-# The terms of normless.decay.
+# The terms of a policy of decay.
 DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -122,17 +122,8 @@ class Settings:
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
-        return _hash_of(self.identity())
-
-    @property
-    def hash_without_contents(self) -> str:
-        """The hash that it had before `contents` were part of it."""
-        return _hash_of(self.fields_of_identity())
-
-
-def _hash_of(identity: Mapping[str, Any]) -> str:
-    text = json.dumps(identity, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -150,11 +150,6 @@ def begin(
     return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
 
 
-# One function carries out all kinds of runs; these are its names from when there were three.
-train_text = train
-train_translation = train
-
-
 def _carried_out(
     config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
 ) -> Steps[TrainingResult[Any]]:

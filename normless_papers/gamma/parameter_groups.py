@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from normless.decay import SHORT
 from normless.models import build_model
-from normless.optim import param_groups
+from normless.optim import SHORT, param_groups
 from normless.residual import ResidualMap, residual_map
 from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from normless.divergence import LOSS_LIMIT, has_diverged
-from normless.probes import Batch, Loss, descend, preserve_random_state
+from normless.probes import LOSS_LIMIT, Batch, Loss, descend, has_diverged, preserve_random_state
 
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""

@@ -11,9 +11,8 @@ import torch
 from matplotlib.axes import Axes
 from torch import Tensor, nn
 
-from normless.initialization import initialize
 from normless.models import conv, dense
-from normless.nn import ResidualSum
+from normless.nn import ResidualSum, initialize
 from normless.probes import probe
 from normless.residual import BlockStructure, Structure
 from normless_lab.plots import PLOTS, new_panels

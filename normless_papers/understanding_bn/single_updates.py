@@ -12,8 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless.divergence import LOSS_LIMIT
-from normless.probes import descend
+from normless.probes import LOSS_LIMIT, descend
 from normless_lab.plots import Plot, lines, new_panels, shades
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (

@@ -15,8 +15,7 @@ from normless_lab.train import (
     RunListener,
     TextConfig,
     TranslationConfig,
-    train_text,
-    train_translation,
+    train,
     trained_text_classifier,
     trained_translator,
 )
@@ -62,8 +61,7 @@ CASES: dict[str, tuple[type, dict[str, Any]]] = {
 
 def carried_out(folder: Path, kind: type, settings: dict[str, Any], **options: Any) -> tuple[Any, list[float]]:
     """The result of a run, and the loss of every step."""
-    function = train_text if kind is TextConfig else train_translation
-    result = function(kind(**known(kind, settings)), folder, **options)
+    result = train(kind(**known(kind, settings)), folder, **options)
     return result, pd.read_parquet(folder / "steps.parquet")["loss"].tolist()
 
 

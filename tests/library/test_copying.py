@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
 import normless as nl
-from normless.copying import copied
+from normless._internal.copying import copied
 
 
 class Block(nn.Module):

@@ -54,4 +54,4 @@ def test_private_names_and_files_are_not_public() -> None:
     assert is_public("normless.errors", "UnknownArtefactError")
     assert not is_public("normless.probes.measure", "probe")
     assert not is_public("normless.probes", "signal_tables")
-    assert not is_public("normless.arguments", "_private")
+    assert not is_public("normless._internal.arguments", "_private")

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normless.arguments import applied, forward_arguments, require_network
-from normless.copying import copied
+from normless._internal.arguments import applied, forward_arguments, require_network
+from normless._internal.copying import copied
 from normless.errors import MissingValuesError
 from normless.lifting import unfused
 from normless.probes.dependence import influence

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from normless.arguments import applied
+from normless._internal.arguments import applied
 from normless.errors import InputsError
 from normless.probes.hooks.watcher import first_tensor, logits_of
 

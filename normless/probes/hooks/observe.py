@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless.arguments import applied, arguments_of
-from normless.divergence import LOSS_LIMIT, has_diverged
+from normless._internal.arguments import applied, arguments_of
+from normless._internal.random_states import forked_generators
 from normless.lifting import in_mode
+from normless.probes.divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks.losses import Loss as Loss
 from normless.probes.hooks.losses import loss_of
 from normless.probes.hooks.watcher import Setting, Watcher, attach_hooks, logits_of, overrides
-from normless.random_states import forked_generators
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 

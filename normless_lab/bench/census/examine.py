@@ -17,7 +17,7 @@ from torch import nn
 from torch.export import export
 
 import normless as nl
-from normless.copying import copied
+from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.residual import ResidualMap
 from normless_lab.bench.census import checks, stated

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
 from normless.errors import MissingExtraError
 
 TABLES = Path(__file__).with_name("networks")

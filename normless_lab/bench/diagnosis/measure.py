@@ -15,11 +15,10 @@ from typing import NamedTuple
 import pandas as pd
 from torch.optim import SGD
 
-from normless.arguments import arguments_of
+from normless._internal.arguments import arguments_of
 from normless.diagnosis import Diagnosis, diagnose
 from normless.diagnosis.cures import FACTORS, MOMENTUM, RATE, optimizer_like, treated
-from normless.divergence import has_diverged
-from normless.probes import descend
+from normless.probes import descend, has_diverged
 from normless.residual import residual_map
 from normless_lab.bench.diagnosis import broken_batches, broken_depth, broken_gradients, broken_training, healthy
 from normless_lab.bench.diagnosis.cases import CASES, Case

@@ -22,8 +22,8 @@ from matplotlib.ticker import (
 )
 
 from normless_lab.plots.axes import Curve, add_legend, label_ends, name_axes, new_axes, style_axes
+from normless_lab.plots.frames import Frame, Law, Ticks
 from normless_lab.plots.palette import QUIET, Ink, inks_of, series_ink
-from normless_lab.plots.plot import Frame, Law, Ticks
 
 Numbers = npt.NDArray[np.float64]
 

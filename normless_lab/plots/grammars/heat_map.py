@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 
 from normless_lab.plots.axes import SMALL_FONT_SIZE
+from normless_lab.plots.frames import Frame, require_columns, require_unique
 from normless_lab.plots.grammars.frame import begin, finish
 from normless_lab.plots.palette import PAPER, QUIET, SCHEME_INKS, TEXT, Ink
-from normless_lab.plots.plot import Frame, require_columns, require_unique
 
 # More cells than this are an image: as shapes they would be most of a page.
 _MOST_CELLS = 400

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless_lab.plots.frames import Frame, Names, require_columns
 from normless_lab.plots.grammars.frame import Numbers, begin, finish, series_column, series_of
 from normless_lab.plots.palette import TEXT, Ink
-from normless_lab.plots.plot import Frame, Names, require_columns
 
 
 def histogram(

@@ -13,6 +13,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots.axes import Curve
+from normless_lab.plots.frames import Frame, require_columns
 from normless_lab.plots.grammars.frame import (
     Numbers,
     bar_lengths,
@@ -24,7 +25,6 @@ from normless_lab.plots.grammars.frame import (
     series_of,
 )
 from normless_lab.plots.palette import PAPER, Ink
-from normless_lab.plots.plot import Frame, require_columns
 
 # Lines of no more points than this have markers.
 _MARKED = 12

@@ -10,9 +10,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots.axes import Curve
+from normless_lab.plots.frames import Frame, require_columns, require_unique
 from normless_lab.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
 from normless_lab.plots.palette import QUIET, Ink, series_ink
-from normless_lab.plots.plot import Frame, require_columns, require_unique
 
 # More points than this would run together.
 _MARKERS = 24

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from pandas.api.types import is_numeric_dtype
 
 from normless_lab.plots.axes import SMALL_FONT_SIZE, Curve
+from normless_lab.plots.frames import Frame, require_columns
 from normless_lab.plots.grammars.frame import (
     bar_lengths,
     begin,
@@ -23,7 +24,6 @@ from normless_lab.plots.grammars.frame import (
     series_of,
 )
 from normless_lab.plots.palette import GRID, PAPER, QUIET, Ink, inks_of
-from normless_lab.plots.plot import Frame, require_columns
 
 # More points than this are dots; so many of a cloud are drawn at full strength.
 _MARKERS, _FULL = 60, 1000

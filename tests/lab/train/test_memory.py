@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.models import wide_resnet
-from normless.recomputation import Segments
+from normless.optim.recomputation import Segments
 from normless_lab.train.memory import activation_bytes, recompute_where_needed
 
 IMAGES = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless.divergence import has_diverged
+from normless.probes.divergence import has_diverged
 from normless_lab.train.result import SIGNIFICANCE, chance_accuracy, finished_outcome, has_plateaued
 
 

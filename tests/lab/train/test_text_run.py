@@ -25,7 +25,7 @@ from normless_lab.train import (
     RunDirectory,
     TextConfig,
     TextResult,
-    train_text,
+    train,
     trained_text_classifier,
 )
 from normless_lab.train.task import build_adam
@@ -43,7 +43,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> TextConfig:
 @pytest.fixture(scope="module")
 def uninterrupted(config: TextConfig, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TextResult]:
     directory = tmp_path_factory.mktemp("uninterrupted")
-    return directory, train_text(config, directory)
+    return directory, train(config, directory)
 
 
 def test_a_run_learns_and_reports(config: TextConfig, uninterrupted: tuple[Path, TextResult]) -> None:
@@ -91,10 +91,10 @@ def test_interrupted_and_resumed(
     tmp_path: Path, config: TextConfig, uninterrupted: tuple[Path, TextResult], at: int
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train_text(config, tmp_path, listeners=[Interrupt(at)])
+        train(config, tmp_path, listeners=[Interrupt(at)])
     torch.manual_seed(at)  # what the caller's generator holds must not matter
     seen: list[int] = []
-    result = train_text(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    result = train(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
@@ -113,7 +113,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
     config = quick(
         tmp_path, data="labelled_text", data_root=str(tmp_path / "text"), rate=1e-2, epochs=6, label_smoothing=0.05
     )
-    result = train_text(config, tmp_path / "run")
+    result = train(config, tmp_path / "run")
     assert result.outcome == "trained"
     assert result.test_accuracy > 0.95
     assert result.chance_accuracy == pytest.approx(1 / 3)
@@ -122,7 +122,7 @@ def test_a_run_that_trains(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "layer_norm"])
 def test_schemes_train(tmp_path: Path, scheme: str) -> None:
-    result = train_text(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
+    result = train(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
     assert result.epochs[-1].training_loss < result.epochs[0].training_loss
     network, _ = trained_text_classifier(tmp_path / "run")
     norms = [one for one in network.modules() if isinstance(one, torch.nn.LayerNorm)]
@@ -135,12 +135,12 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     whole = replace(whole, model=f"{written(tmp_path)}:{dropped}")
     path = Path(written(tmp_path))
     path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
-    one = train_text(whole, tmp_path / "whole")
-    parts = train_text(replace(whole, micro_batch_size=5), tmp_path / "parts")
+    one = train(whole, tmp_path / "whole")
+    parts = train(replace(whole, micro_batch_size=5), tmp_path / "parts")
     assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
     assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-7)
     with pytest.raises(ValueError, match="Probes measure whole batches"):
-        train_text(replace(whole, micro_batch_size=5), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+        train(replace(whole, micro_batch_size=5), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 
 
 def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_groups_are_those_of_the_policy(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_bert_from_its_configuration(tmp_path: Path) -> None:
     config = TextConfig(model=BERT, data="sentiment(train=96, test=20)", vocabulary=250, epochs=1, device="cpu")
-    result = train_text(replace(config, scheme="fixup"), tmp_path)
+    result = train(replace(config, scheme="fixup"), tmp_path)
     network, data = trained_text_classifier(tmp_path)
     assert result.steps == 3
     assert network.network.config.vocab_size == data.tokens.size == result.vocabulary
@@ -208,7 +208,7 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
     before = task.build_network().network.bert.embeddings.word_embeddings.weight
     stored = text_classifier(str(folder)).network.bert.embeddings.word_embeddings.weight
     assert torch.equal(before, stored)
-    result = train_text(config, tmp_path / "run")
+    result = train(config, tmp_path / "run")
     assert result.vocabulary == 18
     assert not (tmp_path / "run" / "vocabulary.json").exists()
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> Non
     folder = checkpoint(tmp_path / "bert", tokenizer=False)
     config = TextConfig(model=f"transformers:{folder}", data="sentiment(train=64, test=20)", device="cpu")
     with pytest.raises(ValueError, match=r"has 18 tokens, but its sentences are written in .* the setting voc"):
-        train_text(config, tmp_path / "run")
+        train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -246,11 +246,11 @@ def test_every_mistake_has_its_sentence_and_leaves_nothing(
     tmp_path: Path, settings: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        train_text(quick(tmp_path, **settings), tmp_path / "run")
+        train(quick(tmp_path, **settings), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_network_of_another_shape_is_refused(tmp_path: Path) -> None:
     config = quick(tmp_path, model=f"{written(tmp_path)}:deaf")
     with pytest.raises(ValueError, match=r"Expected 1×2 logits of .*deaf for the longest sentence of .* got 1×"):
-        train_text(config, tmp_path / "run")
+        train(config, tmp_path / "run")

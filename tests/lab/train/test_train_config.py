@@ -149,3 +149,15 @@ def test_all_mistakes_are_reported_together() -> None:
 def test_unknown_setting_is_named() -> None:
     with pytest.raises(ValueError, match="no setting learning_rate; it has model, scheme, data"):
         TrainConfig.from_dict({"learning_rate": 1})
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, TranslationConfig])
+def test_every_kind_of_run_takes_the_terms_of_a_decay_policy(kind: Any) -> None:
+    assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
+    assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
+    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
+        kind(decay_policy="weights+lost")
+    with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
+        kind(decay_policy="some")
+    with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
+        kind(decay_policy=3)

@@ -12,7 +12,7 @@ import yaml
 from command_outputs import check_output
 
 from normless.cli import main
-from normless_lab.train import TranslationConfig, TranslationResult, train_translation
+from normless_lab.train import TranslationConfig, TranslationResult, train
 
 FLAGS = [
     *("--model", "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')"),
@@ -75,7 +75,7 @@ def test_it_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture
     result = TranslationResult.from_dict(printed)
     config = TranslationConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
     assert config.batch_tokens == 900
-    assert train_translation(config, tmp_path / "run") == result  # it is the stored one
+    assert train(config, tmp_path / "run") == result  # it is the stored one
 
     assert main([*words, "--rate", "0.5"]) == 2
     assert "holds another run: rate is 0.003 there and 0.5 here" in capsys.readouterr().err

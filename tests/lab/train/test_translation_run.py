@@ -24,7 +24,6 @@ from normless_lab.train import (
     TranslationConfig,
     TranslationResult,
     train,
-    train_translation,
     trained_translator,
 )
 from normless_lab.train.decoding import bleu, translate
@@ -53,7 +52,7 @@ SAME: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TranslationResult]:
     directory = tmp_path_factory.mktemp("uninterrupted")
-    return directory, train_translation(CONFIG, directory)
+    return directory, train(CONFIG, directory)
 
 
 def test_a_run_learns_and_reports(uninterrupted: tuple[Path, TranslationResult]) -> None:
@@ -102,10 +101,10 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
 @pytest.mark.parametrize("at", [2, STEPS + 1])
 def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, TranslationResult], at: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        train_translation(CONFIG, tmp_path, listeners=[Interrupt(at)])
+        train(CONFIG, tmp_path, listeners=[Interrupt(at)])
     torch.manual_seed(at)  # what the caller's generator holds must not matter
     seen: list[int] = []
-    result = train_translation(CONFIG, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    result = train(CONFIG, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
     assert seen == list(range((at - 1) // STEPS + 1, 4))
     assert without_seconds(result) == without_seconds(uninterrupted[1])
     assert_same_run(tmp_path, uninterrupted[0], **SAME)
@@ -113,7 +112,7 @@ def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Tran
 
 @pytest.mark.slow
 def test_a_run_that_trains(tmp_path: Path) -> None:
-    result = train_translation(replace(CONFIG, rate=1e-2, epochs=12, warmup_steps=10), tmp_path)
+    result = train(replace(CONFIG, rate=1e-2, epochs=12, warmup_steps=10), tmp_path)
     assert result.outcome == "trained"
     assert result.test_accuracy > result.chance_accuracy
     assert result.plateaued is False
@@ -126,7 +125,7 @@ def test_schemes_train_with_decay_and_clipping(tmp_path: Path, scheme: str) -> N
     config = replace(
         CONFIG, scheme=scheme, epochs=2, weight_decay=1e-4, decoupled_decay=True, clip=1.0, scalar_rate_scale=0.1
     )
-    result = train_translation(config, tmp_path)
+    result = train(config, tmp_path)
     assert result.outcome != "diverged"
     assert result.epochs[1].training_loss < result.epochs[0].training_loss
     network, _ = trained_translator(tmp_path)
@@ -138,14 +137,14 @@ def test_micro_batches_are_the_batch(tmp_path: Path) -> None:
     """In double precision and without dropout, however the pairs and their tokens fall into the parts."""
     model = CONFIG.model.replace("dropout=0.2", "dropout=0.0")
     whole = replace(CONFIG, model=model, precision="64-true", epochs=1, clip=0.1)
-    one = train_translation(whole, tmp_path / "whole")
+    one = train(whole, tmp_path / "whole")
     small = replace(whole, micro_batch_tokens=100)
-    parts = train_translation(small, tmp_path / "parts")
+    parts = train(small, tmp_path / "parts")
     assert parts.epochs[0].training_loss == pytest.approx(one.epochs[0].training_loss, rel=1e-9)
     assert parts.epochs[0].training_accuracy == pytest.approx(one.epochs[0].training_accuracy, rel=1e-9)
     assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-6)
     with pytest.raises(ValueError, match="Probes measure whole batches, but micro_batch_tokens=100 passes them in p"):
-        train_translation(small, tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+        train(small, tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 
 
 MISTAKES = [
@@ -170,7 +169,7 @@ MISTAKES = [
 def test_translation_mistakes_leave_no_files(tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
     directory = tmp_path / "run"
     with pytest.raises(ValueError, match=sentence):
-        train_translation(replace(CONFIG, **change), directory)
+        train(replace(CONFIG, **change), directory)
     assert not directory.exists()
 
 
@@ -178,20 +177,20 @@ def test_a_network_that_cannot_decode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("from torch import nn\ndef f(vocabulary): return nn.Linear(1, 1)\n")
     with pytest.raises(ValueError, match=r"net\.py:f is no network that translates"):
-        train_translation(replace(CONFIG, model=f"{file}:f"), tmp_path / "run")
+        train(replace(CONFIG, model=f"{file}:f"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_missing_packages_are_named_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics.bleu", None)
     with pytest.raises(ModuleNotFoundError, match=r"BLEU needs sacrebleu.*normless\[translation\]"):
-        train_translation(CONFIG, tmp_path / "run")
+        train(CONFIG, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, TranslationResult]) -> None:
     directory, _ = uninterrupted
     with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.5 here"):
-        train_translation(replace(CONFIG, rate=0.5), directory)
+        train(replace(CONFIG, rate=0.5), directory)
     with pytest.raises(RunDirectoryError, match="A training run has no setting"):
         train(TrainConfig(), directory)

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 import normless as nl
 from normless.edits import TailorActivations
 from normless.edits.tailored import after_rectifier
-from normless.initialization import INITIALIZATIONS
 from normless.models import resnet_cifar, resnet_v2, wide_resnet
 from normless.nn.activation import ScaledActivation
+from normless.nn.initialization import INITIALIZATIONS
 
 
 class Plain(nn.Module):

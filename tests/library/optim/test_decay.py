@@ -55,6 +55,55 @@ def zero_gradients(model: nn.Module) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
 
+def shrinkage(steps: int, momentum: float) -> float:
+    """What is left of a parameter that only decays: p ← p − lr·v with v ← momentum·v + λ·p, from p = 1 and v = 0."""
+    left, velocity = 1.0, 0.0
+    for _ in range(steps):
+        velocity = momentum * velocity + DECAY * left
+        left -= RATE * velocity
+    return left
+
+
+def test_the_names_are_those_of_the_guidelines() -> None:
+    names = [name for name, _ in resnet18().named_parameters()]
+    kept = {name for name in names if not DECAYED.fullmatch(name)}
+    downs = {f"layer{stage}.0.downsample.1.weight" for stage in (2, 3, 4)}
+    assert kept == {"bn1.weight", *downs, *(name for name in names if name.endswith("bias"))}
+    assert len(names) - len(kept) == 21 + 16
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "momentum"),
+    [
+        (SGD, {}, 0.0),
+        (SGD, {"fused": True}, 0.0),
+        (SGD, {"momentum": 0.9}, 0.9),
+        (AdamW, {}, 0.0),
+        (AdamW, {"foreach": True, "amsgrad": True}, 0.0),
+    ],
+    ids=["sgd", "fused", "momentum", "adamw", "foreach"],
+)
+def test_without_gradients_only_decayed_parameters_shrink(
+    kind: type[Optimizer], options: dict[str, Any], momentum: float
+) -> None:
+    steps = 4
+    model = resnet18()
+    optimizer = guided(model, kind, **options)
+    before = values(model)
+    zero_gradients(model)
+    for _ in range(steps):
+        optimizer.step()
+    factor = shrinkage(steps, momentum)
+    if momentum == 0:
+        assert factor == pytest.approx((1 - RATE * DECAY) ** steps, rel=1e-14)
+    for name, value in values(model).items():
+        if DECAYED.fullmatch(name):
+            torch.testing.assert_close(value, before[name] * factor, rtol=1e-13, atol=0)
+            assert bool((value.abs() < before[name].abs()).all()), name
+        else:
+            assert torch.equal(value, before[name]), name
+
+
 def without_decay(model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
     """The same network and optimizer, with the same gradients and state, and no decay in any group."""
     twin, stepped = copy.deepcopy((model, optimizer))
@@ -143,3 +192,19 @@ def test_decay_follows_every_groups_own_rate_under_a_scheduler(name: str, kind: 
         optimizer.step()
         scheduler.step()
     assert_shrunk(model, before, [multiplier(step) for step in range(STEPS)])
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+@pytest.mark.parametrize("multipliers", [(0.5, 1.0, 1.0, 0.5, 0.25), (0.1, 0.01, 0.0)])
+def test_decay_follows_every_groups_own_rate_that_is_set_before_each_step(
+    multipliers: tuple[float, ...], kind: type[Optimizer]
+) -> None:
+    model = fixup()
+    optimizer = kind(scalar_groups(model), lr=RATE)
+    before = values(model)
+    zero_gradients(model)
+    for multiplier in multipliers:
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * multiplier * group.get("rate_scale", 1.0)
+        optimizer.step()
+    assert_shrunk(model, before, [*multipliers])

@@ -6,11 +6,16 @@ import itertools
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import normless as nl
 from normless.models import resnet, transformer
 from normless.optim import param_groups
+from normless.optim.decay import GROUPS, POLICIES, SHORT, decays_of
+
+TERMS = [*POLICIES, *GROUPS, *SHORT]
 
 
 def decayed(model: nn.Module, policy: Any) -> set[str]:
@@ -20,6 +25,16 @@ def decayed(model: nn.Module, policy: Any) -> set[str]:
     listed = [id(one) for group in groups for one in group["params"]]
     assert sorted(listed) == sorted(names)
     return {names[id(one)] for group in groups if group["weight_decay"] > 0 for one in group["params"]}
+
+
+@given(st.lists(st.sampled_from(TERMS), min_size=1, max_size=5))
+def test_a_sum_of_terms_decays_what_any_of_them_does(terms: list[str]) -> None:
+    alone = [set(decays_of(term, 0.3)) for term in terms]
+    together = decays_of("+".join(terms), 0.3)
+    assert set(together) == set().union(*alone)
+    assert set(together.values()) == {0.3}
+    assert set(together) <= set(GROUPS)
+    assert together == decays_of(" + ".join(reversed(terms)), 0.3)
 
 
 def test_table_2_of_kim_et_al_column_by_column() -> None:

@@ -12,10 +12,10 @@ from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
 
 import normless as nl
-from normless.decay import GROUPS
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.optim import param_groups
+from normless.optim.decay import GROUPS
 from normless.residual import BlockStructure, Structure
 
 NETWORKS = {

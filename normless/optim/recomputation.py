@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from normless.arguments import forward_arguments
+from normless._internal.arguments import forward_arguments
 from normless.errors import UnresolvedStructureError
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map

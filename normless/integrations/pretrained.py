@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from normless.arguments import carried_as_keywords
+from normless._internal.arguments import carried_as_keywords
 from normless.errors import RecipeError
 from normless.extras import import_extra
 from normless.models.text_classifier import TRANSFORMERS
+from normless.saving import save
 from normless.spec import format_call
 
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.
@@ -29,14 +29,7 @@ def network(architecture: str, config: dict[str, Any]) -> nn.Module:
     return built
 
 
-def keep_when_saved(net: nn.Module) -> None:
-    """Let the `save_pretrained` of a converted network, where it has one, write what `normless.load` reads."""
-    if hasattr(net, "save_pretrained"):
-        # A partial, not a method: a copied or pickled network saves itself.
-        vars(net)["save_pretrained"] = partial(_save_pretrained, net)
-
-
-def _save_pretrained(
+def save_pretrained(
     net: nn.Module,
     save_directory: str | Path,
     is_main_process: bool = True,
@@ -45,8 +38,6 @@ def _save_pretrained(
     **_: Any,
 ) -> None:
     """Save a converted network as `normless.save` does; further options of the library are for its own files."""
-    from normless import save
-
     own = net.state_dict()
     if push_to_hub or any(
         name not in own or own[name].shape != one.shape for name, one in (state_dict or {}).items()

@@ -1,0 +1,1 @@
+"""Helpers of the library's own modules."""

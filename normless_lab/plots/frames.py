@@ -1,0 +1,88 @@
+"""What every plot takes besides its table: a frame, reference curves, and the columns that must be there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Ticks: TypeAlias = (
+    Literal["auto", "values", "integers", "percent", "powers of 2", "powers of 10"] | Mapping[float, str]
+)
+Names: TypeAlias = Literal["ends", "legend", "beside", "none"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """A dotted reference curve with its name: y as a function of x, or a column of the table."""
+
+    name: str
+    y: str | Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+
+
+class Frame(TypedDict, total=False):
+    """What every grammar takes besides its columns.
+
+    Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
+    column of their names (``scheme`` by default), and ``inks``, the colour and marker of each (by default those of
+    its scheme).
+
+    Keys:
+        title: above the plot.
+        x_label, y_label: of the axes, with units; by default those of the columns.
+        log: which axes are logarithmic: ``"x"``, ``"y"`` or ``"xy"``; ``"y?"`` if y spans more than a factor of 30.
+        x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
+            as 2ᵏ; a mapping gives the text at each place.
+        x_limits, y_limits: None leaves an end to the data.
+        bounds: what a drawn quantity cannot be beyond, such as (0, 100) of percentages: bars end there.
+        x_marks, y_marks: where thin lines go through the plot.
+        laws: reference curves.
+        name: form of the names of the series, such as ``"M = {}"``.
+        names: where the names of the series stand: at the ends of their lines, in a legend, or one beside the plot.
+        size: of a new figure, in inches.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    log: str
+    x_ticks: Ticks
+    y_ticks: Ticks
+    x_limits: tuple[float | None, float | None]
+    y_limits: tuple[float | None, float | None]
+    bounds: tuple[float | None, float | None]
+    x_marks: Sequence[float]
+    y_marks: Sequence[float]
+    laws: Sequence[Law]
+    name: str
+    names: Names
+    size: tuple[float, float]
+
+
+def require_unique(table: pd.DataFrame, columns: Sequence[str], what: str) -> None:
+    """Refuse a table with two rows of the same values in the columns: it is of more than one matrix or network."""
+    if table.duplicated(list(columns)).any():
+        raise ValueError(f"Expected one row per {' and '.join(columns)}, but one is there twice; draw one {what}.")
+
+
+def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose: str) -> None:
+    """Refuse a table that is empty or lacks a column; None stands for no column.
+
+    Raises:
+        ValueError: naming the missing columns and those of the table.
+    """
+    needed = [column for column in columns if column is not None]
+    missing = [column for column in needed if column not in table.columns]
+    if missing:
+        raise ValueError(
+            f"{purpose} needs the columns {', '.join(needed)}, but the table lacks {', '.join(missing)}; "
+            f"it has {', '.join(map(str, table.columns)) or 'none'}."
+        )
+    if table.empty:
+        raise ValueError(f"{purpose} needs at least one row, but the table is empty.")

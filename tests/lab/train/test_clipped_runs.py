@@ -1,0 +1,46 @@
+"""Adaptive gradient clipping in runs: which parameters it clips, and that they move less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import normless as nl
+from normless.models import wide_resnet
+from normless_lab.train import RunDirectory, RunResult, TrainConfig, train, trained_network
+from normless_lab.train.image_task import ImageTask
+
+SHORT = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    scheme="nf_resnet",
+    batch_size=512,
+    epochs=1,
+    crop=0,
+    device="cpu",
+)
+
+
+def test_training_clips_all_but_the_classifier(tmp_path: Path) -> None:
+    network, x = nl.convert(wide_resnet(10, 1), "nf_resnet"), torch.randn(2, 3, 8, 8)
+    task = ImageTask(TrainConfig(clip=0.01), RunDirectory(tmp_path, TrainConfig, RunResult))
+    chosen = task.clipped_parameters(network, nl.residual_map(network, x))
+    left = [name for name, p in network.named_parameters() if not any(p is one for one in chosen)]
+    assert left == ["classifier.weight", "classifier.bias"]
+
+
+def test_a_clipped_run_moves_less(tmp_path: Path) -> None:
+    """A multiplier at zero counts as ε = 1e-3: with λ = 1e-6 a step at rate 0.1 moves it by 1e-10 at most."""
+    config = TrainConfig.from_dict(SHORT.to_dict() | {"clip": 1e-6, "weight_decay": 0.0})
+    train(config, tmp_path / "clipped")
+    train(TrainConfig.from_dict(SHORT.to_dict() | {"weight_decay": 0.0}), tmp_path / "free")
+    clipped, free = trained_network(tmp_path / "clipped"), trained_network(tmp_path / "free")
+    assert (clipped.blocks[0].conv2.multiplier.abs() < 1e-8).all()
+    assert (free.blocks[0].conv2.multiplier.abs() > 1e-5).all()
+
+
+@pytest.mark.parametrize("clip", [0, -0.01])
+def test_a_configuration_clips_at_something_above_zero(clip: float) -> None:
+    with pytest.raises(ValueError, match=r"Expected clip above 0, got "):
+        TrainConfig(clip=clip)
