@@ -25,7 +25,7 @@ from normless.train.capturable import CapturableSGD
 from normless.train.classification import ClassificationTask
 from normless.train.config import TrainConfig
 from normless.train.result import RunResult
-from normless.train.task import check_logits, groups_of, load_saved, saved_folder
+from normless.train.task import check_logits, few, groups_of, load_saved, saved_folder
 
 # Of all images of a pass together.
 PIXELS_PER_PASS = 2**20
@@ -140,7 +140,7 @@ def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Mo
         return network
     shape: Any = data.image_shape
     network = build_model(config.model, classes=data.classes, image_shape=shape)
-    return convert(network, scheme_of_config(config), inputs, in_place=True)
+    return convert(network, scheme_of_config(config), inputs, check_inputs=few(inputs), in_place=True)
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:

@@ -26,7 +26,7 @@ from normless.spec import format_call, parse_call
 from normless.train.classification import ClassificationTask
 from normless.train.config import TextConfig
 from normless.train.result import EpochRow, TextResult, versions_of
-from normless.train.task import check_logits, load_saved, saved_folder
+from normless.train.task import check_logits, few, load_saved, saved_folder
 from normless.train.turns import Steps
 from normless.zoo import TokenNumbers, checkpoint_folder, text_classifier
 
@@ -69,7 +69,10 @@ class TextTask(ClassificationTask[TextConfig]):
             "vocabulary.json of a saved network into its folder."
         )
         check_logits(config, network, (longest,), data.classes, what, advice)
-        return network if folder is not None else convert(network, scheme, *self.example_inputs(), in_place=True)
+        if folder is not None:
+            return network
+        inputs = self.example_inputs()
+        return convert(network, scheme, *inputs, check_inputs=few(*inputs), in_place=True)
 
     @property
     def warmup(self) -> int:

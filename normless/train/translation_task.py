@@ -29,7 +29,7 @@ from normless.train.directory import VOCABULARY_FILE
 from normless.train.durable_files import replaced
 from normless.train.objective import evaluate, token_cross_entropy
 from normless.train.result import TranslationResult, TranslationRow, chance_accuracy, finished_outcome, versions_of
-from normless.train.task import EpochTraining, Task, check_logits, load_saved, saved_folder
+from normless.train.task import EpochTraining, Task, check_logits, few, load_saved, saved_folder
 from normless.train.turns import Steps
 
 
@@ -74,9 +74,10 @@ class TranslationTask(Task[TranslationConfig]):
                 f"{config.model} is no network that translates: that has encode(source) and "
                 "decode(tokens, memory, cache), as normless:transformer."
             )
+        inputs = self.example_inputs()
         if folder is None:
-            return convert(network, scheme, *self.example_inputs(), in_place=True)
-        highest = [torch.full_like(tokens[:1], size - 1) for tokens in self.example_inputs()]
+            return convert(network, scheme, *inputs, check_inputs=few(*inputs), in_place=True)
+        highest = [torch.full_like(tokens[:1], size - 1) for tokens in inputs]
         advice = f"Put the {VOCABULARY_FILE} of the network into its folder."
         check_logits(config, network, highest, size, f"sentences of {size} byte pairs", advice)
         return network
