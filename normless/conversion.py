@@ -37,6 +37,7 @@ def convert(
     allow_partial: bool = False,
     in_place: bool = False,
     only: str | Sequence[str] = (),
+    check_inputs: Any = None,
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
@@ -55,6 +56,8 @@ def convert(
             it is neither what it was nor converted.
         only: qualified names of modules, or of blocks of the map; what is at or under them is converted, the rest
             stays. L counts the blocks there. The same as in the text `fixup(only=('backbone',))`.
+        check_inputs: as `example_inputs`, for the forward and backward passes that check the result; a few examples
+            suffice where the example inputs are a large batch to calibrate on. The example inputs if None.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
@@ -71,6 +74,8 @@ def convert(
         surgery = _operate(Surgery(network, mapped, inputs, kwargs, only=chosen.only), chosen)
         if inputs or kwargs:
             if chosen.edits:
+                if check_inputs is not None:
+                    surgery.inputs, surgery.kwargs = forward_arguments((), {}, check_inputs)
                 verify(surgery, allow_partial)
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)

@@ -26,7 +26,7 @@ from normless_lab.train.capturable import CapturableSGD
 from normless_lab.train.classification import ClassificationTask
 from normless_lab.train.config import TrainConfig
 from normless_lab.train.result import RunResult
-from normless_lab.train.task import check_logits, groups_of, load_saved, saved_folder
+from normless_lab.train.task import check_logits, few, groups_of, load_saved, saved_folder
 
 # Of all images of a pass together.
 PIXELS_PER_PASS = 2**20
@@ -141,7 +141,7 @@ def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Mo
         return network
     shape: Any = data.image_shape
     network = build_model(config.model, classes=data.classes, image_shape=shape)
-    return convert(network, scheme_of_config(config), inputs, in_place=True)
+    return convert(network, scheme_of_config(config), inputs, check_inputs=few(inputs), in_place=True)
 
 
 def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:

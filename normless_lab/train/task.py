@@ -28,6 +28,9 @@ from normless_lab.train.turns import Steps
 
 Config = TypeVar("Config", bound=RunConfig)
 
+# Of the first training batch, on which a conversion is checked.
+CHECKED_EXAMPLES = 8
+
 
 @dataclass
 class EpochTraining:
@@ -161,6 +164,11 @@ class Task(ABC, Generic[Config]):
         config: Any = self.config
         total = config.epochs * self.steps_per_epoch
         return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
+
+
+def few(*inputs: Tensor) -> tuple[Tensor, ...]:
+    """The first examples of a batch, on which a conversion is checked: passes of a whole one take long on the CPU."""
+    return tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
 
 
 def check_logits(

@@ -26,7 +26,7 @@ from normless_lab.data import (
 from normless_lab.train.classification import ClassificationTask
 from normless_lab.train.config import TextConfig
 from normless_lab.train.result import EpochRow, TextResult, versions_of
-from normless_lab.train.task import check_logits, load_saved, saved_folder
+from normless_lab.train.task import check_logits, few, load_saved, saved_folder
 from normless_lab.train.turns import Steps
 
 
@@ -68,7 +68,10 @@ class TextTask(ClassificationTask[TextConfig]):
             "vocabulary.json of a saved network into its folder."
         )
         check_logits(config, network, (longest,), data.classes, what, advice)
-        return network if folder is not None else convert(network, scheme, *self.example_inputs(), in_place=True)
+        if folder is not None:
+            return network
+        inputs = self.example_inputs()
+        return convert(network, scheme, *inputs, check_inputs=few(*inputs), in_place=True)
 
     @property
     def warmup(self) -> int:

@@ -35,7 +35,7 @@ from normless_lab.train.result import (
     finished_outcome,
     versions_of,
 )
-from normless_lab.train.task import EpochTraining, Task, check_logits, load_saved, saved_folder
+from normless_lab.train.task import EpochTraining, Task, check_logits, few, load_saved, saved_folder
 from normless_lab.train.turns import Steps
 
 
@@ -80,9 +80,10 @@ class TranslationTask(Task[TranslationConfig]):
                 f"{config.model} is no network that translates: that has encode(source) and "
                 "decode(tokens, memory, cache), as normless:transformer."
             )
+        inputs = self.example_inputs()
         if folder is None:
-            return convert(network, scheme, *self.example_inputs(), in_place=True)
-        highest = [torch.full_like(tokens[:1], size - 1) for tokens in self.example_inputs()]
+            return convert(network, scheme, *inputs, check_inputs=few(*inputs), in_place=True)
+        highest = [torch.full_like(tokens[:1], size - 1) for tokens in inputs]
         advice = f"Put the {VOCABULARY_FILE} of the network into its folder."
         check_logits(config, network, highest, size, f"sentences of {size} byte pairs", advice)
         return network

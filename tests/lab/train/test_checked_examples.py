@@ -1,0 +1,78 @@
+"""The conversion at the start of a run: edits see the first batch, the checks after them a few of its examples."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import normless as nl
+from normless.models import wide_resnet
+from normless_lab.data import load_data
+from normless_lab.train import TrainConfig
+from normless_lab.train.image_task import build_network, example_inputs
+
+FEW, WHOLE = 8, 48
+
+NETS = """
+import torch
+from normless.models import wide_resnet
+
+SEEN = []
+
+
+class Counting(torch.nn.Module):
+    def forward(self, x):
+        # What traces the network has tensors of other classes.
+        if type(x) is torch.Tensor and x.device.type == "cpu":
+            SEEN.append(len(x))
+        return x
+
+
+def net(classes=10, in_channels=1):
+    network = wide_resnet(depth=10, width=1, classes=classes, in_channels=in_channels)
+    return torch.nn.Sequential(Counting(), network)
+"""
+
+
+def seen_by(scheme: str, folder: Path) -> set[int]:
+    """The numbers of examples of all passes with values while the network of a run is built."""
+    file = folder / "counting_nets.py"
+    file.write_text(NETS)
+    config = TrainConfig(model=f"{file}:net", scheme=scheme, data="digits", batch_size=WHOLE, device="cpu")
+    data = load_data("digits")
+    network = build_network(config, data, example_inputs(config, data))
+    return set(sys.modules[type(network[0]).__module__].SEEN)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "none", "group_norm(groups=4)", "zeroinit(dropout=0.2)"])
+def test_a_scheme_that_reads_no_data_is_checked_on_a_few_examples(scheme: str, tmp_path: Path) -> None:
+    seen = seen_by(scheme, tmp_path)
+    assert seen
+    assert max(seen) <= FEW
+
+
+@pytest.mark.parametrize("scheme", ["lsuv", "none + LSUV(tolerance=0.1)"])
+def test_a_scheme_that_calibrates_sees_the_whole_batch(scheme: str, tmp_path: Path) -> None:
+    assert WHOLE in seen_by(scheme, tmp_path)
+
+
+@pytest.mark.parametrize("scheme", ["fixup", "skipinit", "lsuv", "batch_norm(initialization='he_fan_in')"])
+def test_what_is_converted_does_not_depend_on_what_is_checked(scheme: str) -> None:
+    images = torch.randn(WHOLE, 3, 8, 8)
+    states = []
+    for few in (None, images[:FEW], {"input": images[:2]}):
+        torch.manual_seed(0)
+        network = wide_resnet(depth=10, width=1)
+        states.append(nl.convert(network, scheme, images, check_inputs=few).state_dict())
+    for state in states[1:]:
+        assert state.keys() == states[0].keys()
+        assert all(torch.equal(value, states[0][name]) for name, value in state.items())
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 8, 8), (2, 3)])
+def test_examples_on_which_it_does_not_run_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(nl.UnsupportedEditError, match="does not run on the example inputs"):
+        nl.convert(wide_resnet(depth=10, width=1), "fixup", torch.randn(4, 3, 8, 8), check_inputs=torch.randn(shape))
