@@ -6,7 +6,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import isfinite
 from os import PathLike
@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from normless.arguments import require_network
+from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record
@@ -35,6 +36,7 @@ Loss = TypeVar("Loss", bound=Tensor | float)
 
 # Steps of an optimizer of other tensors after which it counts as stale.
 STRANGE = 3
+_UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
 # What torch.compile and DistributedDataParallel call the network inside them.
 _WRAPPED = ("_orig_mod", "module")
 
@@ -87,6 +89,7 @@ class Watch:
     def loss(self, value: Loss) -> Loss:
         """Tell the watch the loss of this step, and return it; of several in a step the mean counts."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
+        self._now.told = weakref.ref(value) if isinstance(value, Tensor) else None
         return value
 
     def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
@@ -151,6 +154,7 @@ class Watch:
         model = self._model()
         if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._now.seen = Replay.of(model, args, kwargs)
+            self._now.passes += 1
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The network's parameters with a gradient that an optimizer holds, by name."""
@@ -200,7 +204,7 @@ class Watch:
         self.step += 1
         numbers = as_floats(now.norms | ({"": torch.stack(now.losses).mean()} if now.losses else {}))
         now.loss, now.gradients = numbers.pop("", None), numbers
-        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed))
+        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed, self._origin))
         if self._measures:
             self._replayed()
 
@@ -231,19 +235,36 @@ class Watch:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
             self._start_step()
 
-    def _replayed(self, search: bool = False) -> Outputs | None:
+    def _replayed(self) -> Outputs | None:
         """The pass of this step once more, made at most once; None where that is not possible, which is said."""
         model, now = self._model(), self._now
         if model is None or self._is_blind or now.outputs is not None:
             return now.outputs
         try:
             if now.seen is None:
-                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
-            now.outputs = now.seen.run(model, search=search)
+                raise ValueError(_UNSEEN)
+            now.outputs = now.seen.run(model)
         except Exception as error:
-            self._is_blind = True
-            self._say(self._training.cannot_replay(self.step, str(error)))
+            self._cannot_replay(error)
         return now.outputs
+
+    def _origin(self, what: str) -> Origin:
+        """Where the first value of this step that is not finite arises."""
+        model, now = self._model(), self._now
+        assert model is not None
+        told = None if now.told is None else now.told()
+        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, told, now.gradients)
+        try:
+            if step.seen is None and not self._is_blind:
+                raise ValueError(_UNSEEN)
+            return step.origin(model)
+        except Exception as error:
+            self._cannot_replay(error)
+            return replace(step, seen=None).origin(model)
+
+    def _cannot_replay(self, error: Exception) -> None:
+        self._is_blind = True
+        self._say(self._training.cannot_replay(self.step, str(error)))
 
     def _measure(self, rate: float) -> None:
         """Record this step, and look at it together with those measured before."""
@@ -301,6 +322,8 @@ class _Step:
     gradients: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     seen: Replay | None = None
+    passes: int = 0
+    told: weakref.ref[Tensor] | None = None
     outputs: Outputs | None = None
 
 
