@@ -108,9 +108,9 @@ class Replay:
         # Every module is a layer of this map, so that blocks written as `x + f(x)` are seen too.
         layers = tuple(Layer(path, kind_of(module) or "scale") for path, module in model.named_modules())
         outputs = Outputs()
-        with preserve_state(model, training=None), torch.no_grad(), self.precision():
-            with attach_hooks(Setting(model, ResidualMap((), layers)), [outputs]):
-                model(*self.args, **self.kwargs)
+        hooks = attach_hooks(Setting(model, ResidualMap((), layers)), [outputs])
+        with preserve_state(model, training=None), torch.no_grad(), self.precision(), hooks:
+            model(*self.args, **self.kwargs)
         return outputs
 
     def precision(self) -> AbstractContextManager[Any]:

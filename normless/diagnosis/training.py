@@ -179,6 +179,10 @@ class Training:
         """That steps of an optimizer go to tensors that are not the network's."""
         yield from self._new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
 
+    def sharded(self, step: int) -> Iterator[Finding]:
+        """That the weights are sharded since the watch began."""
+        yield from self._new("sharded_weights", 0.1, [""], {"step": step})
+
     def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
         """That frozen norms move."""
         yield from self._new("moved_statistics", 0.6, norms, {"step": step})

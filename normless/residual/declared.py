@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from normless.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
+from normless.copying import require_whole
 from normless.errors import UnresolvedStructureError
 from normless.garbage import uncollected
 from normless.nn import ResidualSum, SkipOnlySum
@@ -111,6 +112,7 @@ def residual_map(
     if isinstance(model, StatesStructure):
         mapped = StructureReader(model, model.residual_structure()).map
     elif inputs or kwargs:
+        require_whole(model, UnresolvedStructureError)
         # torch.export takes a second to import; a network that states its structure must not pay for it.
         from normless.residual.modes import map_of_both_modes
 
