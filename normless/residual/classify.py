@@ -17,6 +17,7 @@ from normless.residual.blocks import Kind, Layer
 from normless.residual.formulas import NORM_PARTS, forms_root
 from normless.residual.graph import Operation
 from normless.residual.operations import ACTIVATION, ELEMENTWISE, LAYOUT, NORM
+from normless.residual.sub_batches import affine_of_evaluation, is_sub_batch_norm
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
@@ -44,6 +45,11 @@ def kind_of(module: nn.Module) -> Kind | None:
 def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
     """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
     kind = kind_of(module)
+    if kind is None and is_sub_batch_norm(module):
+        named = {id(one): f"{path}.{name}" for name, one in module.named_parameters()}
+        gamma, beta = (named.get(id(one)) for one in affine_of_evaluation(module))
+        read = tuple(name for name in (gamma, beta) if name is not None)
+        return Layer(path, "norm", source, 0, False, gamma, read, describe(module), shifts=read[gamma is not None :])
     if kind is None:
         return None
     names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)

@@ -14,7 +14,7 @@ from normless.arguments import carried_inputs, forward_arguments, inputs_missing
 from normless.copying import require_whole
 from normless.errors import UnresolvedStructureError
 from normless.garbage import uncollected
-from normless.nn import ResidualSum, SkipOnlySum
+from normless.nn import DomainBatchNorm, ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock
 from normless.residual.classify import layer_of, window_size
 from normless.residual.network import ResidualMap
@@ -221,6 +221,8 @@ class StructureReader:
     def _module(self, path: str, at: int) -> int:
         """The step of the result of what is at a path: a module, with those that run before it, or a factor."""
         part = attrgetter(path)(self.model)
+        if isinstance(part, DomainBatchNorm):
+            return self._module(f"{path}.norms.{part.domain}", at)
         is_sequence = isinstance(part, nn.Sequential)
         for name, _ in part.named_children() if isinstance(part, nn.Module) else ():
             if is_sequence or name == "before":

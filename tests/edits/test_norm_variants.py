@@ -241,9 +241,16 @@ def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(
 
 
 def test_a_pointwise_function_does_not_leave_norms_of_other_domains() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3))
-    with pytest.raises(nl.UnsupportedEditError, match=r"at 1\.norms\.0: it stands in one list with 1\.norms\.1"):
-        nl.convert(model, "dyt", torch.randn(4, 3, 8, 8))
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3)),
+        torch.randn(4, 3, 8, 8),
+    )
+    for number, norm in enumerate(model[1].norms):
+        nn.init.constant_(norm.weight, number + 1.0)
+    net = nl.convert(model, "dyt(alpha=0.5)", x)
+    for domain in range(3):
+        net[1].domain = domain
+        torch.testing.assert_close(net[:2](x), (domain + 1) * torch.tanh(0.5 * model[0](x)))
 
 
 def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None:
