@@ -34,7 +34,6 @@ from normless.residual import Layer, ResidualBlock
 from normless.residual.classify import describe
 from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
 
-
 FinalNorms = Literal["replace", "keep"]
 
 
