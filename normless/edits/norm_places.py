@@ -16,7 +16,7 @@ from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.residual import Layer
-from normless.residual.classify import describe
+from normless.residual.classify import describe, with_article
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.operations import ACTIVATION
 from normless.residual.sub_batches import is_sub_batch_norm
@@ -176,7 +176,7 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path.partition(":")[0])
     if not isinstance(layer, nn.Linear | _ConvNd):
-        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+        raise surgery.unsupported(path, f"no batch norm is known for the output of {with_article(describe(layer))}")
     norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
     return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
 

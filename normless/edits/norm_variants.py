@@ -17,7 +17,7 @@ from normless.errors import UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, takes_batch_statistics
-from normless.residual.classify import describe
+from normless.residual.classify import describe, with_article
 from normless.residual.operations import BATCH_NORM
 
 Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain", "split"]
@@ -74,13 +74,13 @@ class ReplaceNorms(Edit):
         if is_function and layer.description in BATCH_NORM:
             module_of(surgery, layer)
         what = layer.description if is_function else describe(surgery.get(layer.path))
-        reason = f"it is a {what}, not a batch norm of vectors, images or volumes"
+        reason = f"it is {with_article(what)}, not a batch norm of vectors, images or volumes"
         if is_function:
             return reason
         old, shape = surgery.get(layer.path), surgery.input_shape(layer.path)
         goals = {"plain": _TORCH_FAMILY, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
-            return f"{_ALREADY}, a {type(old).__name__}" if type(old) in goals else ""
+            return f"{_ALREADY}, {with_article(type(old).__name__)}" if type(old) in goals else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
             return f"{_ALREADY}, its statistics stand still"

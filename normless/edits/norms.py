@@ -31,7 +31,7 @@ from normless.nn import Pointwise
 from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
-from normless.residual.classify import describe
+from normless.residual.classify import describe, with_article
 from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
 
 FinalNorms = Literal["replace", "keep"]
@@ -54,9 +54,8 @@ class KeepLayerNorms(Edit):
             norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
                 other = "for a network with batch norms as it is written there is batch_norm"
-                reason = (
-                    f"it is a {describe(norm)}, and this is the scheme of transformers as they are written; {other}"
-                )
+                what = f"it is {with_article(describe(norm))}"
+                reason = f"{what}, and this is the scheme of transformers as they are written; {other}"
                 own = "group_norm(groups=1) normalizes each of its examples by itself"
                 raise surgery.unsupported(path, f"{reason}, and {own}")
 
@@ -275,7 +274,7 @@ class BranchEndNorms(Edit):
         if isinstance(old, _BatchNorm):
             norm, gamma = batch_norm_like(surgery, last), "weight"
         elif list(old.children()) or inside_of(surgery, like) != Inside():
-            raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
+            raise surgery.unsupported(like.path, f"{with_article(type(old).__name__)} does more than to normalize")
         elif block.identity_skip and not block.skip_layers:
             # The branch returns what the block reads, in shape.
             norm = deepcopy(old)

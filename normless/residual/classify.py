@@ -80,6 +80,11 @@ def describe(module: nn.Module) -> str:
     return type(module).__name__
 
 
+def with_article(words: str) -> str:
+    """A description after its article: `a batch norm 8`, `an instance norm 8`."""
+    return f"{'an' if words[:1].lower() in 'aeiou' else 'a'} {words}"
+
+
 def window_size(pool: nn.Module) -> int:
     """The number of elements in a window of a max or average pooling."""
     kernel: Any = pool.kernel_size

@@ -263,6 +263,20 @@ def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None
         torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [
+        (nn.InstanceNorm2d(8, affine=True), "an instance norm 8"),
+        (nn.GroupNorm(2, 8), "a GroupNorm"),
+        (nn.LayerNorm((8, 6, 6)), "a LayerNorm"),
+    ],
+)
+def test_a_refused_norm_has_its_article(norm: nn.Module, words: str) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 2, 3)), torch.randn(4, 3, 8, 8)
+    with pytest.raises(nl.UnsupportedEditError, match=f"it is {words}, not a batch norm"):
+        nl.convert(model, "plain_batch_norm", x)
+
+
 def test_domains_are_two_at_least() -> None:
     with pytest.raises(nl.UnsupportedEditError, match="domains=1"):
         nl.convert(resnet_cifar(8), nl.Scheme("one", (ReplaceNorms("domain", (("domains", 1),)),)))
