@@ -152,7 +152,8 @@ def group_norm(groups: int = 32) -> Edits:
 def plain_batch_norm() -> Edits:
     """Torch's batch norms in the place of synchronized, frozen, ghost and other ones, with all that these hold.
 
-    Frozen norms (torchvision, Detectron2) train again; what a norm's module does besides normalizing stays.
+    Frozen norms (torchvision, Detectron2) train again; what a norm's module does besides normalizing stays. Norms of
+    parts of a batch (SlowFast, AdvProp) become the one that they are in evaluation.
     """
     return (edits.ReplaceNorms("plain"),)
 
@@ -173,6 +174,12 @@ def frozen_batch_norm() -> Edits:
 def domain_batch_norm(domains: int = 2) -> Edits:
     """Statistics, γ and β for each domain (Chang et al. 2019, DSBN, section 3.1); see `normless.nn.using_domain`."""
     return (edits.ReplaceNorms("domain", (("domains", domains),)),)
+
+
+@SCHEMES.register()
+def split_batch_norm(parts: int = 2) -> Edits:
+    """Statistics, γ and β for each part of a training batch (Xie et al. 2020, AdvProp); evaluation by the first."""
+    return (edits.ReplaceNorms("split", (("parts", parts),)),)
 
 
 # Where one edit is all of a method, it is the scheme.
@@ -284,20 +291,30 @@ def rezero(keep_scale: KeepingScale = True) -> Edits:
 
 
 @SCHEMES.register()
-def dyt(alpha: float | Literal["search"] = 0.5, attention_alpha: float | None = None) -> Edits:
+def dyt(
+    alpha: float | Literal["search"] = 0.5,
+    attention_alpha: float | None = None,
+    final: Literal["replace", "keep"] = "replace",
+) -> Edits:
     """γ·tanh(αx) + β in the place of every norm (Zhu et al. 2025, Transformers without Normalization, section 4).
 
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
-    `alpha=search` takes the best of trial steps on the example inputs.
+    `alpha=search` takes the best of trial steps on the example inputs. With `final=keep` the norms after the last
+    block stay: in language models nothing else holds the scale of the logits (see docs/recent_methods.md).
     """
-    return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha))
+    return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha, final=final))
 
 
 @SCHEMES.register()
-def derf(alpha: float | Literal["search"] = 0.5, shift: float = 0.0) -> Edits:
-    """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers)."""
-    return (edits.ResetBranchFactors(), edits.PointwiseNorms("erf", alpha, shift=shift))
+def derf(
+    alpha: float | Literal["search"] = 0.5, shift: float = 0.0, final: Literal["replace", "keep"] = "replace"
+) -> Edits:
+    """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers).
+
+    `final` as for `dyt`.
+    """
+    return (edits.ResetBranchFactors(), edits.PointwiseNorms("erf", alpha, shift=shift, final=final))
 
 
 layer_norm_scaling = SCHEMES.register("layer_norm_scaling")(edits.LayerNormScaling)

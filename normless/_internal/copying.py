@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from normless.errors import NormlessError, UnsupportedEditError
+
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -23,6 +25,8 @@ def copied(value: Value) -> Value:
     """
     members = value if isinstance(value, tuple) else (value,)
     networks = [one for one in members if isinstance(one, nn.Module)]
+    for network in networks:
+        require_whole(network)
     memo: dict[int, Any] = {id(one): one.detach().clone() for one in chain.from_iterable(map(_computed, networks))}
     # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
     memo |= {
@@ -37,11 +41,26 @@ def copied(value: Value) -> Value:
 
 def without_values(model: Model) -> Model:
     """A copy of a network whose parameters and buffers have shapes and types, but no memory and no values."""
+    require_whole(model)
     tensors = chain(model.buffers(), _computed(model))
     memo: dict[int, Tensor] = {id(one): torch.empty_like(one, device="meta").detach() for one in tensors}
     for one in model.parameters():
         memo[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=one.requires_grad)
     return deepcopy(model, memo)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether processes share the weights of a network, each of which holds a part (FSDP2, tensor parallelism)."""
+    return any(hasattr(one, "to_local") for one in model.parameters())
+
+
+def require_whole(model: nn.Module, kind: type[NormlessError] = UnsupportedEditError) -> None:
+    """Check that the weights of a network are not sharded."""
+    if is_sharded(model):
+        raise kind(
+            f"The weights of this {type(model).__name__} are sharded, and torch neither copies nor exports a sharded "
+            "network. Do this before fully_shard, on the network with its whole weights."
+        )
 
 
 def _computed(model: nn.Module) -> Iterator[Tensor]:

@@ -19,6 +19,8 @@ PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
 SIGNAL_MARGIN = 16.0
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
 GRADIENT_MARGIN = 32.0
+# The growth of a second moment at which float32 drops the first summand of a sum.
+BEYOND = torch.finfo(torch.float32).eps ** -2
 # A trained multiplier this much smaller than the median leaves its branch unused.
 UNUSED = 1e-3
 _UNSEEN = "no residual sum could be measured"
@@ -65,6 +67,9 @@ def check_growth(e: Examination) -> Steps:
             "second_moment_after": float(moments[last]),
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
+        if grows and factor > BEYOND and any(one.kind == "not_finite" for one in e.found):
+            # Values that are not finite later on are made by this growth.
+            severity = 1.0
         if grows:
             assert e.map is not None
             evidence["doubling_would_give"] = 2.0**blocks

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import arguments_of, require_network
+from normless._internal.copying import is_sharded
 from normless.conversion import convert
 from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
@@ -174,6 +175,8 @@ def diagnose(
                 Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)
             )
             return Diagnosis(tuple(checks), ())
+    if is_sharded(model):
+        return Diagnosis(tuple(checks), ())
     cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
     checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
     return Diagnosis(tuple(checks), examination.passed.missed)
@@ -181,6 +184,11 @@ def diagnose(
 
 def _checks(e: Examination, steps: int) -> Iterator[Check]:
     """All checks, in the order of what they need: the batch, a pass, a map, steps."""
+    if is_sharded(e.model):
+        yield optimizer.check_optimizer(e)
+        why = "its weights are sharded, and passes of one process wait for the others: diagnose it before fully_shard"
+        yield Check("everything else", why, asked=False)
+        return
     yield data.check_inputs(e)
     try:
         e.map = e.map or find_residual_map(e.model, example_inputs=e.inputs)

@@ -46,18 +46,12 @@ def _finding(e: Examination, broken: Broken | None, what: str, *, training: bool
     if call.kind in ("parameter", "buffer"):
         return _of_state(e.model, call.name, severity, mode)
     if call.kind == "targets":
-        return finding("not_finite_targets", severity, (), _counts(tensors(e.targets)))
+        return finding("not_finite_targets", severity, (), count_not_finite(tensors(e.targets)))
     if (ignored := _ignored(e.targets, broken)) is not None:
         return ignored
-    does = "pass on such a gradient" if broken.what == "gradient" else "return such a value"
-    source = broken.infinity
-    reads = broken.reads or "nothing"
-    if source is not None and source is not call:
-        reads += f", infinite since {source.name} at {source.line or source.place}"
-    place = f"the {LOSS}" if call.path == LOSS else call.place
-    evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": str(call.line or place)}
+    evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
     where = () if call.path == LOSS else (call.place,)
-    words = {"mode": mode, "does": does, "reads": reads, "place": place}
+    words = {"mode": mode, "does": broken.does, "reads": broken.all_reads, "place": broken.place}
     return finding("first_not_finite", severity, where, evidence, **words)
 
 
@@ -70,7 +64,7 @@ def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Findin
     return finding("not_finite_state", severity, where, {"values": count, "more": len(bad) - 1}, mode=mode)
 
 
-def _counts(values: list[Tensor]) -> Mapping[str, int]:
+def count_not_finite(values: list[Tensor]) -> Mapping[str, int]:
     """How many values are not finite, and the first example with one."""
     for one in values:
         bad = ~one.detach().isfinite()

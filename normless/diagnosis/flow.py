@@ -70,7 +70,7 @@ DRAWN = ("rand", "normal", "bernoulli")
 # Calls that make tensors of values whose history is lost.
 VALUES = frozenset({"tensor", "as_tensor", "from_numpy", "asarray"})
 # The functions of this package that run a network or a loss: a line outside of them is the caller's.
-ENTRIES = frozenset({"compute_output", "loss_of"})
+ENTRIES = frozenset({"compute_output", "loss_of", "repeat_pass"})
 LOSS = "loss"
 OF_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
 

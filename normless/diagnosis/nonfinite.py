@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normless.diagnosis.flow import Call, Tracer, tensors
+from normless.diagnosis.flow import LOSS, Call, Tracer, tensors
 from normless.probes import Loss, compute_output, loss_of, preserve_state
 
 
@@ -41,6 +41,29 @@ class Broken:
     reads: str = ""
     infinity: Call | None = None
 
+    @property
+    def place(self) -> str:
+        """Where the call is, for a person."""
+        return f"the {LOSS}" if self.call.path == LOSS else self.call.place
+
+    @property
+    def line(self) -> str:
+        """The call's line of the user's code, or else its place."""
+        return str(self.call.line or self.place)
+
+    @property
+    def does(self) -> str:
+        """What the call does with such a value."""
+        return "pass on such a gradient" if self.what == "gradient" else "return such a value"
+
+    @property
+    def all_reads(self) -> str:
+        """What the call read, in words, with the origin of infinities."""
+        reads, source = self.reads or "nothing", self.infinity
+        if source is None or source is self.call:
+            return reads
+        return f"{reads}, infinite since {source.name} at {source.line or source.place}"
+
 
 class Search(Tracer):
     """Remembers of every call what it read, and which of its results are not finite."""
@@ -60,7 +83,7 @@ class Search(Tracer):
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
         """Look at the values, and keep the nodes of the backward pass."""
-        self.read[call] = before or _values(tensors((args, kwargs)))
+        self.read[call] = before or _values(tensors((args, kwargs)), _written(call.name, args, kwargs))
         self.made[call] = _values(made)
         self.nodes[call] = [one.grad_fn for one in made if one.grad_fn is not None]
 
@@ -77,6 +100,8 @@ class Search(Tracer):
             infinity = self._source(call, is_nan=False)
             while infinity in self.read and (before := self._source(infinity, is_nan=False)) is not None:
                 infinity = before
+            if infinity is not None and infinity.kind == "parameter":
+                return Broken(what, infinity, "infinite")
         read = self.read[call].words if call in self.read else ()
         return Broken(what, call, "NaN" if is_nan else "infinite", _joined(read), infinity)
 
@@ -86,8 +111,11 @@ class Search(Tracer):
         flags = values.has_nan if is_nan else values.has_infinity
         return next((one for (one, _), flag in zip(call.reads, flags, strict=True) if flag and one is not None), None)
 
-    def backward(self, value: Tensor) -> Broken | None:
-        """Make the backward pass, and say which call is the first to pass on a gradient that is not finite."""
+    def backward(self, value: Tensor, parameters: Sequence[Tensor] = ()) -> Broken | None:
+        """Make the backward pass, and say which call is the first to pass on a gradient that is not finite.
+
+        Gradients of `parameters`, if any are given, are computed but not accumulated, so that no hook on them runs.
+        """
         found: list[Call] = []
         seen: set[Any] = set()
 
@@ -102,7 +130,10 @@ class Search(Tracer):
             for call, nodes in self.nodes.items()
             for node in _new_nodes(nodes, seen)
         ]
-        value.backward()  # type: ignore[no-untyped-call]
+        if parameters:
+            torch.autograd.grad(value, parameters, allow_unused=True)
+        else:
+            value.backward()  # type: ignore[no-untyped-call]
         for handle in handles:
             handle.remove()
         if not found:
@@ -140,12 +171,28 @@ def _is_finite(gradients: tuple[Tensor | None, ...]) -> bool:
     return all(one is None or one.is_sparse or bool(one.isfinite().all()) for one in gradients)
 
 
-def _joined(words: tuple[str, ...]) -> str:
+def _joined(values: tuple[str, ...]) -> str:
+    words = [one for one in values if one]
     return " and ".join(words[:2]) + (f" and {len(words) - 2} more" if len(words) > 2 else "")
 
 
-def _values(read: list[Tensor]) -> Values:
+def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The running statistics that a norm moves in training and does not read."""
+    if name not in ("batch_norm", "instance_norm"):
+        return []
+    names = ("input", "running_mean", "running_var", "weight", "bias", "training")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    by_batch = given.get("training", given.get("use_input_stats", name == "instance_norm"))
+    return [given.get("running_mean"), given.get("running_var")] if by_batch else []
+
+
+def _values(read: list[Tensor], written: Sequence[Any] = ()) -> Values:
     known = [_of(one.detach()) for one in read]
+    known = [
+        (words if is_read else "", nan and is_read, infinite and is_read)
+        for (words, nan, infinite), one in zip(known, read, strict=True)
+        for is_read in [all(one is not other for other in written)]
+    ]
     words, nan, infinity = zip(*known, strict=True) if known else ((), (), ())
     return Values(words, nan, infinity)
 

@@ -6,10 +6,11 @@ from collections import Counter
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.optim.decay import POLICIES
+from normless.optim.decay import decays_of
 from normless.optim.roles import parameter_roles
+from normless.optim.uses import follows_guidelines
 
-# Severity of a decay against the guidelines, by group.
+# Severity of a decay that `param_groups` would not make, by group.
 _SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}
 _MILD = 0.15
 _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": "multipliers and scalar biases"}
@@ -17,7 +18,7 @@ _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": 
 
 @check("optimizer")
 def check_optimizer(e: Examination) -> Steps:
-    """Compare the optimizer's parameters and weight decays with the guidelines."""
+    """Compare the optimizer's parameters and weight decays with the default of `param_groups` for this network."""
     if e.optimizer is None:
         raise NotAsked("none was given")
     decays = {
@@ -30,13 +31,16 @@ def check_optimizer(e: Examination) -> Steps:
         if e.map is None
         else parameter_roles(e.model, e.map)
     )
+    is_guided, why = (False, "") if e.map is None else follows_guidelines(e.model, e.map)
+    # What `param_groups` decays by default.
+    asked = decays_of("guidelines", 1.0, batch_norms=is_guided)
     against: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
     for name, role in roles.items():
         decay = decays.get(id(parameters[name]))
         if decay is None:
             missing[name] = role
-        elif decay > 0 and e.map is not None and role not in POLICIES["guidelines"]:
+        elif decay > 0 and e.map is not None and role not in asked:
             against.setdefault(role, []).append(name)
     if against:
         worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
@@ -46,7 +50,7 @@ def check_optimizer(e: Examination) -> Steps:
         where = [name for names in against.values() for name in names]
         evidence = {"weight_decay": float(max(decays.values()))} | {role: len(one) for role, one in against.items()}
         severity = _SEVERITY.get(worst, _MILD)
-        yield finding("decayed", severity, where, evidence, worst=worst, groups=groups)
+        yield finding("decayed", severity, where, evidence, worst=worst, groups=groups, why=why)
     held = [one for group in e.optimizer.param_groups for one in group["params"]]
     known = {id(one): name for name, one in parameters.items()}
     times = Counter(map(id, held))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -23,14 +22,10 @@ class Outputs(Watcher):
 
     Attributes:
         off: of weight layers, which units of their input are 0 for all examples and positions.
-        broken: where a value is not finite for the first time: the module, and whether it reads that value or returns
-            it.
     """
 
     sizes: dict[str, Tensor] = field(default_factory=dict, init=False)
     off: dict[str, Tensor] = field(default_factory=dict, init=False)
-    broken: tuple[str, str] | None = field(default=None, init=False)
-    search: bool = False
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
         """Reduce an input and an output to their numbers."""
@@ -39,8 +34,6 @@ class Outputs(Watcher):
             axis = channel_axis(module, x)
             others = [one for one in range(x.dim()) if one != axis]
             self.off[layer.path] = torch.linalg.vector_norm(x, torch.inf, dim=others) == 0
-        if self.search and self.broken is None and not bool(y.isfinite().all()):
-            self.broken = layer.path, "returns" if bool(x.isfinite().all()) else "reads"
 
 
 def norm_of(x: Tensor) -> Tensor:
@@ -107,16 +100,19 @@ class Replay:
         enabled = torch.is_autocast_enabled(device)
         return cls(args, kwargs, (device, torch.get_autocast_dtype(device)) if enabled else None)
 
-    def run(self, model: nn.Module, *, search: bool = False) -> Outputs:
-        """Make the pass again, in the modes that the modules are in; `search` looks for values that are not finite.
+    def run(self, model: nn.Module) -> Outputs:
+        """Make the pass again, in the modes that the modules are in.
 
         Buffers, gradients and random states are restored.
         """
         # Every module is a layer of this map, so that blocks written as `x + f(x)` are seen too.
         layers = tuple(Layer(path, kind_of(module) or "scale") for path, module in model.named_modules())
-        outputs = Outputs(search=search)
-        with preserve_state(model, training=None), torch.no_grad():
-            context = nullcontext() if self.autocast is None else partial(torch.autocast, *self.autocast)()
-            with context, attach_hooks(Setting(model, ResidualMap((), layers)), [outputs]):
-                model(*self.args, **self.kwargs)
+        outputs = Outputs()
+        hooks = attach_hooks(Setting(model, ResidualMap((), layers)), [outputs])
+        with preserve_state(model, training=None), torch.no_grad(), self.precision(), hooks:
+            model(*self.args, **self.kwargs)
         return outputs
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """The precision that the pass was made in."""
+        return nullcontext() if self.autocast is None else torch.autocast(*self.autocast)

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field
 from math import exp, isfinite, log, sqrt
 from statistics import median
 
-from normless.diagnosis.findings import Finding, finding
+from normless.diagnosis.broken_step import Origin
+from normless.diagnosis.findings import Evidence, Finding, finding
 from normless.diagnosis.jumps import FEW, GRADIENT, OUTPUT, RISE, WINDOW, bound, jumped
 from normless.diagnosis.layers import DEAD
 from normless.diagnosis.replay import Outputs, as_floats
 
 Numbers = Mapping[str, float]
-Replayed = Callable[[bool], Outputs | None]
-"""The pass of the current step once more; the argument says whether to look for values that are not finite."""
+Replayed = Callable[[], Outputs | None]
+"""The pass of the current step once more."""
+FindOrigin = Callable[[str], Origin]
+"""Where the current step's first value that is not finite arises; the argument is `loss` or `gradient`."""
 
 # ‖Δw‖/‖w‖ of a step: at most, where the weights are others after ten steps; and at least, where float32 rounds the
 # update of a weight away. Less than this share of the median layer's is too small too.
@@ -64,15 +67,20 @@ class Training:
     _highest: float = 0.0
     _jump: tuple[float, str, str] | None = None
 
-    def judge_step(self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed) -> Iterator[Finding]:
+    def judge_step(
+        self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin
+    ) -> Iterator[Finding]:
         """New findings in the loss, if it is known, and the norms of the gradients of a step before its update."""
         total = sqrt(sum(norm**2 for norm in gradients.values()))
         if any(one.kind == "not_finite" for one in self.findings):
             return
         if not (isfinite(total) and isfinite(loss or 0.0)):
             what = "gradient" if isfinite(loss or 0.0) else "loss"
-            place, words = _first_broken(replayed(True), gradients)
-            yield from self._new("not_finite_step", 1.0, [place], {"step": step}, what=what, first=words)
+            origin = find_origin(what)
+            evidence = {"step": step, **origin.evidence}
+            words = {"what": what, "first": origin.words, "look": origin.look}
+            self.findings.append(finding("not_finite_step", 1.0, origin.where, evidence, **words))
+            yield self.findings[-1]
             return
         if loss is not None or "loss" not in self._values:
             yield from self._judge_jump(step, loss, total, gradients, replayed)
@@ -90,7 +98,7 @@ class Training:
             past.append(value)
             self._jump = None
         elif self._jump is None:
-            self._jump = (total if loss is None else loss, *self._first_to_jump(replayed(False), gradients))
+            self._jump = (total if loss is None else loss, *self._first_to_jump(replayed(), gradients))
         else:
             (value, place, words), middle = self._jump, median(past)
             evidence = {"step": step - 1, "median": middle if loss is not None else exp(middle)}
@@ -171,6 +179,10 @@ class Training:
         """That steps of an optimizer go to tensors that are not the network's."""
         yield from self._new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
 
+    def sharded(self, step: int) -> Iterator[Finding]:
+        """That the weights are sharded since the watch began."""
+        yield from self._new("sharded_weights", 0.1, [""], {"step": step})
+
     def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
         """That frozen norms move."""
         yield from self._new("moved_statistics", 0.6, norms, {"step": step})
@@ -180,7 +192,7 @@ class Training:
         yield from self._new("no_replay", 0.1, [""], {"step": step}, reason=reason)
 
     def _new(
-        self, kind: str, severity: float, where: Sequence[str], evidence: Mapping[str, float], **words: str
+        self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str
     ) -> Iterator[Finding]:
         """The finding of a kind at the first of these places, if none of that kind named it before."""
         fresh = [place for place in where if (kind, place) not in self._said]
@@ -190,20 +202,3 @@ class Training:
         more = f" and {len(where) - 1} more" if len(where) > 1 else ""
         self.findings.append(finding(kind, severity, where, {**evidence, "places": len(where)}, more=more, **words))
         yield self.findings[-1]
-
-
-def _first_broken(outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
-    """Where a value that is not finite comes from: in words, after its place."""
-    broken = [name for name, norm in gradients.items() if not isfinite(norm)]
-    if outputs is not None and outputs.broken is not None:
-        place, how = outputs.broken
-        if how == "returns":
-            return place, f"{place or 'the network'} is the first to return such a value"
-        return (
-            place,
-            f"{place or 'the network'} is the first to read such a value, so it arises in the code before it",
-        )
-    if broken and len(broken) < len(gradients):
-        return broken[-1], f"the last gradient that is not is that of {broken[-1]}, the next is finite"
-    seen = "no forward pass was seen" if outputs is None else "the outputs of all layers are finite"
-    return "", f"{seen}; look at the loss and its gradient" if outputs else f"{seen}, so its layer is unknown"

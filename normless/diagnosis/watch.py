@@ -5,8 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from math import isfinite
 from os import PathLike
@@ -20,7 +19,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from normless._internal.arguments import require_network
+from normless._internal.copying import is_sharded
+from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
+from normless.diagnosis.hooks import Entered, weakly
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
@@ -35,6 +37,7 @@ Loss = TypeVar("Loss", bound=Tensor | float)
 
 # Steps of an optimizer of other tensors after which it counts as stale.
 STRANGE = 3
+_UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
 # What torch.compile and DistributedDataParallel call the network inside them.
 _WRAPPED = ("_orig_mod", "module")
 
@@ -59,34 +62,37 @@ class Watch:
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
             )
-        if any(hasattr(one, "to_local") for one in inner.parameters()):
+        if is_sharded(inner):
             raise ValueError(
-                f"The weights of this {type(inner).__name__} are sharded, so that norms of them are not seen."
+                f"The weights of this {type(inner).__name__} are sharded, so that norms of them are not seen. "
+                "Whether the optimizer holds them is said by nl.diagnose(model, batch, optimizer=…), or by a watch "
+                "that began before fully_shard."
             )
         # The network owns the watch, by its hook; the watch and torch's table of hooks own nothing.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(), Record()
         self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
-        self._is_blind = False
+        self._is_blind = self._is_sharded = False
         self._statistics: dict[str, Tensor] = {}
         # Steps of an optimizer of other tensors, and the pass before the last of them.
         self._strange, self._counted = 0, cast(Replay | None, None)
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
         self._start_step()
-        self._handles = [model.register_forward_pre_hook(_Entered(self), with_kwargs=True)]
+        self._handles = [model.register_forward_pre_hook(Entered(self._enter), with_kwargs=True)]
         for register, method in (
             (register_optimizer_step_pre_hook, self._before_step),
             (register_optimizer_step_post_hook, self._after_step),
         ):
-            handle = register(_weakly(method))
+            handle = register(weakly(method))
             weakref.finalize(self, handle.remove).atexit = False
             self._handles.append(handle)
 
     def loss(self, value: Loss) -> Loss:
         """Tell the watch the loss of this step, and return it; of several in a step the mean counts."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
+        self._now.told = weakref.ref(value) if isinstance(value, Tensor) else None
         return value
 
     def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
@@ -145,12 +151,18 @@ class Watch:
         self._now, self._measures = _Step(), self._is_measured(self.step + 1)
         model = self._model()
         if model is not None and (self._measures or not self.step):
-            self._names = {id(one): name for name, one in model.named_parameters()}
+            self._name_parameters(model)
+
+    def _name_parameters(self, model: nn.Module) -> None:
+        """Learn the network's parameters, which are others after it was sharded."""
+        self._names = {id(one): name for name, one in model.named_parameters()}
+        self._is_sharded = is_sharded(model)
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         model = self._model()
         if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._now.seen = Replay.of(model, args, kwargs)
+            self._now.passes += 1
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """The network's parameters with a gradient that an optimizer holds, by name."""
@@ -183,8 +195,11 @@ class Watch:
     @torch.no_grad()
     def _look(self, optimizer: Optimizer) -> None:
         own, now = self._own(optimizer), self._now
-        if not own:
-            self._look_at_stranger(optimizer)
+        if not own and not (own := self._look_at_stranger(optimizer)):
+            return
+        if self._is_sharded:
+            # Processes would have to read the norms together.
+            self._say(self._training.sharded(self.step))
             return
         self._strange = 0
         now.norms |= gradient_norms(own)
@@ -200,22 +215,30 @@ class Watch:
         self.step += 1
         numbers = as_floats(now.norms | ({"": torch.stack(now.losses).mean()} if now.losses else {}))
         now.loss, now.gradients = numbers.pop("", None), numbers
-        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed))
+        self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed, self._origin))
         if self._measures:
             self._replayed()
 
-    def _look_at_stranger(self, optimizer: Optimizer) -> None:
-        """Count the steps of an optimizer of tensors like the network's, while no optimizer holds the network's."""
+    def _look_at_stranger(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """The network's parameters that an optimizer holds, where these are others since the watch began.
+
+        Else count the steps of an optimizer of tensors like the network's, while no optimizer holds the network's.
+        """
         model = self._model()
         if model is None or self._now.seen is None or self._now.seen is self._counted:
-            return
+            return {}
         own = [one for one in model.parameters() if one.requires_grad]
         held = [one for group in optimizer.param_groups for one in group["params"]]
         has_gradients = any(one.grad is not None for one in own)
-        if has_gradients and sorted(map(_shape, own)) == sorted(map(_shape, held)):
-            self._strange, self._counted = self._strange + 1, self._now.seen
-            if self._strange >= STRANGE:
-                self._say(self._training.stale(self.step, self._strange))
+        if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, held)):
+            return {}
+        if not {*map(id, own)}.isdisjoint(map(id, held)):
+            self._name_parameters(model)
+            return self._own(optimizer)
+        self._strange, self._counted = self._strange + 1, self._now.seen
+        if self._strange >= STRANGE:
+            self._say(self._training.stale(self.step, self._strange))
+        return {}
 
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -231,19 +254,36 @@ class Watch:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
             self._start_step()
 
-    def _replayed(self, search: bool = False) -> Outputs | None:
+    def _replayed(self) -> Outputs | None:
         """The pass of this step once more, made at most once; None where that is not possible, which is said."""
         model, now = self._model(), self._now
         if model is None or self._is_blind or now.outputs is not None:
             return now.outputs
         try:
             if now.seen is None:
-                raise ValueError("no forward pass was seen; of a compiled network watch what torch.compile returned")
-            now.outputs = now.seen.run(model, search=search)
+                raise ValueError(_UNSEEN)
+            now.outputs = now.seen.run(model)
         except Exception as error:
-            self._is_blind = True
-            self._say(self._training.cannot_replay(self.step, str(error)))
+            self._cannot_replay(error)
         return now.outputs
+
+    def _origin(self, what: str) -> Origin:
+        """Where the first value of this step that is not finite arises."""
+        model, now = self._model(), self._now
+        assert model is not None
+        told = None if now.told is None else now.told()
+        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, told, now.gradients)
+        try:
+            if step.seen is None and not self._is_blind:
+                raise ValueError(_UNSEEN)
+            return step.origin(model)
+        except Exception as error:
+            self._cannot_replay(error)
+            return replace(step, seen=None).origin(model)
+
+    def _cannot_replay(self, error: Exception) -> None:
+        self._is_blind = True
+        self._say(self._training.cannot_replay(self.step, str(error)))
 
     def _measure(self, rate: float) -> None:
         """Record this step, and look at it together with those measured before."""
@@ -301,27 +341,9 @@ class _Step:
     gradients: dict[str, float] = field(default_factory=dict)
     loss: float | None = None
     seen: Replay | None = None
+    passes: int = 0
+    told: weakref.ref[Tensor] | None = None
     outputs: Outputs | None = None
-
-
-class _Entered:
-    """The hook on the network's forward. A copy of the network, or a pickled one, has a hook that does nothing."""
-
-    def __init__(self, watch: Watch) -> None:
-        self.watch = watch
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self.watch._enter(args, kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A function of the standard library that takes anything: the file can be read without this package.
-        return getattr, (nullcontext(), "__exit__")
-
-
-def _weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that does nothing once its object is deleted, and does not keep it."""
-    known = weakref.WeakMethod(method)
-    return lambda *args: None if (call := known()) is None else call(*args)
 
 
 def _has_mean(module: nn.Module) -> bool:

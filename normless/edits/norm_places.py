@@ -16,9 +16,10 @@ from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.residual import Layer
-from normless.residual.description import describe
+from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.operations import ACTIVATION
+from normless.residual.sub_batches import is_sub_batch_norm
 
 _FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -91,17 +92,28 @@ def whole_norms(surgery: Surgery) -> list[Layer]:
 
 
 def idle_kin(surgery: Surgery, layer: Layer) -> list[nn.Module]:
-    """The norms of other domains: those of one list with a norm, and of its class, that did not run."""
+    """The norms of other domains: of the module around a norm those of its class that did not run."""
     return [surgery.get(path) for path in _idle_paths(surgery, layer)]
 
 
 def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
-    parent = layer.path.rpartition(".")[0]
+    parent, _, name = layer.path.rpartition(".")
     around, norm = surgery.get(parent), surgery.get(layer.path)
+    siblings = {own: child for own, child in around.named_children() if type(child) is type(norm)}
+    paths = {own: f"{parent}.{own}".removeprefix(".") for own in siblings}
+    idle = [own for own in siblings if paths[own] not in surgery.map.by_path]
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
-        return []
-    named = ((f"{parent}.{name}", child) for name, child in around.named_children())
-    return [path for path, child in named if type(child) is type(norm) and path not in surgery.map.by_path]
+        # Each goes with the first of its width.
+        ran = [own for own in siblings if own not in idle]
+        nearest = {own: next((one for one in ran if _like(siblings[one], siblings[own])), "") for own in idle}
+        idle = [own for own in idle if nearest[own] == name]
+    return [paths[own] for own in idle]
+
+
+def _like(norm: nn.Module, other: nn.Module) -> bool:
+    """Whether two norms have parameters and buffers of the same shapes."""
+    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (norm, other)]
+    return shapes[0] == shapes[1]
 
 
 def inside_of(surgery: Surgery, layer: Layer) -> Inside:
@@ -112,11 +124,11 @@ def inside_of(surgery: Surgery, layer: Layer) -> Inside:
         if is_plain(norm):
             return Inside()
         shapes = surgery.input_shapes(layer.path)
-        if len(shapes) > 1:
+        if len(shapes) > 1 and not is_sub_batch_norm(norm):
             raise LiftError(
                 f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as a mask beside its input"
             )
-        return inside(norm, *shapes)
+        return inside(norm, *shapes[:1])
 
 
 def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequence[nn.Module] = ()) -> None:
@@ -127,7 +139,7 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     """
     idle_paths = _idle_paths(surgery, layer)
     if len(others) < len(idle_paths):
-        beside = f"it stands in one list with {layer.path}, which is replaced, and did not run on these inputs"
+        beside = f"it stands beside {layer.path}, which is replaced, and did not run on these inputs"
         raise surgery.unsupported(idle_paths[0], beside)
     for idle, other in zip(idle_paths, others, strict=True):
         if inside_of(surgery, replace(layer, path=idle)) != Inside():
@@ -164,7 +176,7 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
     layer = surgery.get(path.partition(":")[0])
     if not isinstance(layer, nn.Linear | _ConvNd):
-        raise surgery.unsupported(path, f"no batch norm is known for the output of a {describe(layer)}")
+        raise surgery.unsupported(path, f"no batch norm is known for the output of {with_article(describe(layer))}")
     norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
     return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
 

@@ -14,13 +14,13 @@ from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import idle_kin, module_of, replace_norm, whole_norms
 from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
-from normless.nn import DomainBatchNorm, FrozenBatchNorm, batch_norms
+from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
 from normless.residual import Layer
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, takes_batch_statistics
-from normless.residual.description import describe
+from normless.residual.description import describe, with_article
 from normless.residual.operations import BATCH_NORM
 
-Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain"]
+Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain", "split"]
 
 _TORCH_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Wu & He's other setting: 16 channels per group.
@@ -38,8 +38,9 @@ class ReplaceNorms(Edit):
     Args:
         family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`,
             `group` (groups: the most groups a layer has; gcd(groups, channels) are used, and fewer where a group
-            would have two values or one), `plain`, torch's own, also of frozen ones, `synchronized`, `frozen`, or
-            `domain` (domains: how many have statistics, γ and β of their own).
+            would have two values or one), `plain`, torch's own, also of frozen ones and of norms of parts of a
+            batch, `synchronized`, `frozen`, `domain` (domains: how many have statistics, γ and β of their own), or
+            `split` (parts: likewise of a batch).
         options: keyword arguments of the new layers, as a tuple of pairs.
     """
 
@@ -73,13 +74,13 @@ class ReplaceNorms(Edit):
         if is_function and layer.description in BATCH_NORM:
             module_of(surgery, layer)
         what = layer.description if is_function else describe(surgery.get(layer.path))
-        reason = f"it is a {what}, not a batch norm of vectors, images or volumes"
+        reason = f"it is {with_article(what)}, not a batch norm of vectors, images or volumes"
         if is_function:
             return reason
         old, shape = surgery.get(layer.path), surgery.input_shape(layer.path)
         goals = {"plain": _TORCH_FAMILY, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
-            return f"{_ALREADY}, a {type(old).__name__}" if type(old) in goals else ""
+            return f"{_ALREADY}, {with_article(type(old).__name__)}" if type(old) in goals else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
             return f"{_ALREADY}, its statistics stand still"
@@ -99,6 +100,8 @@ class ReplaceNorms(Edit):
             return norm
         elif self.family == "domain":
             return DomainBatchNorm([deepcopy(norm) for _ in range(_checked(**options))])
+        elif self.family == "split":
+            return SplitBatchNorm([deepcopy(norm) for _ in range(_checked(**options))])
         elif self.family == "frozen":
             new = FrozenBatchNorm(norm.num_features, norm.eps)
         else:
@@ -130,10 +133,12 @@ def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, 
     return shapes
 
 
-def _checked(domains: int) -> int:
-    if domains < 2:
-        raise UnsupportedEditError(f"norms by domain have two domains or more, got domains={domains}")
-    return domains
+def _checked(**counts: int) -> int:
+    """The one number of domains or parts."""
+    ((name, count),) = counts.items()
+    if count < 2:
+        raise UnsupportedEditError(f"such norms have two {name} or more, got {name}={count}")
+    return count
 
 
 def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> nn.GroupNorm:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from copy import deepcopy
 from itertools import accumulate, chain, pairwise
 from math import sqrt
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from normless.edits.alpha import outputs_before, search_alpha
 from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import (
     batch_norm_like,
+    idle_kin,
     inside_of,
     keep_directions,
     module_of,
@@ -30,8 +31,10 @@ from normless.nn import Pointwise
 from normless.nn.channels import has_channels_first, of_channels
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
-from normless.residual.description import describe
+from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
+
+FinalNorms = Literal["replace", "keep"]
 
 
 @edit
@@ -51,9 +54,8 @@ class KeepLayerNorms(Edit):
             norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
                 other = "for a network with batch norms as it is written there is batch_norm"
-                reason = (
-                    f"it is a {describe(norm)}, and this is the scheme of transformers as they are written; {other}"
-                )
+                what = f"it is {with_article(describe(norm))}"
+                reason = f"{what}, and this is the scheme of transformers as they are written; {other}"
                 own = "group_norm(groups=1) normalizes each of its examples by itself"
                 raise surgery.unsupported(path, f"{reason}, and {own}")
 
@@ -140,14 +142,19 @@ class PointwiseNorms(Edit):
         alpha, shift: α and s at the start, learned numbers of each norm; no s if None. `search` for the α of trial
             steps on the example inputs, see `search_alpha`.
         attention_alpha: α at the start of the norms that the queries of an attention read; `alpha` if None.
+        final: `replace`, or `keep` for the normalizations after the last block, which hold the scale of what the
+            outputs are read from.
     """
 
     function: Literal["tanh", "erf"]
     alpha: float | Literal["search"] = 0.5
     attention_alpha: float | None = None
     shift: float | None = None
+    final: FinalNorms = "replace"
 
     def apply(self, surgery: Surgery) -> None:
+        if self.final not in get_args(FinalNorms):
+            raise surgery.unsupported("", f"final is replace or keep, not {self.final!r}")
         if isinstance(self.alpha, str) and (self.alpha != "search" or self.attention_alpha is not None):
             raise surgery.unsupported("", "α is a number or search, and attention_alpha goes with a number")
         before, attention = "", set[str]()
@@ -160,11 +167,26 @@ class PointwiseNorms(Edit):
         keep_directions(surgery)
         targets = outputs_before(surgery) if isinstance(self.alpha, str) else None
         start = 0.5 if isinstance(self.alpha, str) else float(self.alpha)
+        kept = self._kept(surgery)
         for layer in surgery.norms():
+            if layer.path in kept:
+                surgery.record(layer.path, "kept: the outputs are read from what it normalizes")
+                continue
             own = self.attention_alpha if layer.path in attention else None
             self._replace(surgery, layer, start if own is None else own)
         if targets is not None:
             search_alpha(surgery, targets)
+
+    def _kept(self, surgery: Surgery) -> set[str]:
+        """The paths of the normalizations that stay."""
+        if self.final == "replace":
+            return set()
+        found = {layer.path for layer in surgery.left(surgery.map.head_layers, "norm")}
+        if not found:
+            raise surgery.unsupported("", "no normalization follows its last block, so none is to be kept")
+        if {layer.path for layer in surgery.norms()} <= found:
+            raise surgery.unsupported("", "it has no other normalizations than those that are to be kept")
+        return found
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
         old, new = module_of(surgery, layer), Pointwise(self.function, alpha, self.shift)
@@ -179,7 +201,19 @@ class PointwiseNorms(Edit):
         for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
         surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
-        replace_norm(surgery, layer, new)
+        others = [self._of_idle(idle, layer, new, alpha) for idle in idle_kin(surgery, layer)]
+        replace_norm(surgery, layer, new, others)
+
+    def _of_idle(self, idle: nn.Module, layer: Layer, like: Pointwise, alpha: float) -> Pointwise:
+        """The function in the place of a norm beside `layer` that did not run, with the γ and β of its own."""
+        new, own = Pointwise(self.function, alpha, self.shift), dict(idle.named_parameters())
+        names = {"weight": layer.gamma, "bias": next((one for one in layer.parameters if one != layer.gamma), None)}
+        for name, read in names.items():
+            setattr(new, name, None if read is None else own[read.removeprefix(f"{layer.path}.")])
+        if new.weight is not None and layer.offset:
+            new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
+        new.channels_first = like.channels_first
+        return new.to(like.alpha)
 
     def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:
         """Whether γ is along the second axis of a norm of a new class, which its values show."""
@@ -240,7 +274,7 @@ class BranchEndNorms(Edit):
         if isinstance(old, _BatchNorm):
             norm, gamma = batch_norm_like(surgery, last), "weight"
         elif list(old.children()) or inside_of(surgery, like) != Inside():
-            raise surgery.unsupported(like.path, f"a {type(old).__name__} does more than to normalize")
+            raise surgery.unsupported(like.path, f"{with_article(type(old).__name__)} does more than to normalize")
         elif block.identity_skip and not block.skip_layers:
             # The branch returns what the block reads, in shape.
             norm = deepcopy(old)

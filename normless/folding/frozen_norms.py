@@ -15,8 +15,9 @@ from normless._internal.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
 from normless.nn.channels import per_channel
-from normless.residual.batch_statistics import keeps_statistics, require_finite
+from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual.inside_norms import Inside, inside, is_plain
+from normless.residual.sub_batches import is_sub_batch_norm
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -61,7 +62,7 @@ def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """The norms of a network that keep statistics, by path; not those inside another, as of a sub-batch norm."""
     inside_another = set[nn.Module]()
     for path, module in model.named_modules():
-        if module not in inside_another and keeps_statistics(module):
+        if module not in inside_another and (keeps_statistics(module) or is_sub_batch_norm(module)):
             inside_another |= {*module.modules()}
             yield path, module
 
@@ -76,6 +77,7 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """
     if isinstance(norm, FrozenAffine):
         return norm.scale.double(), norm.shift.double()
+    norm = _as_in_evaluation(path, norm)
     mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
     if mean is None or variance is None:
         raise UnsupportedEditError(
@@ -102,6 +104,16 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
     return scale, shift
 
 
+def _as_in_evaluation(path: str, norm: nn.Module) -> nn.Module:
+    """A norm, or of one of parts of a batch the batch norm that it is in evaluation."""
+    if keeps_statistics(norm) or not is_sub_batch_norm(norm):
+        return norm
+    try:
+        return as_batch_norm(norm)
+    except LiftError as error:
+        raise UnsupportedEditError(f"The statistics of {path or 'this norm'} cannot be fixed: {error}.") from error
+
+
 def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> None:
     """Put other modules in the place of some of a network's, wherever these are, each in the mode of the old one."""
     for old, new in replacements.items():
@@ -119,6 +131,7 @@ def _frozen(path: str, norm: nn.Module) -> nn.Module:
             f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
             "register them on what takes its place."
         )
+    norm = _as_in_evaluation(path, norm)
     scale, shift = affine_of(path, norm)
     mean: Any = norm.running_mean
     return FrozenAffine(scale.to(mean), shift.to(mean), {} if is_plain(norm) else _rest(path, norm))

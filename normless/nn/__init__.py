@@ -12,6 +12,7 @@ from normless.nn.batch_norms import GhostBatchNorm2d as GhostBatchNorm2d
 from normless.nn.batch_norms import PartialBatchNorm1d as PartialBatchNorm1d
 from normless.nn.batch_norms import PartialBatchNorm2d as PartialBatchNorm2d
 from normless.nn.domains import DomainBatchNorm as DomainBatchNorm
+from normless.nn.domains import SplitBatchNorm as SplitBatchNorm
 from normless.nn.domains import using_domain as using_domain
 from normless.nn.frozen import FrozenAffine as FrozenAffine
 from normless.nn.frozen import FrozenBatchNorm as FrozenBatchNorm

@@ -1,10 +1,11 @@
-"""A batch norm with statistics, γ and β of its own for each of several domains."""
+"""Batch norms with statistics, γ and β of their own for each of several domains, or parts of a batch."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 
@@ -26,6 +27,25 @@ class DomainBatchNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"domain={self.domain}"
+
+
+class SplitBatchNorm(nn.Module):
+    """Batch norms of the parts of a training batch, as of clean and adversarial examples (Xie et al. 2020, AdvProp).
+
+    In training the batch is split into as many parts as there are `norms`, in their order and of equal sizes or one
+    example less; evaluation is that of the first. Shapes: those of the norms.
+    """
+
+    def __init__(self, norms: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(norms)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training:
+            y: Tensor = self.norms[0](x)
+            return y
+        parts = x.tensor_split(len(self.norms))
+        return torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)])
 
 
 @contextmanager

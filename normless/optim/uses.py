@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.residual import ResidualMap
+from normless.residual.description import with_article
 from normless.residual.operations import BATCH_NORM, WEIGHT
 
 
@@ -22,7 +23,10 @@ def follows_guidelines(model: nn.Module, residual_map: ResidualMap) -> tuple[boo
     if not residual_map.blocks:
         return False, "it has no residual blocks, so no γ decays"
     if others:
-        return False, f"{others[0].path} is not a batch norm but a {others[0].description}, so no γ decays"
+        return (
+            False,
+            f"{others[0].path} is not a batch norm but {with_article(others[0].description)}, so no γ decays",
+        )
     return True, "a residual network with batch norms: γ_last and γ_others decay, γ_down and γ_0 do not (Kim et al.)"
 
 

@@ -10,6 +10,7 @@ from normless.errors import LiftError, UnsupportedEditError
 from normless.lifting import running
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.inside_norms import inside, trials
+from normless.residual.sub_batches import is_sub_batch_norm, norm_of_evaluation
 
 _FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -50,6 +51,8 @@ def takes_batch_statistics(norm: nn.Module, shape: tuple[int, ...] | None = None
     """Whether a norm normalizes an example by the statistics of others in training; tried where its class is new."""
     if isinstance(norm, NORMS):
         return isinstance(norm, _BatchNorm)
+    if is_sub_batch_norm(norm):
+        return True
     for x in trials(norm, None if shape is None else (4, *shape[1:])):
         try:
             with running(norm, True):
@@ -72,16 +75,23 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
     kind: type[_BatchNorm] | None = next((family for family in _FAMILY if isinstance(norm, family)), None)
     if kind is None and shape is not None and 2 <= len(shape) <= 5:
         kind = _FAMILY[max(len(shape) - 3, 0)]
-    mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
+    # A norm of parts of a batch is what it is in evaluation, with its own γ and β where that has none.
+    base = norm_of_evaluation(norm) if not isinstance(norm, NORMS) and is_sub_batch_norm(norm) else None
+    source = norm if base is None else base
+    kind = kind or next((family for family in _FAMILY if isinstance(source, family)), None)
+    mean, variance = getattr(source, "running_mean", None), getattr(source, "running_var", None)
     if kind is None:
         raise LiftError(f"how many axes the input of a {type(norm).__name__} has is known from example inputs alone")
-    gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
+    owner = source if getattr(source, "weight", None) is not None else norm
+    gamma, beta = getattr(owner, "weight", None), getattr(owner, "bias", None)
     reference = next(value for value in (mean, gamma, *norm.parameters()) if isinstance(value, Tensor))
-    own = {name: getattr(norm, name) for name in ("eps", "momentum") if isinstance(getattr(norm, name, None), float)}
-    if isinstance(norm, _BatchNorm):
-        own["momentum"] = norm.momentum
+    own = {
+        name: getattr(source, name) for name in ("eps", "momentum") if isinstance(getattr(source, name, None), float)
+    }
+    if isinstance(source, _BatchNorm):
+        own["momentum"] = source.momentum
     made = kind(
-        int(getattr(norm, "num_features", 0)) or reference.numel(),
+        int(getattr(source, "num_features", 0)) or reference.numel(),
         **own,
         affine=gamma is not None or beta is not None,
         track_running_stats=mean is not None,
@@ -95,7 +105,7 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
                 getattr(made, name).copy_(value)
                 if isinstance(value, nn.Parameter):
                     getattr(made, name).requires_grad_(value.requires_grad)
-        count = getattr(norm, "num_batches_tracked", None)
+        count = getattr(source, "num_batches_tracked", None)
         if isinstance(count, Tensor) and made.num_batches_tracked is not None:
             made.num_batches_tracked.copy_(count)
     made.train(norm.training)

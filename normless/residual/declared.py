@@ -11,12 +11,13 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
+from normless._internal.copying import require_whole
 from normless._internal.garbage import uncollected
 from normless.errors import UnresolvedStructureError
-from normless.nn import ResidualSum, ScalarAffine, SkipOnlySum
+from normless.nn import DomainBatchNorm, ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock
-from normless.residual.classify import kind_of, window_size
-from normless.residual.description import describe
+from normless.residual.classify import window_size
+from normless.residual.description import layer_of
 from normless.residual.network import ResidualMap
 from normless.residual.steps import Step, Steps
 
@@ -112,6 +113,7 @@ def residual_map(
     if isinstance(model, StatesStructure):
         mapped = StructureReader(model, model.residual_structure()).map
     elif inputs or kwargs:
+        require_whole(model, UnresolvedStructureError)
         # torch.export takes a second to import; a network that states its structure must not pay for it.
         from normless.residual.modes import map_of_both_modes
 
@@ -220,6 +222,8 @@ class StructureReader:
     def _module(self, path: str, at: int) -> int:
         """The step of the result of what is at a path: a module, with those that run before it, or a factor."""
         part = attrgetter(path)(self.model)
+        if isinstance(part, DomainBatchNorm):
+            return self._module(f"{path}.norms.{part.domain}", at)
         is_sequence = isinstance(part, nn.Sequential)
         for name, _ in part.named_children() if isinstance(part, nn.Module) else ():
             if is_sequence or name == "before":
@@ -232,7 +236,7 @@ class StructureReader:
             words = name.replace("_", " ")
             layer: Layer | None = Layer(total, "scale", source, gamma=path, parameters=(path,), description=words)
             step = Step("factor", (at,), total, (path,))
-        elif (layer := _layer_of(path, part, source)) is not None:
+        elif (layer := layer_of(path, part, source)) is not None:
             assert layer.kind != "scale"
             assert layer.kind != "direction"
             step = Step(layer.kind, (at,), path, layer.parameters, part, shifts=layer.shifts)
@@ -244,17 +248,3 @@ class StructureReader:
         if layer is not None:
             self.layers[len(self.steps.steps)] = layer
         return self.steps.append(step)
-
-
-def _layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
-    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
-    kind = kind_of(module)
-    if kind is None:
-        return None
-    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
-    vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
-    present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
-    gamma = present[0] if len(present) == 1 else None
-    in_place = bool(getattr(module, "inplace", False))
-    shifts = tuple(name for name in names if name.endswith("bias"))
-    return Layer(path, kind, source, 0, False, gamma, names, describe(module), in_place=in_place, shifts=shifts)

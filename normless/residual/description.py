@@ -11,11 +11,13 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from normless.lifting import Call
-from normless.nn import Pointwise, ShiftedActivation
+from normless.nn import Pointwise, ScalarAffine, ShiftedActivation
 from normless.residual.blocks import Layer
+from normless.residual.classify import kind_of
 from normless.residual.graph import Dataflow, Fixed, Operation
 from normless.residual.names import Names
 from normless.residual.operations import LAYOUT, NORM
+from normless.residual.sub_batches import affine_of_evaluation, is_sub_batch_norm
 
 # The number by which an exported graph tells calls of one function apart: relu_1.
 _COUNTED = re.compile(r"_\d+$")
@@ -46,6 +48,25 @@ def described(layer: Layer, flow: Dataflow, indices: Sequence[int], names: Names
         called=any(names.canonical(name) == path for name in operations[0].modules),
         made_by=_call_of(flow, indices) if within else None,
     )
+
+
+def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
+    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
+    kind = kind_of(module)
+    if kind is None and is_sub_batch_norm(module):
+        named = {id(one): f"{path}.{name}" for name, one in module.named_parameters()}
+        gamma, beta = (named.get(id(one)) for one in affine_of_evaluation(module))
+        read = tuple(name for name in (gamma, beta) if name is not None)
+        return Layer(path, "norm", source, 0, False, gamma, read, describe(module), shifts=read[gamma is not None :])
+    if kind is None:
+        return None
+    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
+    vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
+    present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
+    gamma = present[0] if len(present) == 1 else None
+    in_place = bool(getattr(module, "inplace", False))
+    shifts = tuple(name for name in names if name.endswith("bias"))
+    return Layer(path, kind, source, 0, False, gamma, names, describe(module), in_place=in_place, shifts=shifts)
 
 
 def _call_of(flow: Dataflow, indices: Iterable[int]) -> Call | None:
@@ -88,3 +109,8 @@ def describe(module: nn.Module) -> str:
     if isinstance(module, ShiftedActivation):
         return f"shifted {describe(module.activation)}"
     return type(module).__name__
+
+
+def with_article(words: str) -> str:
+    """A description after its article: `a batch norm 8`, `an instance norm 8`."""
+    return f"{'an' if words[:1].lower() in 'aeiou' else 'a'} {words}"

@@ -12,7 +12,7 @@ from torch import nn
 from normless.nn import ShiftedActivation
 from normless.residual.blocks import Kind, Layer
 from normless.residual.classify import computed_kind, kind_of
-from normless.residual.description import described
+from normless.residual.description import described, layer_of
 from normless.residual.formulas import Formula, terms_of, written_norm
 from normless.residual.graph import Dataflow, Operation
 from normless.residual.names import Names
@@ -25,6 +25,7 @@ from normless.residual.operations import (
     WEIGHT,
 )
 from normless.residual.outputs import reason_to_keep
+from normless.residual.sub_batches import calls_of, sub_batch_norms
 
 
 @dataclass(eq=False)
@@ -50,6 +51,7 @@ class Layers:
         self._modules = self.names.modules
         kinds = ((path, kind_of(module)) for path, module in self._modules.items())
         self._kinds: dict[str, Kind] = {path: kind for path, kind in kinds if kind is not None}
+        self._join_sub_batches()
         self._taken: Counter[tuple[str, str, int]] = Counter()
         self._runs_of: dict[str, dict[Hashable, LayerRun]] = defaultdict(dict)
         self._classify_by_operations()
@@ -94,6 +96,15 @@ class Layers:
         """The layers that the operations of a path belong to, in the order of the path."""
         return tuple(dict.fromkeys(self.owner[index] for index in path if index in self.owner))
 
+    def _join_sub_batches(self) -> None:
+        """Let a norm of parts of a batch be one norm, whichever of those in it run."""
+        self._holders = sub_batch_norms(self._modules, [path for path, kind in self._kinds.items() if kind == "norm"])
+        inside = tuple(f"{holder}." for holder in self._holders)
+        self._parts = {path for path in self._modules if path.startswith(inside)}
+        self._kinds |= dict.fromkeys(self._holders, "norm")
+        self._kinds = {path: kind for path, kind in self._kinds.items() if path not in self._parts}
+        self._calls = {at: call for holder in self._holders for at, call in calls_of(self.flow, holder).items()}
+
     def _classify_by_operations(self) -> None:
         """Give a kind to the modules that are a norm, an activation or a scale by what they compute."""
         own: dict[str, list[Operation]] = defaultdict(list)
@@ -103,7 +114,7 @@ class Layers:
             for path in operation.modules[:-1]:
                 children[path].add(operation.module)
         for path, operations in own.items():
-            kind = computed_kind(operations) if path and path not in self._kinds else None
+            kind = computed_kind(operations) if path and path not in self._kinds.keys() | self._parts else None
             inner = {self._kinds.get(child) for child in children[path]}
             # A norm may contain an activation or a dropout, which stays a layer by itself.
             if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):
@@ -178,7 +189,7 @@ class Layers:
         if ":" not in path:
             # Export counts the calls of each name of a module; one of several names runs under each of them.
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
-            return (aliases or [operation.module])[-1], operation.call
+            return (aliases or [operation.module])[-1], self._calls.get(index, operation.call)
         # A parameter that forward code uses directly is a layer anew at each use.
         is_use = operation.parameters and operation.name not in NORM
         return index if is_use else (operation.module, operation.call)
@@ -273,4 +284,8 @@ class Layers:
         sources = self.inputs(run.operations[0])
         source = self.owner.get(sources.pop()) if len(sources) == 1 else None
         layer = described(run.layer, self.flow, run.operations, self.names)
+        path = layer.path.partition(":")[0]
+        if path in self._holders and (own := layer_of(path, self._modules[path], None)) is not None:
+            # Of the norms in it that of evaluation counts, in training too.
+            layer = replace(layer, gamma=own.gamma, parameters=own.parameters, shifts=own.shifts)
         return replace(layer, input=None if source is None else source.layer.path)

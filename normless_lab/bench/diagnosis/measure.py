@@ -44,13 +44,17 @@ class DiagnosisBench:
 
 
 class Result(NamedTuple):
-    """A diagnosis of a case: kinds of its findings, the most severe first, and whether its best cure trains."""
+    """A diagnosis of a case: kinds of its findings and of its advice, and whether its best cure trains.
+
+    The most severe are first.
+    """
 
     name: str
     found: list[str]
     cure: str | None
     trains: bool | None
     seconds: float
+    advised: list[str]
 
     @property
     def case(self) -> Case:
@@ -66,9 +70,10 @@ class Result(NamedTuple):
 def measure_diagnosis(bench: DiagnosisBench) -> pd.DataFrame:
     """A row for the cases that were seen while the checks were written, one for those kept aside, one for all.
 
-    Columns: `broken` networks; those with the `right` cause first, with it `named` further down, with `another` cause
-    only, and `missed`; `healthy` networks and `false_alarms`; cures offered first, `cures`, and those that `train`;
-    median `seconds`. The table of truths and diagnoses is written to standard error.
+    Columns: `broken` networks; those with the `right` cause first, with it `named` further down, or as `advice` where
+    trial steps fit the batch all the same, with `another` cause only, and `missed`; `healthy` networks and
+    `false_alarms`; cures offered first, `cures`, and those that `train`; median `seconds`. The table of truths and
+    diagnoses is written to standard error.
     """
     results = list(_results(bench))
     rows = [("seen", False), ("kept aside", True)]
@@ -114,7 +119,8 @@ def _result(case: Case, steps: int) -> Result:
         )
     seconds, cure = perf_counter() - start, _first_cure(diagnosis)
     trains = None if cure is None else _trains(case, cure)
-    return Result(case.name, [one.kind for one in diagnosis.findings], cure, trains, seconds)
+    found, advised = ([one.kind for one in some] for some in (diagnosis.findings, diagnosis.advice))
+    return Result(case.name, found, cure, trains, seconds, advised)
 
 
 def _first_cure(diagnosis: Diagnosis) -> str | None:
@@ -126,14 +132,16 @@ def _counts(results: list[Result]) -> dict[str, float]:
     broken = [one for one in results if not one.case.healthy]
     right = [one for one in broken if one.is_right]
     named = [one for one in broken if one not in right and set(one.found) & set(one.case.causes)]
-    missed = [one for one in broken if not one.found]
+    advised = [one for one in broken if one not in right + named and set(one.advised) & set(one.case.causes)]
+    missed = [one for one in broken if not one.found and one not in advised]
     healthy_ones = [one for one in results if one.case.healthy]
     cures = [one for one in broken if one.trains is not None]
     return {
         "broken": len(broken),
         "right": len(right),
         "named": len(named),
-        "another": len(broken) - len(right) - len(named) - len(missed),
+        "advice": len(advised),
+        "another": len(broken) - len(right) - len(named) - len(advised) - len(missed),
         "missed": len(missed),
         "healthy": len(healthy_ones),
         "false_alarms": sum(bool(one.found) for one in healthy_ones),

@@ -113,7 +113,7 @@ WITHOUT_NORMS = [
 ]
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
 # They train on a card, or with a domain chosen for each batch: tests/library/edits/test_norm_variants.py.
-ELSEWHERE = {"sync_batch_norm", "domain_batch_norm"}
+ELSEWHERE = {"sync_batch_norm", "domain_batch_norm", "split_batch_norm"}
 
 # Every block is its skip path at initialization.
 IDENTITY_AT_START = {

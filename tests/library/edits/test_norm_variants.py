@@ -240,9 +240,16 @@ def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(
 
 
 def test_a_pointwise_function_does_not_leave_norms_of_other_domains() -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3))
-    with pytest.raises(nl.UnsupportedEditError, match=r"at 1\.norms\.0: it stands in one list with 1\.norms\.1"):
-        nl.convert(model, "dyt", torch.randn(4, 3, 8, 8))
+    model, x = (
+        nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3)),
+        torch.randn(4, 3, 8, 8),
+    )
+    for number, norm in enumerate(model[1].norms):
+        nn.init.constant_(norm.weight, number + 1.0)
+    net = nl.convert(model, "dyt(alpha=0.5)", x)
+    for domain in range(3):
+        net[1].domain = domain
+        torch.testing.assert_close(net[:2](x), (domain + 1) * torch.tanh(0.5 * model[0](x)))
 
 
 def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None:
@@ -253,3 +260,17 @@ def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None
     for domain in range(3):
         folded[1].domain = model[1].domain = domain
         torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [
+        (nn.InstanceNorm2d(8, affine=True), "an instance norm 8"),
+        (nn.GroupNorm(2, 8), "a GroupNorm"),
+        (nn.LayerNorm((8, 6, 6)), "a LayerNorm"),
+    ],
+)
+def test_a_refused_norm_has_its_article(norm: nn.Module, words: str) -> None:
+    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 2, 3)), torch.randn(4, 3, 8, 8)
+    with pytest.raises(nl.UnsupportedEditError, match=f"it is {words}, not a batch norm"):
+        nl.convert(model, "plain_batch_norm", x)

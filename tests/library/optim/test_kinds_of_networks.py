@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._pytree import tree_leaves
 
 import normless as nl
 from normless.models import resnet_cifar
@@ -117,6 +118,35 @@ def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(kin
     forced = nl.param_groups(model, inputs, **RATES, policy="weights+last")
     assert all(group["weight_decay"] for group in forced if group["name"] == "gamma_last")
     assert "guidelines" not in str(forced)
+
+
+def energy(outputs: Any, batch: Any) -> Tensor:
+    leaves = [one for one in tree_leaves(outputs) if isinstance(one, Tensor)]
+    return torch.stack([one.square().mean() for one in leaves]).sum()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_diagnosis_asks_for_the_decays_that_the_default_makes(kind: str) -> None:
+    make, inputs, expected, reason = KINDS[kind]
+    model = make()
+    if any(isinstance(one, nn.LazyLinear) for one in model.modules()):
+        model(inputs)
+    names = {id(one): name for name, one in model.named_parameters()}
+
+    def advised(policy: str) -> list[nl.Finding]:
+        groups = nl.param_groups(model, inputs, **RATES, policy=policy)
+        optimizer = torch.optim.SGD(groups)
+        diagnosis = nl.diagnose(model, (inputs, inputs), loss=energy, optimizer=optimizer, trial_steps=0)
+        return [one for one in diagnosis.advice if one.kind.startswith("decayed")]
+
+    groups = nl.param_groups(model, inputs, **RATES)
+    assert advised("guidelines") == []
+    left = {names[id(one)] for group in groups if not group["weight_decay"] for one in group["params"]}
+    (finding,) = advised("all")
+    assert {*finding.where} == left
+    assert reason in finding.title
+    by_hand = advised("weights+last")
+    assert bool(by_hand) == (not expected and any(group["name"] == "gamma_last" for group in groups))
 
 
 class Clip(nn.Module):

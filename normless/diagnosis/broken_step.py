@@ -1,0 +1,143 @@
+"""Where a value of a training step that is not finite arises: the step's pass is made again, with gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from normless.diagnosis.findings import Evidence
+from normless.diagnosis.finite import count_not_finite
+from normless.diagnosis.flow import tensors
+from normless.diagnosis.nonfinite import Broken, Search
+from normless.diagnosis.replay import Replay
+from normless.probes import preserve_state
+
+# Operations of a loss that are named.
+NAMED = 6
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where such a value arises: a path if it is known, words for a person, where to look, and numbers."""
+
+    where: tuple[str, ...]
+    words: str
+    look: str
+    evidence: Evidence = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BrokenStep:
+    """A step whose loss or gradient is not finite, before its update.
+
+    Attributes:
+        seen: its last pass, None if none was seen; `passes` is how many it made.
+        loss: the tensor that the watch was told, if it still exists.
+        gradients: their norms by name.
+    """
+
+    what: str
+    seen: Replay | None
+    passes: int
+    loss: Tensor | None
+    gradients: Mapping[str, float]
+
+    def origin(self, model: nn.Module) -> Origin:
+        """The first call of the last pass that makes such a value, or what is known without one.
+
+        Gradients, buffers and random states are restored; hooks on the gradients of parameters do not run.
+        """
+        if self.seen is None:
+            return self._unseen("no forward pass was seen")
+        search = Search()
+        args, kwargs = tree_map(_leaf, (self.seen.args, dict(self.seen.kwargs)))
+        with preserve_state(model, training=None), torch.enable_grad(), self.seen.precision():
+            with search.follow(model, (args, kwargs)):
+                output = tensors(repeat_pass(model, args, kwargs))
+            found = (broken for one in output if (broken := search.origin(one, "output")) is not None)
+            broken = next(found, None) or _backward(search, model, output)
+        if broken is not None:
+            return self._of_call(broken, tensors((args, kwargs)))
+        if self.passes > 1:
+            return self._unseen(
+                f"this step made {self.passes} passes, and the last of them, the only one that is kept, has finite "
+                "outputs and gradients"
+            )
+        return self._of_loss({one.grad_fn.name() for one in output if one.grad_fn is not None})
+
+    def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
+        """A call, the state or the data that hold such a value."""
+        call, evidence = broken.call, {"what": self.what}
+        if call.kind in ("parameter", "buffer"):
+            return Origin((call.name,), f"{call.name} holds such values already", call.name, evidence)
+        if call.kind == "inputs":
+            counts = count_not_finite(inputs)
+            words = f"{counts['values']} values of the inputs are not, the first in example {counts['example']}"
+            return Origin((), words, "the data", {**evidence, **counts})
+        at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
+        words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
+        known = {**evidence, "operation": call.name, "value": broken.value, "line": broken.line}
+        return Origin((call.path,), words, broken.line, known)
+
+    def _of_loss(self, ends: set[str]) -> Origin:
+        """That it arises in the loss, whose operations end where the network's outputs begin."""
+        seen = "made again, the network's outputs" + (" and their gradients" if self.what == "gradient" else "")
+        partial = self._last_gradient() if self.what == "gradient" else None
+        if partial is not None:
+            return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0], {"what": self.what})
+        names = [] if self.loss is None else _operations(self.loss, ends)
+        made = f", made by {', '.join(names)}" if names else ""
+        words = f"{seen} are finite, so it arises in the loss{made}, or in numbers drawn anew"
+        return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)", {"what": self.what})
+
+    def _unseen(self, why: str) -> Origin:
+        partial = self._last_gradient()
+        evidence: Evidence = {"what": self.what, "passes": self.passes}
+        if partial is not None:
+            return Origin(partial[:1], partial[1], partial[0], evidence)
+        return Origin((), f"{why}, so its layer is unknown", "the network and the loss", evidence)
+
+    def _last_gradient(self) -> tuple[str, str] | None:
+        """The last parameter whose gradient is not finite, where that of a later one is."""
+        broken = [name for name, norm in self.gradients.items() if not isfinite(norm)]
+        if not broken or broken[-1] == [*self.gradients][-1]:
+            return None
+        return broken[-1], f"the last gradient that is not is that of {broken[-1]}, the next is finite"
+
+
+def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Call a network; what lies outside of its code has no line."""
+    return model(*args, **kwargs)
+
+
+def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
+    """The first call that passes on such a gradient when the outputs get random ones."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    live = [one for one in output if one.requires_grad and one.is_floating_point()]
+    # Other processes may have found it in their forward pass, and norms would wait for them.
+    alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
+    if not live or not alone:
+        return None
+    return search.backward(torch.stack([(one.float() * torch.randn_like(one)).sum() for one in live]).sum(), trained)
+
+
+def _leaf(value: object) -> object:
+    """An input without the history of its making."""
+    return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
+
+
+def _operations(loss: Tensor, ends: set[str]) -> list[str]:
+    """The operations that made a loss, the last first, up to those that made the network's outputs."""
+    waiting, names = [loss.grad_fn], dict[str, None]()
+    for node in waiting:
+        if node is not None and node.name() not in ends and len(names) < NAMED:
+            names[node.name().removesuffix("Backward0").removesuffix("Backward1")] = None
+            waiting += [before for before, _ in node.next_functions]
+    return [*names]

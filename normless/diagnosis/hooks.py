@@ -1,0 +1,33 @@
+"""The hooks of a watch: on the forward of a network, and on the steps of all optimizers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from torch import nn
+
+Enter = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+
+
+class Entered:
+    """The hook on a network's forward. A copy of the network, or a pickled one, has a hook that does nothing."""
+
+    def __init__(self, enter: Enter) -> None:
+        self.enter = enter
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Receive the arguments of a pass."""
+        self.enter(args, kwargs)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function of the standard library that takes anything: the file can be read without this package.
+        return getattr, (nullcontext(), "__exit__")
+
+
+def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
+    """A method that does nothing once its object is deleted, and does not keep it."""
+    known = weakref.WeakMethod(method)
+    return lambda *args: None if (call := known()) is None else call(*args)

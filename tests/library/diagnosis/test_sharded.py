@@ -1,0 +1,139 @@
+"""Optimizers made before and after a network is sharded by FSDP2, on one process and on two."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn import functional as F
+from torch.optim import SGD, AdamW, Optimizer
+
+import normless as nl
+from normless.models import resnet_cifar
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3))
+
+
+def encoder() -> nn.Module:
+    return nn.Sequential(nn.TransformerEncoderLayer(20, 2, 32, batch_first=True), nn.Flatten(), nn.Linear(100, 3))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (perceptron, (8, 20)),
+    "convolutions": (lambda: resnet_cifar(8, classes=3), (8, 3, 16, 16)),
+    "attention": (encoder, (8, 5, 20)),
+}
+
+
+def sharded(model: nn.Module, first_only: bool = False) -> nn.Module:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    if first_only:
+        fully_shard(next(model.children()), mesh=mesh)
+    else:
+        fully_shard(model, mesh=mesh)
+    return model
+
+
+def train(model: nn.Module, optimizer: Optimizer, watch: nl.diagnosis.Watch, x: Tensor, y: Tensor) -> list[str]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(6):
+            optimizer.zero_grad()
+            watch.loss(F.cross_entropy(model(x), y)).backward()
+            optimizer.step()
+    return [one.kind for one in watch.findings]
+
+
+def kinds_of(made: str, name: str, first_only: bool = False) -> tuple[list[str], list[str]]:
+    """What diagnosis and watch find with an optimizer made before or after sharding."""
+    torch.manual_seed(0)
+    build, shape = NETWORKS[name]
+    model, x, y = build(), torch.randn(shape), torch.arange(shape[0]) % 3
+    watch = nl.watch(model, 2)
+    before = AdamW(model.parameters(), 1e-3)
+    sharded(model, first_only)
+    optimizer = before if made == "before" else AdamW(model.parameters(), 1e-3)
+    found = [one.kind for one in nl.diagnose(model, (x, y), optimizer=optimizer).findings]
+    return found, train(model, optimizer, watch, x, y)
+
+
+@pytest.fixture(scope="module")
+def _alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    file: Path = tmp_path_factory.mktemp("store") / "file"
+    dist.init_process_group("gloo", store=dist.FileStore(str(file), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("first_only", [False, True])
+def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: str, first_only: bool) -> None:
+    found, seen = kinds_of("before", name, first_only)
+    assert found == ["untrained_parameters"]
+    # One that still holds some of the weights trains those.
+    assert seen == (["sharded_weights"] if first_only else ["untrained_parameters"])
+    assert kinds_of("after", name, first_only) == ([], ["sharded_weights"])
+
+
+def _on_two(rank: int, file: str) -> None:
+    dist.init_process_group("gloo", store=dist.FileStore(file, 2), rank=rank, world_size=2)
+    for name in NETWORKS:
+        assert kinds_of("before", name) == (["untrained_parameters"], ["untrained_parameters"]), name
+        assert kinds_of("after", name) == ([], ["sharded_weights"]), name
+    dist.destroy_process_group()
+
+
+def test_on_two_processes(tmp_path: Path) -> None:
+    mp.spawn(_on_two, (str(tmp_path / "file"),), nprocs=2)
+
+
+@pytest.mark.usefixtures("_alone")
+def test_a_diagnosis_says_what_it_leaves_out_and_the_decay_is_judged_by_a_map() -> None:
+    model = resnet_cifar(8, classes=3)
+    mapped, batch = nl.residual_map(model), (torch.randn(8, 3, 16, 16), torch.arange(8) % 3)
+    sharded(model)
+    diagnosis = nl.diagnose(
+        model, batch, optimizer=SGD(model.parameters(), 0.1, weight_decay=0.1), residual_map=mapped
+    )
+    assert "sharded" in str(diagnosis)
+    assert [one.kind for one in diagnosis.advice] == ["decayed_gamma_stem"]
+
+
+@pytest.mark.usefixtures("_alone")
+@pytest.mark.parametrize("name", NETWORKS)
+def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str) -> None:
+    build, shape = NETWORKS[name]
+    model, x = sharded(build()), torch.randn(shape)
+    for refuses in (
+        lambda: nl.convert(model, "none", x),
+        lambda: nl.plan(model, "none", x),
+        # Its own networks state their structure, which needs no export.
+        lambda: nl.residual_map(nn.Sequential(model), x),
+        lambda: nl.fold(model, x),
+        lambda: nl.watch(model),
+    ):
+        with pytest.raises(ValueError, match="sharded"):
+            refuses()
+
+
+def test_an_optimizer_made_after_the_watch_of_weights_that_were_replaced_is_not_stale() -> None:
+    for number in range(3):
+        model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 3), nn.Linear(3, 3))
+        watch = nl.watch(model, 2)
+        for at in ((0,), (0, 2), (0, 2, 3))[number]:
+            model[at].weight = nn.Parameter(model[at].weight.detach().clone())
+            model[at].bias = nn.Parameter(model[at].bias.detach().clone())
+        x, y = torch.randn(8, 20), torch.arange(8) % 3
+        assert train(model, SGD(model.parameters(), 0.01), watch, x, y) == []
+        assert watch.step == 6

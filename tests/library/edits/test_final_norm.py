@@ -1,0 +1,98 @@
+"""`dyt(final=keep)` leaves the normalizations after the last block, and those alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import resnet_cifar
+from normless.models.spec import build_model
+from normless.nn import Pointwise
+
+WIDTH = 8
+
+
+class PreNorm(nn.Module):
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.norm, self.first, self.second = norm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.second(torch.relu(self.first(self.norm(x))))
+        return y
+
+
+class Language(nn.Module):
+    """Tied embeddings, and a norm before the head."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.blocks = nn.Embedding(11, WIDTH), nn.Sequential(PreNorm(norm), PreNorm(norm))
+        self.ln_f, self.head = norm(WIDTH), nn.Linear(WIDTH, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.ln_f(self.blocks(self.embed(tokens))))
+        return logits
+
+
+class TwoHeads(Language):
+    """A norm for each of two heads."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.LayerNorm)
+        self.ln_v, self.value = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, tokens: Tensor) -> Any:
+        x = self.blocks(self.embed(tokens))
+        return self.head(self.ln_f(x)), self.value(self.ln_v(x))
+
+
+TOKENS = torch.arange(10).reshape(2, 5)
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
+    "layer norm": (lambda: Language(nn.LayerNorm), TOKENS, {"ln_f"}),
+    "root mean square": (lambda: Language(nn.RMSNorm), TOKENS, {"ln_f"}),
+    "two heads": (TwoHeads, TOKENS, {"ln_f", "ln_v"}),
+    "ViT": (lambda: build_model("timm:test_vit"), torch.randn(2, 3, 160, 160), {"norm"}),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("scheme", ["dyt(final=keep)", "derf(final=keep)", "dyt(final=keep, alpha=0.2)"])
+def test_the_norms_after_the_last_block_stay_with_their_weights(name: str, scheme: str) -> None:
+    make, x, kept = NETWORKS[name]
+    model = make().eval()
+    before = {path for path, one in model.named_modules() if "Norm" in type(one).__name__ and one.training is False}
+    net = nl.convert(model, scheme, x)
+    for path in kept:
+        assert type(net.get_submodule(path)) is type(model.get_submodule(path))
+    replaced = {path for path, one in net.named_modules() if isinstance(one, Pointwise)}
+    assert replaced
+    assert replaced.isdisjoint(kept)
+    norms = {path for path in before if path in nl.residual_map(model, x).norms}
+    assert norms == replaced | kept
+    kept_in_plan = {one.path for one in nl.plan(model, scheme, x) if "kept" in str(one)}
+    assert kept_in_plan == kept
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: resnet_cifar(8), "follows its last block"),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3)), "block"),
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)), "no normalization"),
+    ],
+)
+def test_without_one_there_is_nothing_to_keep(make: Callable[[], nn.Module], words: str) -> None:
+    with pytest.raises(nl.UnsupportedEditError, match=words):
+        nl.convert(make(), "dyt(final=keep)", torch.randn(4, 3, 32, 32))
+
+
+def test_another_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="replace, keep"):
+        nl.convert(Language(nn.LayerNorm), "dyt(final=leave)", TOKENS)
