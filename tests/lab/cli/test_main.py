@@ -91,7 +91,7 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
             "are required: out; see normless convert --help.",
         ),
         (["convert", "--out", "x"], "arguments are required: model, scheme; see"),
-        (["train", "--config", "absent.yaml"], "absent.yaml; see normless train --help."),
+        (["train", "--config", "absent.yaml"], "absent.yaml'; see normless train --help."),
         (["bench", "stpe"], "invalid choice: 'stpe' (choose from 'step', "),
         (["completion", "fish"], "invalid choice: 'fish'"),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
@@ -148,7 +148,7 @@ def test_an_interruption_is_exit_code_130_and_says_whether_it_goes_on(
     def interrupted(namespace: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("normless.cli.parser.parse", lambda words: (interrupted, None))
+    monkeypatch.setattr("normless.cli.program.parse", lambda words: (interrupted, None))
     assert main(words.split()) == 130
     assert capsys.readouterr().err == f"normless: {said}\n"
 
