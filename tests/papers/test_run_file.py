@@ -92,6 +92,7 @@ def test_another_file_is_told(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_changed_number_is_told(again: tuple[Path, int], tmp_path: Path) -> None:
     file = tmp_path / "runs.parquet"
     table = pd.read_parquet(again[0])

@@ -71,3 +71,20 @@ def test_one_failing_check_fails_the_claim_and_one_open_check_leaves_it_open() -
     assert verdict_of([holds, undecided]) == "inconclusive"
     assert verdict_of([undecided, fails, holds]) == "fails"
     assert verdict_of([]) == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "by", "expected"),
+    [
+        (Estimate(2.0), Estimate(1.0), 0.0, "holds"),
+        (Estimate(2.0), Estimate(1.0), 1.5, "fails"),
+        (Estimate(1.0), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(2.0, math.nan), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(math.nan), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(3.0, 0.1, 2), Estimate(1.0), 0.0, "holds"),
+        # Two replicates: 12.7 standard errors of the one that varies are needed.
+        (Estimate(1.5, 0.1, 2), Estimate(1.0), 0.0, "inconclusive"),
+    ],
+)
+def test_exact_and_single_numbers(first: Estimate, second: Estimate, by: float, expected: str) -> None:
+    assert larger("it is larger", first, second, by=by).verdict == expected

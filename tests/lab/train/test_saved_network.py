@@ -92,6 +92,7 @@ class Stop(RunListener):
             raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_one_that_was_not(tmp_path: Path) -> None:
     saved(tmp_path / "net", FOREIGN, "batch_norm_sqrt2")
     requested = config(tmp_path / "net")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -47,12 +47,22 @@ SLOW = {
 }
 
 
-def pairs(chosen: list[tuple[str, str]]) -> pytest.MarkDecorator:
-    """One test a pair; those of the larger networks and of further arguments of a scheme are slow."""
+def pairs(chosen: list[tuple[str, str]], slow: Callable[[str, str], bool] | None = None) -> pytest.MarkDecorator:
+    """One test a pair; those of the larger networks and of further arguments of a scheme are slow, and those told."""
     return pytest.mark.parametrize(
         ("scheme", "network"),
-        [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if pair in SLOW else ()) for pair in chosen],
+        [
+            pytest.param(
+                *pair, id="-".join(pair), marks=pytest.mark.slow if pair in SLOW or (slow and slow(*pair)) else ()
+            )
+            for pair in chosen
+        ],
     )
+
+
+def further(scheme: str, network: str) -> bool:
+    """Whether another test of the scheme has the same modules."""
+    return "(" in scheme or (scheme, network) not in ONE_OF_EACH
 
 
 def targets(size: int) -> Tensor:
@@ -271,13 +281,16 @@ def test_published_counts_of_fixup(depth: int, expected: tuple[int, int, int]) -
     assert (multipliers, biases, sum(p.numel() for _, p in parameters)) == expected
 
 
-@pairs([pair for pair in SMALL_PAIRS if pair in ONE_OF_EACH or pair[0] not in ("remove_branches", *WITH_ARGUMENTS)])
+@pairs(
+    [pair for pair in SMALL_PAIRS if pair in ONE_OF_EACH or pair[0] not in ("remove_branches", *WITH_ARGUMENTS)],
+    slow=further,
+)
 def test_the_stated_map_is_the_traced_one(scheme: str, network: str) -> None:
     net, x = converted(scheme, network), NETWORKS[network].batch()
     assert nl.residual_map(net) == traced_map(net, x)
 
 
-@pairs(ONE_OF_EACH)
+@pairs(ONE_OF_EACH, slow=further)
 def test_a_converted_network_is_an_ordinary_module(scheme: str, network: str) -> None:
     """`deepcopy`, `pickle`, a state dict in a network converted anew, bf16 autocast and `torch.export`."""
     net, x = perturbed(converted(scheme, network)), NETWORKS[network].batch()

@@ -54,8 +54,14 @@ def alphas(net: nn.Module) -> set[float]:
     return {round(one.alpha.item(), 6) for one in net.modules() if isinstance(one, Pointwise)}
 
 
-@pytest.mark.parametrize("scheme", ["dyt(alpha=search)", "derf(alpha=search)"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("classes", "dyt(alpha=search)"),
+        ("images", "derf(alpha=search)"),
+        *(pytest.param(name, "dyt(alpha=search)", marks=pytest.mark.slow) for name in ("sequences", "one value")),
+    ],
+)
 def test_the_candidate_of_the_lowest_loss_is_taken(name: str, scheme: str) -> None:
     torch.manual_seed(0)
     make, x = NETWORKS[name]

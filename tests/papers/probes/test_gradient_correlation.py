@@ -22,6 +22,7 @@ from normless_papers.probes.gradient_correlation import (
 IMAGES = torch.randn(8, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 def test_zeroinit_linear_at_init_gradients_of_all_parameters() -> None:
     """zeroinit/linear-at-init: the same by the parameter gradients of one logit, at depth 100, in every draw.
 
