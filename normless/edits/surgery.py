@@ -343,10 +343,6 @@ class Surgery:
         with self.refusing_at(layer.path):
             return self.lifted.module_of(layer)
 
-    def moved(self, layer: Layer, path: str) -> None:
-        """Note that a layer that was a function in forward code is the module at `path` now."""
-        self.lifted.moved[layer.made_by or (layer.path, layer.call)] = path
-
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
         """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
         flow, names = self.map.flow, (path, *self._aliases.get(path, ()))

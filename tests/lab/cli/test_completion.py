@@ -104,7 +104,5 @@ def test_a_command_without_its_extra_has_no_flags_and_shtab_is_an_extra(monkeypa
         return None if name == "shtab" else find(name, *given)
 
     monkeypatch.setattr("normless.extras.find_spec", without)
-    with pytest.raises(
-        MissingExtraError, match=r"needs shtab, not installed here: pip install 'normless\[lab\]'"
-    ):
+    with pytest.raises(MissingExtraError, match=r"needs shtab, not installed here: pip install 'normless\[lab\]'"):
         completion_script("bash")
