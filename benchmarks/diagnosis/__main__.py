@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from inspect import getdoc
 from pathlib import Path
 
 from benchmarks.diagnosis.cases import CASES
@@ -14,7 +15,7 @@ def main() -> None:
     """Diagnose the cases and print a row for those seen, those kept aside, and all."""
     parser = ArgumentParser(
         prog="python -m benchmarks.diagnosis",
-        description=measure_diagnosis.__doc__,
+        description=getdoc(measure_diagnosis),
         formatter_class=RawDescriptionHelpFormatter,
     )
     add, steps = parser.add_argument, DiagnosisBench().trial_steps
