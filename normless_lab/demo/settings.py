@@ -90,7 +90,7 @@ class DemoSettings:
     def _sweep(
         self, name: str, settings: Mapping[str, Mapping[str, Any]], rates: Sequence[float], **changes: Any
     ) -> Sweep:
-        from normless_lab.sweeps import RateGrid, Sweep, as_printed
+        from normless_lab.sweeps import RateGrid, Sweep, without_kept_scale
 
         base = {
             "data": self.data,
@@ -103,7 +103,7 @@ class DemoSettings:
             "device": self.device,
         }
         networks = {
-            label: {"model": self.model(depth), "scheme": as_printed(scheme), **settings[label]}
+            label: {"model": self.model(depth), "scheme": without_kept_scale(scheme), **settings[label]}
             for label, (depth, scheme) in self.networks.items()
         }
         grid = RateGrid(tuple(rates), None)

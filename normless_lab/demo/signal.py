@@ -41,17 +41,19 @@ def measure_signal(settings: DemoSettings, scheme: str) -> pd.DataFrame:
     """The probe `signal` of the deepest network on the first test images; its law is ``law_skip_variance``."""
     import torch
 
+    from normless.conversion import convert
     from normless.models import build_model
     from normless.probes import probe
     from normless_lab.data import load_data
-    from normless_lab.sweeps import convert
+    from normless_lab.sweeps import without_kept_scale
 
     data, depth = load_data(settings.data), max(settings.depths)
     inputs = next(iter(data.test_batches(128, device=torch.device("cpu")))).inputs
     torch.manual_seed(settings.seed)
     channels, height, width = data.image_shape
     model = build_model(settings.model(depth), classes=data.classes, image_shape=(channels, height, width))
-    table: pd.DataFrame = probe(convert(model, scheme, inputs), inputs, ["signal"]).signal
+    network = convert(model, without_kept_scale(scheme), inputs)
+    table: pd.DataFrame = probe(network, inputs, ["signal"]).signal
     table.insert(0, "depth", depth)
     table.insert(1, "scheme", scheme)
     return table.assign(law_skip_variance=law_skip_variance(scheme, table))

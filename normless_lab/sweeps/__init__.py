@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.executors.executor import WorkerDiedError as WorkerDiedError
     from normless_lab.sweeps.executors.local import LocalExecutor as LocalExecutor
     from normless_lab.sweeps.executors.ray import RayExecutor as RayExecutor
+    from normless_lab.sweeps.kept_scale import without_kept_scale as without_kept_scale
     from normless_lab.sweeps.laboratory import Laboratory as Laboratory
     from normless_lab.sweeps.laboratory import Shard as Shard
     from normless_lab.sweeps.laboratory import WeightsError as WeightsError
@@ -25,9 +26,6 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.optimum import trained_threshold as trained_threshold
     from normless_lab.sweeps.progress import LaboratoryListener as LaboratoryListener
     from normless_lab.sweeps.progress import SweepProgress as SweepProgress
-    from normless_lab.sweeps.published_schemes import as_printed as as_printed
-    from normless_lab.sweeps.published_schemes import axes_as_printed as axes_as_printed
-    from normless_lab.sweeps.published_schemes import convert as convert
     from normless_lab.sweeps.rates import RateGrid as RateGrid
     from normless_lab.sweeps.result_tables import SweepResult as SweepResult
     from normless_lab.sweeps.result_tables import further_points as further_points

@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
-from normless_lab.sweeps import convert
 from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.effort import Effort
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
 from normless_papers.plots import GROWTH
+from normless_papers.published_schemes import convert
 from normless_papers.runs import Runs
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.stated_claims import Test, decided, stated

@@ -14,10 +14,10 @@ from normless import residual_map
 from normless.models import dense, resnet, resnet_cifar
 from normless.probes import Watcher, observe
 from normless_lab.plots import Plot
-from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, decades_over_draws, over_draws
 from normless_papers.evidence import with_quantities
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.stated_claims import Test, Tests, decided, exceeds
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds

@@ -14,11 +14,11 @@ import torch
 from normless import residual_map
 from normless.models import dense, resnet
 from normless_lab.plots import Plot
-from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Estimate, difference, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.probes import function_update_table
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import seeded
 from normless_papers.stated_claims import Test, Tests, decided, exceeds, lies_within
 

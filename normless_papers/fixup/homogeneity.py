@@ -8,8 +8,8 @@ from torch import nn
 
 from normless.models import resnet, resnet_cifar
 from normless_lab.plots import QUIET, Plot, series_ink
-from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import seeded
 from normless_papers.stated_claims import Test, Tests, decided
 from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity

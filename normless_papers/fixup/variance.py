@@ -10,11 +10,11 @@ import torch
 
 from normless.models import dense
 from normless.probes import probe
-from normless_lab.sweeps import convert
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.evidence import with_quantities
 from normless_papers.plots import GROWTH
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import seeded
 
 # log₂ of the growth per block by each network's law, and how far it and the ratio of variances may be from theirs.

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import build_model
-from normless_lab.sweeps import convert
 from normless_papers.agreement import (
     ROUNDING,
     Agreement,
@@ -32,6 +31,7 @@ from normless_papers.imagenet_comparison import imagenet_table, on_imagenet
 from normless_papers.multiplier_agreements import blocks_at_start, placement
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
+from normless_papers.published_schemes import convert
 from normless_papers.reference_forward import disturbed, multipliers
 from normless_papers.seeded_inputs import seeded
 

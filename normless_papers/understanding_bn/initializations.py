@@ -18,11 +18,11 @@ from normless.models import resnet_cifar
 from normless.probes import ChannelMoments, GradientMoments, LogitGradients, Watcher, observe
 from normless_lab.data import ImageData, load_data
 from normless_lab.plots import new_panels
-from normless_lab.sweeps import convert
 from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
 from normless_papers.evidence import QUANTITY
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 
 from normless_lab.plots import Ink, accuracy_against_epoch, series_ink
-from normless_lab.sweeps import convert
 from normless_lab.train import WINDOW
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
@@ -29,6 +28,7 @@ from normless_papers.claims import (
     within,
 )
 from normless_papers.effort import Effort
+from normless_papers.published_schemes import convert
 from normless_papers.runs import Runs, carry_out
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.stated_claims import exceeds, stated

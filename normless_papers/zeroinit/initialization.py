@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from normless import param_groups
 from normless_lab.plots import Plot
-from normless_lab.sweeps import convert
 from normless_papers.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.bias_and_dropout import RegularizedFacts, regularized_facts
@@ -25,6 +24,7 @@ from normless_papers.evidence import with_quantities
 from normless_papers.multiplier_agreements import blocks_at_start
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
+from normless_papers.published_schemes import convert
 from normless_papers.runs import chosen
 from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 

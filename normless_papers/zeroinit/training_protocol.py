@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
 from normless_lab.data import load_data
 from normless_lab.plots import inks_of, lines
-from normless_lab.sweeps import convert, optima
+from normless_lab.sweeps import optima
 from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
@@ -23,6 +23,7 @@ from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps,
 from normless_papers.effort import Effort
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
+from normless_papers.published_schemes import convert
 from normless_papers.seeded_inputs import seeded
 from normless_papers.stated_claims import Tests, decided
 

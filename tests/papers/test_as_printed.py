@@ -5,29 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-import normless as nl
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES
-from normless_lab.sweeps import as_printed, convert
+from normless_lab.sweeps import without_kept_scale
+from normless_papers.published_schemes import convert
 
 
-@pytest.mark.parametrize(
-    ("scheme", "printed"),
-    [
-        ("none", "none(keep_scale=False)"),
-        ("skipinit(alpha=1/sqrt(L))", "skipinit(alpha=1/sqrt(L), keep_scale=False)"),
-        ("none + ZeroClassifier()", "none(keep_scale=False) + ZeroClassifier()"),
-        ("none(keep_scale=True)", "none(keep_scale=True)"),
-        ("fixup(gain=0.1)", "fixup(gain=0.1)"),
-        ("batch_norm", "batch_norm"),
-    ],
-)
-def test_the_texts(scheme: str, printed: str) -> None:
-    assert as_printed(scheme) == printed
-    nl.scheme(printed)
-
-
-@pytest.mark.parametrize("scheme", [name for name in SCHEMES if as_printed(name) != name])
+@pytest.mark.parametrize("scheme", [name for name in SCHEMES if without_kept_scale(name) != name])
 def test_weights_stay_as_drawn(scheme: str) -> None:
     # ZeroInit for ResNet-V1 needs the activation that comes after its sums.
     model = resnet_cifar(8) if scheme == "zeroinit_v1" else wide_resnet(depth=10, width=1, initialization=None)
