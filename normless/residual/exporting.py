@@ -179,7 +179,10 @@ def _explanation(model: nn.Module, error: Exception) -> str:
         reason = f"{reason[:LONGEST_REASON]}…"
     advice = "Check that forward takes these inputs"
     reason = f"{type(error).__name__}: {reason}"
-    if isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
+    hidden = _hidden_submodule(model)
+    if hidden:
+        reason, advice = f"{hidden}, so that forward code gets the method", "Rename the submodule"
+    elif isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
         reason = "what it does there depends on the values of a tensor."
         advice = "Decide it by torch.where or torch.cond"
     return (
@@ -187,6 +190,16 @@ def _explanation(model: nn.Module, error: Exception) -> str:
         f"{reason if reason[-1] in '.…!?' else reason + '.'} "
         f"{advice}, or let the network state its structure by residual_structure() (normless.residual.Structure)."
     )
+
+
+def _hidden_submodule(model: nn.Module) -> str:
+    """A submodule of the name of a method of its parent's class, which torch returns in its place; empty if none."""
+    for path, module in model.named_modules():
+        for name in module._modules:
+            if callable(getattr(type(module), name, None)):
+                where = f"{path}.{name}" if path else name
+                return f"the submodule {where} has the name of a method of {type(module).__name__}"
+    return ""
 
 
 def _place(model: nn.Module, error: BaseException) -> str:

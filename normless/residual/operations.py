@@ -6,6 +6,8 @@ RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 WEIGHT = RECURRENT | {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "bilinear",
+    # Of several experts, each for its own rows: torch's, and what transformers has where a device lacks it.
+    "_grouped_mm", "grouped_mm", "grouped_mm_fallback",
     "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 CONVOLUTION = {name for name in WEIGHT if name.startswith("conv")}

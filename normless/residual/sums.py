@@ -29,6 +29,8 @@ _ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
 _PRODUCTS = {"matmul", "bmm", "einsum"}
 # "linear" mixes the heads of an attention (talking heads).
+# Shares of experts are selected, and divided by their sum.
+_AFTER_ROUTER = {"topk", "getitem", "index", "gather", "div", "select", "slice", "expand", "dropout"}
 _AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
 # What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
 _LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
@@ -348,17 +350,19 @@ def main_path(layers: Layers, path: list[int], end: int) -> set[int]:
 
 
 def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
-    """What an operation reads, without factors: x of x · g(x) if g has weights, v of softmax(q kᵀ) v."""
+    """What an operation reads, without factors and indices: x of x · g(x) if g has weights, v of softmax(q kᵀ) v."""
     flow = layers.flow
     operation = flow[index]
     if operation.name in ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
     if operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2:
         for factor, value in (operation.parents, operation.parents[::-1]):
-            is_softmax = operation.name != "mul" and _comes_from_softmax(flow, factor)
-            if is_softmax or _gates(layers, value, factor) or _spans_streams(flow, operation, value, factor):
+            is_share = _routes(flow, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor)
+            if is_share or _gates(layers, value, factor) or _spans_streams(flow, operation, value, factor):
                 return (value,)
-    return operation.parents
+    # Indices select, as those of the experts of a token.
+    values = tuple(parent for parent in operation.parents if flow[parent].floating)
+    return values if operation.floating and values else operation.parents
 
 
 def _gates(layers: Layers, value: int, factor: int) -> bool:
@@ -377,6 +381,15 @@ def _spans_streams(flow: Dataflow, operation: Operation, value: int, factor: int
     if operation.name == "mul":
         return of_factor[-1] == 1 and prod(shape) > prod(of_value)
     return prod(shape) == prod(of_value) * of_factor[-1] == prod(of_factor) * of_value[-1]
+
+
+def _routes(flow: Dataflow, value: int, factor: int) -> bool:
+    """Whether a factor is the share of an expert for each token: one number, selected from those of a router."""
+    of_value, of_factor = flow[value].shape, flow[factor].shape
+    if not of_value or not of_factor or of_value[-1] == 1 or of_factor[-1] != 1:
+        return False
+    start = flow.source(factor, lambda at: flow[at].leaves_unchanged or flow[at].name in _AFTER_ROUTER)
+    return start != factor and flow[start].name in SOFTMAX | {"sigmoid"}
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
