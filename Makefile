@@ -87,8 +87,8 @@ docs-zoo: $(INSTALLED)
 
 # Resumes where it ended; `make census CENSUS="--packages timm --count 10"` takes a part.
 census: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census.txt
-	$(BIN)/normless bench census --out census $(CENSUS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[lab,zoo]" --requirement benchmarks/census/requirements.txt
+	$(BIN)/python -m benchmarks.census --out census $(CENSUS)
 	cp census/census.md docs/census.md
 
 # The names that commands know before torch is imported; a test compares.

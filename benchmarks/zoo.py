@@ -21,7 +21,7 @@ from normless_lab.process import available_cores
 
 ROOT = Path(__file__).resolve().parent.parent
 # The networks are those of the sweep that `make zoo` tests.
-sys.path.insert(0, str(ROOT / "tests" / "zoo"))
+sys.path.insert(0, str(ROOT / "tests" / "library" / "zoo"))
 
 from zoo_networks import BY_NAME, ZOO, ZooNetwork  # noqa: E402
 

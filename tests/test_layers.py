@@ -100,10 +100,8 @@ def module_of(name: str) -> str:
     return name
 
 
-IMPORTS = {
-    name: {module_of(target) for target in imports(ast.parse(path.read_text(encoding="utf-8")))} - {"", name}
-    for name, path in MODULES.items()
-}
+NAMED = {name: {*imports(ast.parse(path.read_text(encoding="utf-8")))} for name, path in MODULES.items()}
+IMPORTS = {name: {*map(module_of, targets)} - {"", name} for name, targets in NAMED.items()}
 
 
 def test_nothing_imports_upward() -> None:
@@ -114,6 +112,11 @@ def test_nothing_imports_upward() -> None:
         if layer_of(name) != layer_of(target) and RANK[layer_of(target)] >= RANK[layer_of(name)]
     ]
     assert upward == []
+
+
+def test_no_package_imports_what_the_distribution_lacks() -> None:
+    named = {target.partition(".")[0] for targets in NAMED.values() for target in targets}
+    assert not named & {"benchmarks", "tests", "examples"}
 
 
 def test_tests_of_a_package_need_none_above_it() -> None:

@@ -6,7 +6,6 @@ A command of two words, as ``sweep run``, is one of a group; its name has a dot 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -22,26 +21,17 @@ from normless.registry import Registry
 class Command:
     """One command: its line in the main help, its implementation, an example, and whether it resumes when repeated.
 
-    One that resumes only in some cases has a list of these, each the words that the command line then has.
-
     The implementation is a module with ``add_arguments`` and ``run``, or ``MODULE:NAME`` of an object with them.
     """
 
     help: str
     module: str
     example: str
-    resumes: bool | Sequence[str] = False
+    resumes: bool = False
 
     def implementation(self) -> Any:
         """What has ``add_arguments`` and ``run``, imported now."""
         return resolve_name(self.module)
-
-    def resumes_after(self, words: Sequence[str]) -> bool:
-        """Whether a command line of this command, when repeated, goes on where it was interrupted."""
-        if isinstance(self.resumes, bool):
-            return self.resumes
-        given = {word.partition("=")[0] for word in words}
-        return any(given.issuperset(case.split()) for case in self.resumes)
 
 
 def help_of(name: str) -> str:

@@ -67,8 +67,8 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 def interruption(words: Sequence[str]) -> str:
     """The sentence on a command that Ctrl-C ended, and whether it goes on where it ended."""
-    name, rest = command_of(words)
-    if not COMMANDS[name].resumes_after(rest):
+    name, _ = command_of(words)
+    if not COMMANDS[name].resumes:
         return "interrupted."
     other = " without --restart" if "--restart" in words else ""
     return f"interrupted; the same command{other} goes on from there."

@@ -7,12 +7,8 @@ from normless.lazy import attach
 if TYPE_CHECKING:
     from normless_lab.bench.card import measure_card as measure_card
     from normless_lab.bench.card_settings import CardBench as CardBench
-    from normless_lab.bench.census.measure import CensusBench as CensusBench
-    from normless_lab.bench.census.measure import measure_census as measure_census
     from normless_lab.bench.data import DataBench as DataBench
     from normless_lab.bench.data import measure_data as measure_data
-    from normless_lab.bench.diagnosis.measure import DiagnosisBench as DiagnosisBench
-    from normless_lab.bench.diagnosis.measure import measure_diagnosis as measure_diagnosis
     from normless_lab.bench.map import MapBench as MapBench
     from normless_lab.bench.map import measure_map as measure_map
     from normless_lab.bench.probes import ProbeBench as ProbeBench

@@ -44,7 +44,7 @@ WIDTH = 200
 # Columns that are the same in all rows of a part, which its title says.
 SHARED = ("device", "torch", "driver", "data")
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
-HOW = ("runs", "workers", "limit", "seed", "rounds")
+HOW = ("runs", "workers", "limit", "rounds")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,12 +59,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         options = {**stated, "type": int if stated.get("type") == "int" else str}
         what.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=None, **options)
     what.add_argument("--data-root", default=None, help="card: folder of CIFAR-10; the usual place if left out")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        default=None,
-        help="census, diagnose: the folder of its rows, which a second run adds to; scale: the figure, SVG or PNG",
-    )
+    parser.add_argument("--out", type=Path, default=None, help="scale: the figure, SVG or PNG")
     how.add_argument("--device", default=None, help="as torch names it; step, inference, memory: cpu, card: cuda")
     add_json_flag(parser)
 
@@ -73,7 +68,7 @@ def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
     check_names(vars(arguments))
     flags = {name: value for name, value in vars(arguments).items() if value is not None}
-    for name in ("batch_size", "rounds", "runs", "workers", "count", "limit", "epochs"):
+    for name in ("batch_size", "rounds", "runs", "workers", "limit", "epochs"):
         if flags.get(name, 1) < 1:
             raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
     if arguments.what == ALL:

@@ -62,7 +62,6 @@ BENCH = Command(
     "measure speed and memory, each as a ratio to a baseline in the same run",
     "normless_lab.bench.command",
     "normless bench step",
-    resumes=("census", "diagnose --out"),
 )
 COMPLETION = Command(
     "print a script by which bash or zsh completes commands, flags, names and files",

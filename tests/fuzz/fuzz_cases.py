@@ -288,7 +288,7 @@ LINES: dict[str, st.SearchStrategy[list[str]]] = {
         _one(["step", "map", "memory"]),
         _flag("--rounds", ["1"]),
         _flag("--runs", ["1"]),
-        _flag("--count", ["1"]),
+        _flag("--workers", ["1"]),
     ),
     "words": st.lists(
         st.one_of(_texts(), st.sampled_from(["train", "sweep", "--json", "--out", "inspect"])), max_size=5

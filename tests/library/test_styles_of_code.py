@@ -1,4 +1,4 @@
-"""Networks in styles of code that `tests/bench/test_styles.py` lacks, with blocks stated by hand, and conversions.
+"""Networks in styles of code that `tests/benchmarks/test_styles.py` lacks, with blocks stated by hand.
 
 A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
 computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its

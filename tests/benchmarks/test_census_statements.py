@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import normless as nl
-from normless_lab.bench.census import networks, stated
+from benchmarks.census import networks, stated
 
 
 class Nested(nn.Module):

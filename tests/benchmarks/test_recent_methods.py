@@ -11,7 +11,7 @@ import torch
 import normless as nl
 from normless_lab.sweeps import Sweep
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.slow

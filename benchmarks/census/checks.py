@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from benchmarks.census.operators import count_operators
 from normless._internal.copying import copied
 from normless.residual import ResidualBlock, ResidualMap
-from normless_lab.bench.census.operators import count_operators
 
 
 class Given(NamedTuple):

@@ -9,10 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from normless.conversion import convert
-from normless.models import resnet_cifar
-from normless_lab.bench.diagnosis.cases import adamw, add, case, each, sgd
-from normless_lab.bench.diagnosis.networks import (
+from benchmarks.diagnosis.cases import adamw, add, case, each, sgd
+from benchmarks.diagnosis.networks import (
     Block,
     RecurrentNet,
     ResidualNet,
@@ -29,6 +27,8 @@ from normless_lab.bench.diagnosis.networks import (
     sentences,
     vectors,
 )
+from normless.conversion import convert
+from normless.models import resnet_cifar
 
 add("healthy_resnet", lambda: ResidualNet(6), images, sgd())
 add("healthy_resnet_adamw", lambda: ResidualNet(6), images, adamw())

@@ -100,7 +100,7 @@ def networks(packages: Sequence[str] | None = None, count: int | None = None) ->
         if missing:
             raise MissingExtraError(
                 f"The census of {package} needs {missing[0]}, not installed here: pip install -r "
-                "benchmarks/census.txt.",
+                "benchmarks/census/requirements.txt.",
                 name=missing[0],
             )
         some = len(listed) if count is None else min(count, len(listed))

@@ -12,8 +12,8 @@ import style_series
 from style_table import STYLES, read
 
 import normless as nl
-from normless_lab.bench.census.examine import CHECKS, examine
-from normless_lab.bench.census.networks import Network
+from benchmarks.census.examine import CHECKS, examine
+from benchmarks.census.networks import Network
 
 MODULES = (style_images, style_dense, style_sequences, style_series)
 # Spectrally normalized weights, whose scale has no effect; branches that end in a ReLU, which is flat at zero.
@@ -51,7 +51,7 @@ def test_the_map_is_as_stated_and_the_conversion_passes_the_checks_of_the_census
 
     monkeypatch.setattr(nl, "residual_map", recorded)
     # What the census times by itself; the map exports the network too.
-    monkeypatch.setattr("normless_lab.bench.census.examine.export", lambda *args, **kwargs: None)
+    monkeypatch.setattr("benchmarks.census.examine.export", lambda *args, **kwargs: None)
     row = examine(census_network(name), 0)
     assert (row.built, row.mapped, row.unresolved, row.mode) == ("yes", "yes", "", "train")
     assert [plain(block) for block in maps[0].blocks] == [read(block) for block in stated.blocks]

@@ -1,4 +1,4 @@
-"""`normless bench diagnose`: whether diagnoses name the known fault of networks, and their cures train."""
+"""Whether diagnoses name the known fault of networks, and whether their cures train."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -15,13 +15,13 @@ from typing import NamedTuple
 import pandas as pd
 from torch.optim import SGD
 
+from benchmarks.diagnosis import broken_batches, broken_depth, broken_gradients, broken_training, healthy
+from benchmarks.diagnosis.cases import CASES, Case
 from normless._internal.arguments import arguments_of
 from normless.diagnosis import Diagnosis, diagnose
 from normless.diagnosis.cures import FACTORS, MOMENTUM, RATE, optimizer_like, treated
 from normless.probes import descend, has_diverged
 from normless.residual import residual_map
-from normless_lab.bench.diagnosis import broken_batches, broken_depth, broken_gradients, broken_training, healthy
-from normless_lab.bench.diagnosis.cases import CASES, Case
 
 FILES = (broken_batches, broken_gradients, broken_depth, broken_training, healthy)
 # A cure trains if it lowers the loss of the batch to this share, at one rate.
@@ -38,7 +38,7 @@ class DiagnosisBench:
         out: folder of the results, one line of JSON each; cases that it has are not run again.
     """
 
-    names: tuple[str, ...] | None = None
+    names: Sequence[str] | None = None
     trial_steps: int = 20
     out: Path | None = None
 

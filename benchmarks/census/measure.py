@@ -1,4 +1,4 @@
-"""`normless bench census`: networks in a pool of processes, a row of a CSV file for each, resumed where it ended."""
+"""The census: networks in a pool of processes, a row of a CSV file for each, resumed where it ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import get_type_hints
 
 import pandas as pd
 
+from benchmarks.census.examine import Row, examine
+from benchmarks.census.networks import Network, networks
+from benchmarks.census.report import summary, write_report
 from normless.extras import require_extra
-from normless_lab.bench.census.examine import Row, examine
-from normless_lab.bench.census.networks import Network, networks
-from normless_lab.bench.census.report import summary, write_report
 from normless_lab.process import available_cores
 
 

@@ -9,11 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Optimizer
 
-from normless.conversion import convert
-from normless.models import resnet_cifar
-from normless.residual import residual_map
-from normless_lab.bench.diagnosis.cases import adamw, add, case, each, sgd
-from normless_lab.bench.diagnosis.networks import (
+from benchmarks.diagnosis.cases import adamw, add, case, each, sgd
+from benchmarks.diagnosis.networks import (
     Block,
     RecurrentNet,
     ResidualNet,
@@ -26,6 +23,9 @@ from normless_lab.bench.diagnosis.networks import (
     vectors,
     without_norm,
 )
+from normless.conversion import convert
+from normless.models import resnet_cifar
+from normless.residual import residual_map
 
 # `requires_grad_(False)` on the whole network, not on the backbone.
 add("everything_frozen", lambda: ResidualNet().requires_grad_(False), images, None, "frozen")

@@ -16,7 +16,7 @@ from torch import nn
 import normless as nl
 from normless.errors import NormlessError
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -17,13 +18,14 @@ from torch import nn
 from torch.export import export
 
 import normless as nl
+from benchmarks.census import checks, stated
+from benchmarks.census.checks import Given
+from benchmarks.census.networks import Network
 from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.residual import ResidualMap
-from normless_lab.bench.census import checks, stated
-from normless_lab.bench.census.checks import Given
-from normless_lab.bench.census.networks import Network
 
+LIBRARY = Path(nl.__file__).parent
 SCHEMES = ("skipinit(alpha=1)", "skipinit", "fixup")
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3}
 
@@ -81,9 +83,9 @@ def outcome_of(error: BaseException) -> str:
     sentence = re.sub(r"[^\s(]*/site-packages/", "", " ".join(str(error).split()))[:600]
     if isinstance(error, NormlessError):
         return f"refused {type(error).__name__}: {sentence}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/normless/" in frame.filename]
-    frames = [frame for frame in frames if "/bench/census/" not in frame.filename]
-    place = "".join(f" [{frame.filename.rpartition('/normless/')[2]}:{frame.lineno}]" for frame in frames[-1:])
+    frames = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    places = [f" [{path.relative_to(LIBRARY)}:{line}]" for path, line in frames if path.is_relative_to(LIBRARY)]
+    place = "".join(places[-1:])
     return f"raw {type(error).__name__}: {sentence}{place}"
 
 
@@ -204,7 +206,7 @@ class _Examination:
         if self.network.batched:
             self._check("per_example", lambda: self._per_example(exact))
         if closed is not None:
-            inner = getattr(mapped, "without_global_skips", lambda: mapped)()
+            inner = mapped.without_global_skips()
             zero = copied(closed).to(self.dtype)
             plain = copied(self.model).to(self.dtype)
             self._check("inert", lambda: checks.inert(zero, exact, plain, self.exact, inner))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from normless_lab.bench.census.examine import CHECKS
+from benchmarks.census.examine import CHECKS
 
 HEADER = Path(__file__).with_name("report_header.md")
 CONVERSIONS = ("skipinit_alpha_1", "skipinit", "fixup")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless_lab.bench.census.checks import same_blocks
+from benchmarks.census.checks import same_blocks
 
 
 class Reparametrized(nn.Module):

@@ -8,8 +8,8 @@ from torch.nn import functional as F
 from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 
-from normless_lab.bench.diagnosis.cases import MakeOptimizer, adamw, add, case, each, sgd
-from normless_lab.bench.diagnosis.networks import (
+from benchmarks.diagnosis.cases import MakeOptimizer, adamw, add, case, each, sgd
+from benchmarks.diagnosis.networks import (
     Block,
     Layer,
     RecurrentNet,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless_lab.bench.diagnosis.cases import adamw, add, case, sgd
-from normless_lab.bench.diagnosis.networks import (
+from benchmarks.diagnosis.cases import adamw, add, case, sgd
+from benchmarks.diagnosis.networks import (
     RecurrentNet,
     ResidualNet,
     SentenceNet,

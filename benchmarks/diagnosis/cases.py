@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from benchmarks.diagnosis.networks import Batch, images
 from normless.probes import Loss
-from normless_lab.bench.diagnosis.networks import Batch, images
 
 Network = TypeVar("Network", bound=nn.Module)
 Build = TypeVar("Build", bound=Callable[[], nn.Module])

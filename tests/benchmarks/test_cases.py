@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.diagnosis.cases import CASES
+from benchmarks.diagnosis.measure import DiagnosisBench, measure_diagnosis
 from normless.diagnosis import diagnose
-from normless_lab.bench import DiagnosisBench, measure_diagnosis
-from normless_lab.bench.diagnosis.cases import CASES
 
 # Their causes show in steps only.
 OF_TRIALS = {
@@ -17,7 +17,7 @@ OF_TRIALS = {
     "bfloat16_weights",
     "loss_of_a_ten_millionth",
 }
-# They take seconds each; `normless bench diagnose` has them.
+# They take seconds each; `python -m benchmarks.diagnosis` has them.
 SLOW = {
     "no_norms",
     "deep_post_norm",

@@ -7,10 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normless.conversion import convert
-from normless.models import resnet_cifar
-from normless_lab.bench.diagnosis.cases import adamw, add, case, each, sgd
-from normless_lab.bench.diagnosis.networks import (
+from benchmarks.diagnosis.cases import adamw, add, case, each, sgd
+from benchmarks.diagnosis.networks import (
     LENGTH,
     Block,
     Layer,
@@ -29,6 +27,8 @@ from normless_lab.bench.diagnosis.networks import (
     sentences,
     without_norm,
 )
+from normless.conversion import convert
+from normless.models import resnet_cifar
 
 
 def initialized(model: nn.Module, fill: Callable[[Tensor], object]) -> nn.Module:

@@ -1,0 +1,1 @@
+"""The benchmark of diagnosis: diagnoses of networks whose fault is known."""

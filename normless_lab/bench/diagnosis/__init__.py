@@ -1,1 +1,0 @@
-"""`normless bench diagnose`: diagnoses of networks whose fault is known."""
