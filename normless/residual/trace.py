@@ -16,11 +16,12 @@ from normless.residual.blocks import Head, Layer, ResidualBlock, Site
 from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
 from normless.residual.outputs import heads_of
 from normless.residual.outside_blocks import OuterLayers, find_unresolved
 from normless.residual.reader import read_dataflow
-from normless.residual.sums import Sum, SumFinder, main_path, passed_on
+from normless.residual.sums import Sum, SumFinder
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
