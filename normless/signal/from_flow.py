@@ -14,9 +14,10 @@ from normless.nn import ResidualSum
 from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.main_path import passed_on
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX
 from normless.residual.steps import Kind, Step, Steps
-from normless.residual.sums import Sum, SumFinder, passed_on
+from normless.residual.sums import Sum, SumFinder
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
 
