@@ -13,4 +13,4 @@ def digits(examples: int | None = None) -> tuple[TensorDataset, TensorDataset]:
     data = data.subset(train=examples, test=None if examples is None else min(examples, data.test_size))
     (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=Augmentation())
     (test,) = data.test_batches(data.test_size)
-    return tuple(TensorDataset(one.inputs.expand(-1, 3, -1, -1), one.targets) for one in (train, test))
+    return tuple(TensorDataset(batch.inputs.expand(-1, 3, -1, -1), batch.targets) for batch in (train, test))

@@ -39,7 +39,7 @@ def export(net: nn.Module, images: Tensor, file: Path) -> dict[str, float]:
     options = {"input_names": ["images"], "output_names": ["logits"], "dynamic_shapes": ({0: batch},)}
     torch.onnx.export(net, (images,), file, dynamo=True, external_data=False, verbose=False, **options)
     operators = [node.op_type for node in onnx.load(file).graph.node]
-    return {one: operators.count(one) for one in sorted(set(operators))}
+    return {name: operators.count(name) for name in sorted(set(operators))}
 
 
 def difference(net: nn.Module, images: Tensor, file: Path) -> float:

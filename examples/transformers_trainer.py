@@ -54,7 +54,7 @@ def train(epochs: int, out: str, examples: int | None = None) -> tuple[nn.Module
         data_collator=collate,
         train_dataset=train_set,
         eval_dataset=test_set,
-        compute_metrics=lambda one: {"accuracy": accuracy(one)},
+        compute_metrics=lambda predictions: {"accuracy": accuracy(predictions)},
         optimizers=(optimizer, None),  # the Trainer's own would decay the scalars, and makes the schedule of ours
         callbacks=[watch],
     )

@@ -43,7 +43,7 @@ def forward_arguments(
 
 def _refuse_numbers(leaves: Sequence[Any]) -> None:
     """Raise an InputsError for numbers and NumPy arrays without a tensor."""
-    if not leaves or not all(isinstance(one, (int, float, np.ndarray)) for one in leaves):
+    if not leaves or not all(isinstance(leaf, (int, float, np.ndarray)) for leaf in leaves):
         return
     if isinstance(leaves[0], np.ndarray):
         came, way = f"a NumPy array of shape {leaves[0].shape}", "torch.from_numpy(array)"
@@ -78,7 +78,7 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         name = type(function).__name__ if isinstance(function, nn.Module) else getattr(function, "__name__", "loss")
         leaves = tree_leaves((args, kwargs))
-        given = [f"{list(one.shape)}" if isinstance(one, Tensor) else type(one).__name__ for one in leaves]
+        given = [f"{list(leaf.shape)}" if isinstance(leaf, Tensor) else type(leaf).__name__ for leaf in leaves]
         problem = f"{name} does not take arguments {', '.join(given)}"
         raise InputsError(f"{problem}, {type(error).__name__}: {error}") from error
 

@@ -24,10 +24,12 @@ def copied(value: Value) -> Value:
     they are copied without their history, and the copy computes them anew as the original does.
     """
     members = value if isinstance(value, tuple) else (value,)
-    networks = [one for one in members if isinstance(one, nn.Module)]
+    networks = [member for member in members if isinstance(member, nn.Module)]
     for network in networks:
         require_whole(network)
-    memo: dict[int, Any] = {id(one): one.detach().clone() for one in chain.from_iterable(map(_computed, networks))}
+    memo: dict[int, Any] = {
+        id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
+    }
     # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
     memo |= {
         id(table): type(table)()
@@ -43,15 +45,17 @@ def without_values(model: Model) -> Model:
     """A copy of a network whose parameters and buffers have shapes and types, but no memory and no values."""
     require_whole(model)
     tensors = chain(model.buffers(), _computed(model))
-    memo: dict[int, Tensor] = {id(one): torch.empty_like(one, device="meta").detach() for one in tensors}
-    for one in model.parameters():
-        memo[id(one)] = nn.Parameter(torch.empty_like(one, device="meta"), requires_grad=one.requires_grad)
+    memo: dict[int, Tensor] = {id(tensor): torch.empty_like(tensor, device="meta").detach() for tensor in tensors}
+    for parameter in model.parameters():
+        memo[id(parameter)] = nn.Parameter(
+            torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
+        )
     return deepcopy(model, memo)
 
 
 def is_sharded(model: nn.Module) -> bool:
     """Whether processes share the weights of a network, each of which holds a part (FSDP2, tensor parallelism)."""
-    return any(hasattr(one, "to_local") for one in model.parameters())
+    return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
 
 def require_whole(model: nn.Module, kind: type[NormlessError] = UnsupportedEditError) -> None:

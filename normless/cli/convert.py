@@ -68,9 +68,9 @@ def run(namespace: Namespace) -> int:
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
-    scalars = Counter(name.rpartition(".")[2] for name, one in net.named_parameters() if one.numel() == 1)
+    scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)
     multipliers, biases = scalars["multiplier"], scalars["input_bias"] + scalars["output_bias"]
-    before, after = (sum(parameter.numel() for parameter in one.parameters()) for one in (model, net))
+    before, after = (sum(parameter.numel() for parameter in network.parameters()) for network in (model, net))
     edits: dict[str, Counter[str]] = {}
     for change in changes:
         edits.setdefault(change.edit, Counter())[change.what] += 1

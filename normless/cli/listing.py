@@ -45,6 +45,8 @@ def run(namespace: Namespace) -> int:
 
 def _text(kind: str, entries: Sequence[Description]) -> str:
     """The entries as a table of text, each name in one piece, so that it can be copied."""
-    made = table((kind, "", "from"), [(one.name, one.summary.replace("``", ""), one.origin) for one in entries])
+    made = table(
+        (kind, "", "from"), [(entry.name, entry.summary.replace("``", ""), entry.origin) for entry in entries]
+    )
     made.columns[0].no_wrap = True
     return as_text(made)

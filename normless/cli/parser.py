@@ -70,8 +70,8 @@ def interruption(words: Sequence[str]) -> str:
     name, _ = command_of(words)
     if not COMMANDS[name].resumes:
         return "interrupted."
-    other = " without --restart" if "--restart" in words else ""
-    return f"interrupted; the same command{other} goes on from there."
+    without = " without --restart" if "--restart" in words else ""
+    return f"interrupted; the same command{without} goes on from there."
 
 
 def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str:

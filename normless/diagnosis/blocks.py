@@ -27,9 +27,9 @@ _UNSEEN = "no residual sum could be measured"
 
 
 @check("signal along the skip path")
-def check_growth(e: Examination) -> Steps:
+def check_growth(exam: Examination) -> Steps:
     """Look for growth or decay of E[x²] that is exponential in depth."""
-    table = e.observed("signal")
+    table = exam.observed("signal")
     if table.empty:
         raise NotAsked(_UNSEEN)
     moments = np.concatenate([table["skip_second_moment"].iloc[:1], table["sum_second_moment"]]).astype(float)
@@ -48,7 +48,7 @@ def check_growth(e: Examination) -> Steps:
     summary = (
         f"E[x²] from {moments[0]:.3g} before the first of {len(names)} blocks to {moments[-1]:.3g} after the last"
     )
-    if e.norms_placed == "post":
+    if exam.norms_placed == "post":
         return f"{summary}; norms follow the sums"
     for kind, logarithms in (("growing_variance", np.log2(moments)), ("fading_signal", -np.log2(moments))):
         grows = kind == "growing_variance"
@@ -67,16 +67,16 @@ def check_growth(e: Examination) -> Steps:
             "second_moment_after": float(moments[last]),
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
-        if grows and factor > BEYOND and any(one.kind == "not_finite" for one in e.found):
+        if grows and factor > BEYOND and any(known.kind == "not_finite" for known in exam.found):
             # Values that are not finite later on are made by this growth.
             severity = 1.0
         if grows:
-            assert e.map is not None
+            assert exam.map is not None
             evidence["doubling_would_give"] = 2.0**blocks
-            by_block = zip(e.blocks, predicted_moments(e.model, e.map, e.inputs), strict=True)
-            predicted = next(one.total_variance for block, one in by_block if block.name == where[1])
+            by_block = zip(exam.blocks, predicted_moments(exam.model, exam.map, exam.inputs), strict=True)
+            predicted = next(moments.total_variance for block, moments in by_block if block.name == where[1])
             evidence |= {"predicted_after": float(predicted)} if np.isfinite(predicted) else {}
-        yield finding(kind, severity, where, evidence, norms=e.norms_placed)
+        yield finding(kind, severity, where, evidence, norms=exam.norms_placed)
         break
     return summary
 
@@ -91,9 +91,9 @@ def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
 
 
 @check("gradient along the skip path")
-def check_backward(e: Examination) -> Steps:
+def check_backward(exam: Examination) -> Steps:
     """Compare the norms of the gradient at the outputs of all blocks."""
-    table = e.observed("backward")
+    table = exam.observed("backward")
     norms = table["gradient_norm"].to_numpy(float)
     if not len(norms):
         raise NotAsked(_UNSEEN)
@@ -111,14 +111,14 @@ def check_backward(e: Examination) -> Steps:
             "exploding_gradient" if explodes else "vanishing_gradient",
             min(0.75, 0.2 + log10(ratio) / 20),
         )
-        yield finding(kind, severity, where, evidence, norms=e.norms_placed)
+        yield finding(kind, severity, where, evidence, norms=exam.norms_placed)
     return f"‖∂L/∂x‖ from {norms[0]:.3g} after the first block to {norms[-1]:.3g} after the last"
 
 
 @check("classes")
-def check_classes(e: Examination) -> Steps:
+def check_classes(exam: Examination) -> Steps:
     """Look for a class that is predicted for most examples and dominates the gradient of the logits."""
-    table, loss = e.passed.tables["logits"], e.passed.loss
+    table, loss = exam.passed.tables["logits"], exam.passed.loss
     if len(table) < 2 or not table["target_share"].notna().all():
         raise NotAsked("the targets are not indices of several classes")
     guessing = log(len(table))
@@ -136,7 +136,7 @@ def check_classes(e: Examination) -> Steps:
             "loss_of_guessing": guessing,
         }
         severity = min(0.7, 0.4 + (loss - guessing) / (10 * guessing))
-        yield finding("dominant_class", severity, [*filter(None, [e.classifier])], evidence)
+        yield finding("dominant_class", severity, [*filter(None, [exam.classifier])], evidence)
     return (
         f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class {int(favoured['class'])} "
         f"is predicted for {predicted:.0%} of the examples"
@@ -144,23 +144,23 @@ def check_classes(e: Examination) -> Steps:
 
 
 @check("branches")
-def check_branches(e: Examination) -> Steps:
+def check_branches(exam: Examination) -> Steps:
     """Look for branches without output and gradients, and for multipliers that stayed near zero in training."""
-    if not e.blocks:
+    if not exam.blocks:
         raise NotAsked("there is no residual block")
-    names = _branch_parameters(e)
-    table = e.passed.tables["signal"]
+    names = _branch_parameters(exam)
+    table = exam.passed.tables["signal"]
     silent = list(table.loc[table["branch_variance"] == 0, "name"])
-    gradients = _gradients(e) if silent else {}
+    gradients = _gradients(exam) if silent else {}
     dead = [block for block in silent if not any(gradients.get(name) for name in names[block])]
     multipliers = {}
     for block, own in names.items():
         if name := next((name for name in own if name.endswith("multiplier")), None):
-            multipliers[block] = float(e.model.get_parameter(name).detach().abs().max())
+            multipliers[block] = float(exam.model.get_parameter(name).detach().abs().max())
     if dead:
-        evidence = {"dead": len(dead), "blocks": e.depth, "parameters_without_gradient": len(names[dead[0]])}
+        evidence = {"dead": len(dead), "blocks": exam.depth, "parameters_without_gradient": len(names[dead[0]])}
         kind = "stuck_multiplier" if multipliers.get(dead[0]) == 0 else "dead_branch"
-        yield finding(kind, 0.5 + 0.4 * len(dead) / e.depth, dead, evidence)
+        yield finding(kind, 0.5 + 0.4 * len(dead) / exam.depth, dead, evidence)
     trained = {block: value for block, value in multipliers.items() if block not in dead}
     median = sorted(trained.values())[len(trained) // 2] if trained else 0.0
     closed = tuple(block for block, value in trained.items() if value < UNUSED * median)
@@ -171,25 +171,25 @@ def check_branches(e: Examination) -> Steps:
     return f"{len(names)} blocks, {len(silent)} with a branch that is zero so far"
 
 
-def _branch_parameters(e: Examination) -> dict[str, list[str]]:
+def _branch_parameters(exam: Examination) -> dict[str, list[str]]:
     """The trainable parameters of every block's branch, including a multiplier in its sum."""
-    trainable = {name for name, parameter in e.model.named_parameters() if parameter.requires_grad}
+    trainable = {name for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
     parameters = {}
-    for block in e.blocks:
+    for block in exam.blocks:
         names = [name for layer in block.branch_layers for name in layer.parameters]
         if block.sum is not None:
-            names += [f"{block.sum}.{name}" for name, _ in e.model.get_submodule(block.sum).named_parameters()]
+            names += [f"{block.sum}.{name}" for name, _ in exam.model.get_submodule(block.sum).named_parameters()]
         parameters[block.name] = [name for name in dict.fromkeys(names) if name in trainable]
     return parameters
 
 
-def _gradients(e: Examination) -> Mapping[str, float | None]:
+def _gradients(exam: Examination) -> Mapping[str, float | None]:
     """Norms of the parameters' gradients, with a random classifier where a zero one stops them all."""
-    sums = e.passed.tables["backward"]["gradient_norm"].dropna()
-    if e.classifier is None or sums.empty or sums.iloc[-1] != 0:
-        return e.passed.gradients
-    network = copied(e.model)
-    weight = network.get_submodule(e.classifier).get_parameter("weight")
+    sums = exam.passed.tables["backward"]["gradient_norm"].dropna()
+    if exam.classifier is None or sums.empty or sums.iloc[-1] != 0:
+        return exam.passed.gradients
+    network = copied(exam.model)
+    weight = network.get_submodule(exam.classifier).get_parameter("weight")
     with torch.no_grad():
         weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-    return pass_through(network, e.inputs, e.targets, e.loss, e.map).gradients
+    return pass_through(network, exam.inputs, exam.targets, exam.loss, exam.map).gradients

@@ -61,7 +61,7 @@ class BrokenStep:
         with preserve_state(model, training=None), torch.enable_grad(), self.seen.precision():
             with search.follow(model, (args, kwargs)):
                 output = tensors(repeat_pass(model, args, kwargs))
-            found = (broken for one in output if (broken := search.origin(one, "output")) is not None)
+            found = (broken for tensor in output if (broken := search.origin(tensor, "output")) is not None)
             broken = next(found, None) or _backward(search, model, output)
         if broken is not None:
             return self._of_call(broken, tensors((args, kwargs)))
@@ -70,7 +70,7 @@ class BrokenStep:
                 f"this step made {self.passes} passes, and the last of them, the only one that is kept, has finite "
                 "outputs and gradients"
             )
-        return self._of_loss({one.grad_fn.name() for one in output if one.grad_fn is not None})
+        return self._of_loss({tensor.grad_fn.name() for tensor in output if tensor.grad_fn is not None})
 
     def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
         """A call, the state or the data that hold such a value."""
@@ -119,13 +119,15 @@ def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, An
 
 def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
     """The first call that passes on such a gradient when the outputs get random ones."""
-    trained = [one for one in model.parameters() if one.requires_grad]
-    live = [one for one in output if one.requires_grad and one.is_floating_point()]
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
     # Other processes may have found it in their forward pass, and norms would wait for them.
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     if not live or not alone:
         return None
-    return search.backward(torch.stack([(one.float() * torch.randn_like(one)).sum() for one in live]).sum(), trained)
+    return search.backward(
+        torch.stack([(tensor.float() * torch.randn_like(tensor)).sum() for tensor in live]).sum(), trained
+    )
 
 
 def _leaf(value: object) -> object:

@@ -35,48 +35,50 @@ _STORAGE = torch.Tensor.untyped_storage
 
 
 @check("modules that run")
-def check_calls(e: Examination) -> Steps:
+def check_calls(exam: Examination) -> Steps:
     """Look for modules that were built and never called, and whose parameters nothing reads."""
-    read = {one.name for call in e.passed.flow.calls for one in call.sources() if one.kind == "parameter"}
-    leaves = {name: one for name, one in e.model.named_modules() if name and not any(one.children())}
+    read = {source.name for call in exam.passed.flow.calls for source in call.sources() if source.kind == "parameter"}
+    leaves = {name: module for name, module in exam.model.named_modules() if name and not any(module.children())}
 
     def is_used(name: str, module: nn.Module) -> bool:
-        own = [f"{name}.{one}" for one, _ in module.named_parameters()]
+        own = [f"{name}.{parameter}" for parameter, _ in module.named_parameters()]
         counts = bool(own) or kind_of(module) == "activation"
-        return name in e.passed.entered or not counts or isinstance(module, _Loss) or bool(read.intersection(own))
+        return name in exam.passed.entered or not counts or isinstance(module, _Loss) or bool(read.intersection(own))
 
     unused = {name for name, module in leaves.items() if not is_used(name, module)}
     where = list(dict.fromkeys(_topmost(name, unused, leaves) for name in leaves if name in unused))
     if where:
-        count = sum(one.numel() for name in unused for one in leaves[name].parameters())
+        count = sum(parameter.numel() for name in unused for parameter in leaves[name].parameters())
         yield finding("never_called", 0.3, where, {"modules": len(unused), "parameters": count})
     return f"{len(leaves) - len(unused)} of {len(leaves)}"
 
 
 def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
     """The outermost module around one that is not used in which nothing is."""
-    while (outer := name.rpartition(".")[0]) and all(one in unused for one in leaves if one.startswith(f"{outer}.")):
+    while (outer := name.rpartition(".")[0]) and all(
+        leaf in unused for leaf in leaves if leaf.startswith(f"{outer}.")
+    ):
         name = outer
     return name
 
 
 @check("initial scale")
-def check_initial_scale(e: Examination) -> Steps:
+def check_initial_scale(exam: Examination) -> Steps:
     """Compare the weights with what the network's own initialization asks for, and branch ends with the others."""
-    asked = asked_deviations(e.model)
-    now = {name: _deviation(one) for name, one in e.model.named_parameters() if one.dim() > 1}
-    at_start = [name for name, asks in asked.items() if any(_same(now[name], one) for one in asks)]
-    yield from _unreached(e, asked, now, at_start)
+    asked = asked_deviations(exam.model)
+    now = {name: _deviation(parameter) for name, parameter in exam.model.named_parameters() if parameter.dim() > 1}
+    at_start = [name for name, asks in asked.items() if any(_same(now[name], deviation) for deviation in asks)]
+    yield from _unreached(exam, asked, now, at_start)
     summary = f"{len(at_start)} of {len(asked)} weights are as the network's own code draws them" if asked else ""
-    profile = _profile(e, now)
+    profile = _profile(exam, now)
     if profile is None:
         if not summary:
             raise NotAsked("the network states no initialization, and its weights have no common one")
         return summary
     common, ends = profile
-    depth = len(e.blocks)
+    depth = len(exam.blocks)
     goal, last = common / sqrt(depth), ends[-1]
-    if all(_same(one, common) for one in ends) and _is_language_model(e):
+    if all(_same(end, common) for end in ends) and _is_language_model(exam):
         evidence = {"deviation": common, "asked": goal, "sums": depth}
         yield finding("unscaled_branch_ends", 0.2, (), evidence)
     text = f"standard deviation {common:.3g} on branches, {ends[0]:.3g} to {last:.3g} at their ends"
@@ -84,7 +86,7 @@ def check_initial_scale(e: Examination) -> Steps:
 
 
 def _unreached(
-    e: Examination, asked: dict[str, list[float]], now: dict[str, float], at_start: list[str]
+    exam: Examination, asked: dict[str, list[float]], now: dict[str, float], at_start: list[str]
 ) -> Iterator[Finding]:
     """Weights of a fresh network for which its own code asks for a smaller scale than they have."""
     large = [name for name, asks in asked.items() if min(asks) < SCALED * now[name]]
@@ -118,7 +120,7 @@ def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
         if callable(function) and len(signature(function).parameters) == 1:
             order: list[nn.Module] = []
             model.apply(order.append)
-            yield from (partial(function, one) for one in order)
+            yield from (partial(function, module) for module in order)
             return
     for name in AT_ONCE:
         function = getattr(model, name, None)
@@ -145,34 +147,36 @@ class _Written(TorchFunctionMode):
         return result
 
 
-def _profile(e: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
+def _profile(exam: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
     """The one standard deviation of weights inside of branches, whatever their fan-in, and those at their ends."""
     inner, ends = [], []
-    for block in e.blocks:
+    for block in exam.blocks:
         layers = [
-            [name for name in one.parameters if name in now] for one in block.branch_layers if one.kind == "weight"
+            [name for name in layer.parameters if name in now]
+            for layer in block.branch_layers
+            if layer.kind == "weight"
         ]
         weights = [names[0] for names in layers if names]
         inner += weights[:-1]
         ends += weights[-1:]
     if len(ends) < SUMS or not inner:
         return None
-    fan_ins = {e.model.get_parameter(name).shape for name in (*inner, *ends)}
+    fan_ins = {exam.model.get_parameter(name).shape for name in (*inner, *ends)}
     common = sorted(now[name] for name in inner)[len(inner) // 2]
     is_common = common > 0 and all(_same(now[name], common) for name in inner)
     return (common, [now[name] for name in ends]) if is_common and len(fan_ins) > 1 else None
 
 
-def _is_language_model(e: Examination) -> bool:
+def _is_language_model(exam: Examination) -> bool:
     """Whether there is a norm first on branches, and an output for each token of an embedding."""
-    embeddings = [one.num_embeddings for one in e.model.modules() if isinstance(one, nn.Embedding)]
-    logits = e.passed.logits
-    return e.norms_placed == "pre" and logits.dim() == 3 and logits.shape[-1] in embeddings
+    embeddings = [module.num_embeddings for module in exam.model.modules() if isinstance(module, nn.Embedding)]
+    logits = exam.passed.logits
+    return exam.norms_placed == "pre" and logits.dim() == 3 and logits.shape[-1] in embeddings
 
 
 def _deviation(weight: Tensor) -> float:
     return float(weight.detach().float().std(correction=0))
 
 
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= SAME * max(one, other)
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= SAME * max(a, b)

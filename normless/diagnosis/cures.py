@@ -31,45 +31,45 @@ ENOUGH, WELL = 2, 0.5
 LONGER = 3
 
 
-def with_tried_cures(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
+def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
     """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit.
 
     Where steps of the network as it is fit the batch, findings in its signal become advice.
     """
-    findings = _outranked(e, findings, steps)
-    if scheme_of(e.model) is not None:
-        return [replace(one, cure=_of_original(one.cure)) for one in findings]
+    findings = _outranked(exam, findings, steps)
+    if scheme_of(exam.model) is not None:
+        return [replace(finding, cure=_of_original(finding.cure)) for finding in findings]
     trials: dict[str, Trial | None] = {}
     cures: dict[int, Cure] = {}
     # Of the most severe finding two cures that work well; of others one, which may be one of these.
     needed, share = ENOUGH, WELL
-    for one in sorted(findings, key=lambda one: (one.advice, -one.severity)):
-        names = one.cure.schemes
-        for name in names if steps and not one.advice else ():
+    for finding in sorted(findings, key=lambda finding: (finding.advice, -finding.severity)):
+        names = finding.cure.schemes
+        for name in names if steps and not finding.advice else ():
             known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
             if len(known) < needed and name not in trials:
-                trials[name] = try_cure(e, name, steps)
-        if steps and names and not one.advice:
-            cures[id(one)] = _ranked(one.cure, {name: trial for name in names if (trial := trials.get(name))})
+                trials[name] = try_cure(exam, name, steps)
+        if steps and names and not finding.advice:
+            cures[id(finding)] = _ranked(finding.cure, {name: trial for name in names if (trial := trials.get(name))})
             needed, share = 1, MUCH
         else:
-            fitting = tuple(name for name in names if _fits(e, name))
-            cures[id(one)] = replace(one.cure, words=_words(one.cure, fitting), schemes=_schemes(fitting))
-    return [replace(one, cure=cures[id(one)]) for one in findings]
+            fitting = tuple(name for name in names if _fits(exam, name))
+            cures[id(finding)] = replace(finding.cure, words=_words(finding.cure, fitting), schemes=_schemes(fitting))
+    return [replace(finding, cure=cures[id(finding)]) for finding in findings]
 
 
-def _outranked(e: Examination, findings: list[Finding], steps: int) -> list[Finding]:
+def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
     """Findings in the signal as advice, where the network fits the batch at its rate or at another."""
-    of_signal = [one for one in findings if one.kind in OF_SIGNAL and not one.advice]
-    if not of_signal or not steps or not isfinite(e.passed.loss) or not any(e.passed.gradients.values()):
+    of_signal = [finding for finding in findings if finding.kind in OF_SIGNAL and not finding.advice]
+    if not of_signal or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
-    if not any(fits(e, trial) for trial in e.trials):
-        given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
-        control = _best_trial(e, e.model, given, e.map, steps)
-        if control is None or not fits(e, control):
+    if not any(fits(exam, trial) for trial in exam.trials):
+        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
+        control = _best_trial(exam, exam.model, given, exam.map, steps)
+        if control is None or not fits(exam, control):
             return findings
-        e.trials.append(control)
-    return [replace(one, advice=one.advice or one.kind in OF_SIGNAL) for one in findings]
+        exam.trials.append(control)
+    return [replace(finding, advice=finding.advice or finding.kind in OF_SIGNAL) for finding in findings]
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -96,15 +96,15 @@ def _call(name: str) -> str:
     return name if name == FREEZE else f"nl.convert(model, {name!r}, inputs)"
 
 
-def _fits(e: Examination, scheme: str) -> bool:
-    if e.map is None:
+def _fits(exam: Examination, scheme: str) -> bool:
+    if exam.map is None:
         return False
-    positional, named = arguments_of(e.inputs)
+    positional, named = arguments_of(exam.inputs)
     with suppress(NormlessError):
         if scheme == FREEZE:
-            freeze(e.model)
+            freeze(exam.model)
         else:
-            plan(e.model, scheme, *positional, residual_map=e.map, **named)
+            plan(exam.model, scheme, *positional, residual_map=exam.map, **named)
         return True
     return False
 
@@ -123,33 +123,33 @@ def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
     return Cure(words, _schemes(tuple(losses)), losses)
 
 
-def try_cure(e: Examination, name: str, steps: int) -> Trial | None:
+def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
     """The best trial of a treated copy over several rates; None if it does not fit or hardly lowers the loss."""
-    if e.map is None:
+    if exam.map is None:
         return None
     with suppress(NormlessError):
-        network = treated(e.model, name, e.inputs, e.map)
-        given = e.optimizer or SGD(e.model.parameters(), RATE, MOMENTUM)
-        positional, named = arguments_of(e.inputs)
-        return _best_trial(e, network, given, residual_map(network, *positional, **named), steps)
+        network = treated(exam.model, name, exam.inputs, exam.map)
+        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
+        positional, named = arguments_of(exam.inputs)
+        return _best_trial(exam, network, given, residual_map(network, *positional, **named), steps)
     return None
 
 
 def _best_trial(
-    e: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
+    exam: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
 ) -> Trial | None:
     """The best trial of copies of a network over several rates; None if all hardly lower the loss."""
     begun: list[tuple[Trial, nn.Module, Optimizer]] = []
     for factor in FACTORS:
         trainee = copied(network)
         optimizer = optimizer_like(given, trainee, factor, mapped)
-        begun.append((stepped(e, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
+        begun.append((stepped(exam, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
     # The two rates that begin best go on, the second only if the first fails.
-    for first, trainee, optimizer in sorted(begun, key=lambda one: one[0].end)[:2]:
-        trial = stepped(e, trainee, optimizer, steps, first) if first.progress > 0 else first
+    for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
+        trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
         if MUCH < trial.progress < WELL:
             # A loss that falls slowly may rise again: a cure is offered for what it reaches.
-            trial = stepped(e, trainee, optimizer, LONGER * steps, trial)
+            trial = stepped(exam, trainee, optimizer, LONGER * steps, trial)
         if trial.progress > MUCH:
             return trial
     return None

@@ -25,47 +25,47 @@ Shape = tuple[int, ...]
 
 
 @check("inputs", blocks=True)
-def check_inputs(e: Examination) -> Steps:
+def check_inputs(exam: Examination) -> Steps:
     """Look for inputs that are not finite, or the same for all examples."""
-    read = tensors(e.inputs)
-    for one in read:
-        if one.is_meta:
+    read = tensors(exam.inputs)
+    for tensor in read:
+        if tensor.is_meta:
             raise MissingValuesError("Expected a batch with values, got a tensor on torch's device meta.")
-        bad = ~one.detach().isfinite()
+        bad = ~tensor.detach().isfinite()
         if bad.any():
-            example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else 0
+            example = int(bad.flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else 0
             yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
             return "not finite"
-    batched = [one for one in read if one.dim() and one.numel() and not one.is_complex()]
-    if batched and all(len(one) > 1 and bool((one == one[:1]).all()) for one in batched):
+    batched = [tensor for tensor in read if tensor.dim() and tensor.numel() and not tensor.is_complex()]
+    if batched and all(len(tensor) > 1 and bool((tensor == tensor[:1]).all()) for tensor in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
         yield finding("constant_inputs", 0.99, (), evidence)
         return "all examples are the same"
-    return ", ".join(f"{tuple(one.shape)} {str(one.dtype).removeprefix('torch.')}" for one in read)
+    return ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in read)
 
 
 @check("scale of the inputs")
-def check_scale(e: Examination) -> Steps:
+def check_scale(exam: Examination) -> Steps:
     """Look for inputs far from the scale of weights, in a network without a norm."""
-    floats = [one.detach() for one in tensors(e.inputs) if one.is_floating_point() and one.numel()]
+    floats = [tensor.detach() for tensor in tensors(exam.inputs) if tensor.is_floating_point() and tensor.numel()]
     if not floats:
         raise NotAsked("the inputs are integers")
     x = max(floats, key=Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
     # The map has norms that are written out in forward code too.
-    layers = e.map.layers() if e.map else ()
-    if size > LARGE and not any(one.kind == "norm" for one in (*e.passed.events, *layers)):
+    layers = exam.map.layers() if exam.map else ()
+    if size > LARGE and not any(layer.kind == "norm" for layer in (*exam.passed.events, *layers)):
         evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
         # Where they overflow, what overflows first is not the cause.
-        yield finding("unscaled_inputs", 0.96 if isfinite(e.passed.loss) else 0.997, (), evidence)
+        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
 @check("targets", blocks=True)
-def check_targets(e: Examination) -> Steps:
+def check_targets(exam: Examination) -> Steps:
     """Look for targets that the loss refuses."""
-    error, targets = e.passed.error, e.targets
+    error, targets = exam.passed.error, exam.targets
     if error is not None and targets is None:
         raise ValueError(
             "Gradients of a loss are measured, so targets are needed: pass (inputs, targets)."
@@ -73,20 +73,20 @@ def check_targets(e: Examination) -> Steps:
     if error is not None and not isinstance(targets, Tensor):
         raise InputsError(f"The loss does not take targets that are a {type(targets).__name__}: {error}") from error
     if error is not None:
-        yield _refused(targets, e.passed.logits, error)
+        yield _refused(targets, exam.passed.logits, error)
         return "the loss refuses them"
     return "the loss takes them"
 
 
 @check("values of the targets")
-def check_values(e: Examination) -> Steps:
+def check_values(exam: Examination) -> Steps:
     """Look for targets that the loss spreads over all pairs, or that are all the same."""
-    pairs = _spread_over_pairs(e.passed.flow)
+    pairs = _spread_over_pairs(exam.passed.flow)
     if pairs is not None:
         call, outputs, targets = pairs
         evidence = {"targets": str(targets), "outputs": str(outputs), "operation": call.name, "line": str(call.line)}
         yield finding("broadcast_targets", 0.98, (), evidence)
-    targets = e.targets
+    targets = exam.targets
     if not isinstance(targets, Tensor):
         if pairs is None:
             raise NotAsked("they are not tensors")
@@ -126,15 +126,15 @@ def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:
     return None
 
 
-def _are_pairs(one: Shape, other: Shape) -> bool:
+def _are_pairs(a: Shape, b: Shape) -> bool:
     """Whether two shapes of different numbers of axes broadcast to one with more elements than either."""
-    if len(one) == len(other):
+    if len(a) == len(b):
         return False
     try:
-        count = prod(torch.broadcast_shapes(one, other))  # type: ignore[no-untyped-call]
+        count = prod(torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]
     except RuntimeError:
         return False
-    return count > max(prod(one), prod(other))
+    return count > max(prod(a), prod(b))
 
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:

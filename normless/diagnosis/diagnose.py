@@ -48,15 +48,15 @@ class Diagnosis:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What keeps the network from training, the most severe first."""
-        return tuple(one for one in self._ranked() if not one.advice)
+        return tuple(found for found in self._ranked() if not found.advice)
 
     @property
     def advice(self) -> tuple[Finding, ...]:
         """What would be better and keeps no network from training, as which γ to decay."""
-        return tuple(one for one in self._ranked() if one.advice)
+        return tuple(found for found in self._ranked() if found.advice)
 
     def _ranked(self) -> list[Finding]:
-        return sorted((one for check in self.checks for one in check.findings), key=lambda one: -one.severity)
+        return sorted((found for check in self.checks for found in check.findings), key=lambda found: -found.severity)
 
     @property
     def healthy(self) -> bool:
@@ -66,7 +66,7 @@ class Diagnosis:
     @property
     def scheme(self) -> str | None:
         """The best scheme of the most severe finding that a scheme repairs; None if there is none."""
-        return next((one.cure.schemes[0] for one in self.findings if one.cure.schemes), None)
+        return next((found.cure.schemes[0] for found in self.findings if found.cure.schemes), None)
 
     @property
     def verdict(self) -> str:
@@ -86,12 +86,12 @@ class Diagnosis:
             "healthy": self.healthy,
             "verdict": self.verdict,
             "checks": [
-                {"name": one.name, "summary": one.summary, "asked": one.asked, "verdict": one.verdict}
-                for one in self.checks
+                {"name": check.name, "summary": check.summary, "asked": check.asked, "verdict": check.verdict}
+                for check in self.checks
             ],
-            "findings": [one.to_dict() for one in self.findings],
-            "advice": [one.to_dict() for one in self.advice],
-            "missed": [{"path": one.path, "reason": one.reason} for one in self.missed],
+            "findings": [found.to_dict() for found in self.findings],
+            "advice": [found.to_dict() for found in self.advice],
+            "missed": [{"path": block.path, "reason": block.reason} for block in self.missed],
         }
 
     def __str__(self) -> str:
@@ -100,11 +100,11 @@ class Diagnosis:
     def report(self, *, why: bool = True) -> str:
         """The verdict, the findings, with `why` the theory of each, and what was and was not looked at."""
         parts = [fill(self.verdict, _WIDTH)]
-        for number, one in enumerate(self.findings, 1):
-            parts += ["", *_lines(f"{number}. ", one, why)]
+        for number, found in enumerate(self.findings, 1):
+            parts += ["", *_lines(f"{number}. ", found, why)]
         if self.advice:
             parts += ["", "advice (it trains all the same):"]
-            parts += [line for one in self.advice for line in _lines("- ", one, why)]
+            parts += [line for found in self.advice for line in _lines("- ", found, why)]
         for title, asked in (("looked at:", True), ("not looked at:", False)):
             checks = [check for check in self.checks if check.asked is asked]
             parts += ["", title, *(f"  {check.name}: {check.summary}" for check in checks)] if checks else []
@@ -113,16 +113,16 @@ class Diagnosis:
         return "\n".join(parts)
 
 
-def _lines(mark: str, one: Finding, why: bool) -> Iterator[str]:
+def _lines(mark: str, found: Finding, why: bool) -> Iterator[str]:
     """A finding, wrapped."""
     evidence = (
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in one.evidence.items()
+        for name, value in found.evidence.items()
     )
-    schemes = f" [{', '.join(one.cure.schemes)}]" if one.cure.schemes else ""
-    lines = [mark + one.title, f"   evidence: {', '.join(evidence)}"] if one.evidence else [mark + one.title]
-    lines += [f"   theory: {one.theory}"] if why else []
-    for line in (*lines, f"   cure: {one.cure.words}{schemes}"):
+    schemes = f" [{', '.join(found.cure.schemes)}]" if found.cure.schemes else ""
+    lines = [mark + found.title, f"   evidence: {', '.join(evidence)}"] if found.evidence else [mark + found.title]
+    lines += [f"   theory: {found.theory}"] if why else []
+    for line in (*lines, f"   cure: {found.cure.words}{schemes}"):
         yield fill(line, _WIDTH, subsequent_indent="   ")
 
 
@@ -177,50 +177,50 @@ def diagnose(
             return Diagnosis(tuple(checks), ())
     if is_sharded(model):
         return Diagnosis(tuple(checks), ())
-    cured = iter(with_tried_cures(examination, [one for check in checks for one in check.findings], trial_steps))
+    cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
     checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
     return Diagnosis(tuple(checks), examination.passed.missed)
 
 
-def _checks(e: Examination, steps: int) -> Iterator[Check]:
+def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     """All checks, in the order of what they need: the batch, a pass, a map, steps."""
-    if is_sharded(e.model):
-        yield optimizer.check_optimizer(e)
+    if is_sharded(exam.model):
+        yield optimizer.check_optimizer(exam)
         why = "its weights are sharded, and passes of one process wait for the others: diagnose it before fully_shard"
         yield Check("everything else", why, asked=False)
         return
-    yield data.check_inputs(e)
+    yield data.check_inputs(exam)
     try:
-        e.map = e.map or find_residual_map(e.model, example_inputs=e.inputs)
+        exam.map = exam.map or find_residual_map(exam.model, example_inputs=exam.inputs)
     except NormlessError as error:
-        e.unmapped = str(error)
+        exam.unmapped = str(error)
     try:
-        yield data.check_targets(e)
+        yield data.check_targets(exam)
     except RuntimeError as error:
-        integers = [one for one in tensors(e.inputs) if not one.is_floating_point()]
+        integers = [tensor for tensor in tensors(exam.inputs) if not tensor.is_floating_point()]
         # An error after the pass is the loss's own.
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
             evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
-            one = finding("refused_single_element", 1.0, (error.place,), evidence)
-            yield Check("norms", "one of them reads a single value", (one,), blocks=True)
+            refused = finding("refused_single_element", 1.0, (error.place,), evidence)
+            yield Check("norms", "one of them reads a single value", (refused,), blocks=True)
             return
-        if "passed" in vars(e) or not integers or "type" not in said:
+        if "passed" in vars(exam) or not integers or "type" not in said:
             raise
         evidence = {"type": str(integers[0].dtype).removeprefix("torch."), "message": said.splitlines()[0]}
         yield Check("types", "the network takes floats", (finding("integer_inputs", 1.0, (), evidence),), blocks=True)
         return
     for check in OF_PASS:
-        yield check(e)
-    if e.map is None:
-        yield Check("residual blocks", f"the network has no residual map: {e.unmapped}", asked=False)
-    elif any(gradient is not None for gradient in e.passed.gradients.values()):
+        yield check(exam)
+    if exam.map is None:
+        yield Check("residual blocks", f"the network has no residual map: {exam.unmapped}", asked=False)
+    elif any(gradient is not None for gradient in exam.passed.gradients.values()):
         for on_map in OF_MAP:
-            yield on_map(e)
+            yield on_map(exam)
     else:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
-    yield optimizer.check_optimizer(e)
-    yield trial.check_trial(e, steps)
+    yield optimizer.check_optimizer(exam)
+    yield trial.check_trial(exam, steps)
 
 
 @dataclass(frozen=True)
@@ -235,9 +235,9 @@ class Treatment:
     @property
     def table(self) -> pd.DataFrame:
         """A row per check made of both: its summary before and after, and its verdicts."""
-        after = {one.name: one for one in self.after.checks}
-        pairs = [(one, after[one.name]) for one in self.before.checks if one.name in after]
-        rows = [(one.name, one.summary, one.verdict, two.summary, two.verdict) for one, two in pairs]
+        after = {check.name: check for check in self.after.checks}
+        pairs = [(check, after[check.name]) for check in self.before.checks if check.name in after]
+        rows = [(first.name, first.summary, first.verdict, second.summary, second.verdict) for first, second in pairs]
         return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
 
     def to_dict(self) -> dict[str, Any]:

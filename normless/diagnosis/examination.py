@@ -129,7 +129,7 @@ class Examination:
     def loss_at(self, logits: Tensor) -> Tensor:
         """The loss of the batch if the network had returned other logits, and all else that it returned."""
         own, output = self.passed.logits, self.passed.output
-        output = tree_map(lambda one: logits if one is own else one, output)
+        output = tree_map(lambda value: logits if value is own else value, output)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
@@ -159,7 +159,9 @@ class Examination:
         """`post` for norms after residual sums, `pre` for norms first on branches, else empty."""
         if any(layer.kind == "norm" for block in self.blocks for layer in block.after_sum):
             return "post"
-        return "pre" if any(layer.kind == "norm" for one in self.blocks for layer in one.branch_layers[:1]) else ""
+        return (
+            "pre" if any(layer.kind == "norm" for block in self.blocks for layer in block.branch_layers[:1]) else ""
+        )
 
     def observed(self, probe: str) -> pd.DataFrame:
         """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
@@ -193,8 +195,8 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
         if value.requires_grad:
             value.backward()  # type: ignore[no-untyped-call]
         gradients = {
-            name: None if one.grad is None else float(one.grad.to_dense().double().norm())
-            for name, one in model.named_parameters()
+            name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
+            for name, parameter in model.named_parameters()
         }
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
@@ -212,7 +214,7 @@ def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
 
 def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
     now = dict(model.named_buffers())
-    return frozenset(name for name, one in before.items() if name in now and not torch.equal(one, now[name]))
+    return frozenset(name for name, buffer in before.items() if name in now and not torch.equal(buffer, now[name]))
 
 
 def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
@@ -220,8 +222,10 @@ def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
 
     On the CPU an index out of range is an error. A loss with tensors of its own may be unable to run there.
     """
-    given = tree_map(lambda one: one.detach().cpu() if isinstance(one, Tensor) else one, (output, inputs, targets))
-    if all(one.device.type == "cpu" for one in tensors((output, targets))):
+    given = tree_map(
+        lambda value: value.detach().cpu() if isinstance(value, Tensor) else value, (output, inputs, targets)
+    )
+    if all(tensor.device.type == "cpu" for tensor in tensors((output, targets))):
         return
     try:
         loss_of(loss, *given)
@@ -241,7 +245,7 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
     kept = {1, outputs.dim() - 1} if outputs.dim() > 2 else {1}
     found: list[float] = []
     for axis in kept:
-        others = [one for one in range(outputs.dim()) if one != axis]
+        others = [axis_of_mean for axis_of_mean in range(outputs.dim()) if axis_of_mean != axis]
         mean = outputs.detach().float().mean(others, keepdim=True)
         starts = [torch.zeros_like(mean), mean]
         if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:

@@ -130,7 +130,7 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     texts = _TEXTS.get(texts.get("like", ""), {}) | texts
     schemes = tuple(texts.get(f"schemes_{words.pop('norms', '')}", texts.get("schemes", ())))
     # The network's own forward code has an empty name.
-    where = tuple(one or "forward" for one in where)
+    where = tuple(name or "forward" for name in where)
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
     advice = texts.get("advice", False)

@@ -17,25 +17,25 @@ _EVALUATION = " in evaluation mode"
 
 
 @check("finite values")
-def check_finite(e: Examination) -> Steps:
+def check_finite(exam: Examination) -> Steps:
     """Look for a loss or a gradient that is not finite, and for the first value that makes it so."""
-    passed = e.passed
+    passed = exam.passed
     if passed.error is not None:
         raise NotAsked("the loss could not be computed")
     gradients = [norm for norm in passed.gradients.values() if norm is not None]
     if not (isfinite(passed.loss) and all(map(isfinite, gradients))):
         what = "gradient" if isfinite(passed.loss) else "loss"
-        broken = find_broken(e.model, e.inputs, e.targets, e.loss, training=True)
-        yield _finding(e, broken, what, training=True)
+        broken = find_broken(exam.model, exam.inputs, exam.targets, exam.loss, training=True)
+        yield _finding(exam, broken, what, training=True)
         return f"the {what} is not"
-    if e.evaluated_loss is not None and not isfinite(e.evaluated_loss):
-        broken = find_broken(e.model, e.inputs, e.targets, e.loss, training=False)
-        yield _finding(e, broken, "loss", training=False)
+    if exam.evaluated_loss is not None and not isfinite(exam.evaluated_loss):
+        broken = find_broken(exam.model, exam.inputs, exam.targets, exam.loss, training=False)
+        yield _finding(exam, broken, "loss", training=False)
         return "the loss in evaluation mode is not"
     return f"the loss, {passed.loss:.3g}, and all gradients are"
 
 
-def _finding(e: Examination, broken: Broken | None, what: str, *, training: bool) -> Finding:
+def _finding(exam: Examination, broken: Broken | None, what: str, *, training: bool) -> Finding:
     """What the first value that is not finite is due to: the batch, the network's state, or a call."""
     severity, mode = (0.995, "") if training else (0.96, _EVALUATION)
     if broken is None:
@@ -44,10 +44,10 @@ def _finding(e: Examination, broken: Broken | None, what: str, *, training: bool
         return finding("first_not_finite", severity, (), {"what": what}, mode=mode, line="the loss", **words)
     call = broken.call
     if call.kind in ("parameter", "buffer"):
-        return _of_state(e.model, call.name, severity, mode)
+        return _of_state(exam.model, call.name, severity, mode)
     if call.kind == "targets":
-        return finding("not_finite_targets", severity, (), count_not_finite(tensors(e.targets)))
-    if (ignored := _ignored(e.targets, broken)) is not None:
+        return finding("not_finite_targets", severity, (), count_not_finite(tensors(exam.targets)))
+    if (ignored := _ignored(exam.targets, broken)) is not None:
         return ignored
     evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
     where = () if call.path == LOSS else (call.place,)
@@ -58,18 +58,18 @@ def _finding(e: Examination, broken: Broken | None, what: str, *, training: bool
 def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Finding:
     """Parameters or buffers that are not finite."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    bad = [one for one, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
+    bad = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
     count = int((~state[name].detach().isfinite()).sum())
-    where = [name, *(one for one in bad if one != name)]
+    where = [name, *(key for key in bad if key != name)]
     return finding("not_finite_state", severity, where, {"values": count, "more": len(bad) - 1}, mode=mode)
 
 
 def count_not_finite(values: list[Tensor]) -> Mapping[str, int]:
     """How many values are not finite, and the first example with one."""
-    for one in values:
-        bad = ~one.detach().isfinite()
+    for tensor in values:
+        bad = ~tensor.detach().isfinite()
         if bad.any():
-            example = int(bad.flatten(1).any(1).nonzero()[0]) if one.dim() > 1 else int(bad.nonzero()[0])
+            example = int(bad.flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else int(bad.nonzero()[0])
             return {"values": int(bad.sum()), "example": example}
     return {"values": 0, "example": 0}
 
@@ -78,8 +78,8 @@ def _ignored(targets: Any, broken: Broken) -> Finding | None:
     """Labels that are all left out of a mean."""
     if broken.call.name not in ("cross_entropy", "nll_loss") or broken.value != "NaN" or "NaN" in broken.reads:
         return None
-    labels = [one for one in tensors(targets) if not one.is_floating_point() and one.numel()]
-    for one in labels:
-        if bool((one == one.flatten()[0]).all()):
-            return finding("ignored_labels", 0.995, (), {"labels": one.numel(), "index": int(one.flatten()[0])})
+    labels = [tensor for tensor in tensors(targets) if not tensor.is_floating_point() and tensor.numel()]
+    for tensor in labels:
+        if bool((tensor == tensor.flatten()[0]).all()):
+            return finding("ignored_labels", 0.995, (), {"labels": tensor.numel(), "index": int(tensor.flatten()[0])})
     return None

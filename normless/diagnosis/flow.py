@@ -145,11 +145,11 @@ class Flow:
 
     def given(self, values: Iterable[Tensor], kind: str, name: str = "") -> None:
         """Name data."""
-        for one in values:
-            is_trained = isinstance(one, nn.Parameter) and one.requires_grad
+        for tensor in values:
+            is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
             name = name or f"the {kind}"
-            self._made[one] = Call(
-                name, kind=kind, shape=tuple(one.shape), is_trained=is_trained, is_signal=kind == "inputs"
+            self._made[tensor] = Call(
+                name, kind=kind, shape=tuple(tensor.shape), is_trained=is_trained, is_signal=kind == "inputs"
             )
 
     def of(self, tensor: Tensor) -> Call | None:
@@ -159,21 +159,24 @@ class Flow:
 
     def note(self, name: str, path: str, read: list[Tensor], made: list[Tensor]) -> Call:
         """Add a call."""
-        reads = tuple((self.of(one), tuple(one.shape)) for one in read)
+        reads = tuple((self.of(tensor), tuple(tensor.shape)) for tensor in read)
         is_trained = any(call is not None and call.is_trained for call, _ in reads)
         is_signal = name.startswith(DRAWN) or any(call is None or call.is_signal for call, _ in reads)
         is_copied = name in VALUES or any(call is None or call.is_copied for call, _ in reads)
         shape = tuple(made[0].shape) if made else ()
         call = Call(name, path, "call", running_line(), reads, shape, is_trained, is_signal, is_copied)
         integers = (
-            made for one, (made, _) in zip(read, reads, strict=True) if one.dtype == torch.int64 and one.dim()
+            source
+            for tensor, (source, _) in zip(read, reads, strict=True)
+            if tensor.dtype == torch.int64 and tensor.dim()
         )
         call.is_indexed = any(
-            (one is not None and one.kind != "call") or (one is not None and one.is_signal) for one in integers
+            (source is not None and source.kind != "call") or (source is not None and source.is_signal)
+            for source in integers
         )
         self.calls.append(call)
-        for one in made:
-            self._made[one] = call
+        for tensor in made:
+            self._made[tensor] = call
         return call
 
 
@@ -261,7 +264,7 @@ class Tracer(TorchFunctionMode):
 
 def tensors(values: Any) -> list[Tensor]:
     """The tensors of nested values."""
-    return [one for one in tree_leaves(values) if isinstance(one, Tensor)]
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 def running_line() -> Line | None:

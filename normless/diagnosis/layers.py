@@ -29,20 +29,20 @@ _RECTIFIERS = ("relu", "relu_", "relu6", "clamp_min", "threshold")
 
 
 @check("signal of the layers")
-def check_layers(e: Examination) -> Steps:
+def check_layers(exam: Examination) -> Steps:
     """Compare the differences between examples, and the sizes, at the first layer and at the last."""
-    layers = _weights(e)
+    layers = _weights(exam)
     if len(layers) < 2:
         raise NotAsked("there are fewer than two weight layers")
     first, last = layers[0], layers[-1]
     sizes = [sqrt(event.second_moment) for event in layers]
     summary = f"√E[y²] from {sizes[0]:.3g} at {first.place} to {sizes[-1]:.3g} at {last.place}"
-    if e.depth:
+    if exam.depth:
         return summary
     wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
-    read = [float(one.detach().double().std()) for one in tensors(e.inputs) if one.is_floating_point()]
+    read = [float(tensor.detach().double().std()) for tensor in tensors(exam.inputs) if tensor.is_floating_point()]
     apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
-    apart = [one for one in apart if isfinite(one)]
+    apart = [deviation for deviation in apart if isfinite(deviation)]
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
     grown = max(filter(isfinite, sizes), default=nan)
     if wrong is not None and not grown > FACTOR * sizes[0]:
@@ -55,15 +55,15 @@ def check_layers(e: Examination) -> Steps:
         evidence |= {"first": apart[0], "last": apart[-1], "factor": max(apart) / apart[-1]}
         yield finding("vanishing_signal", 0.91, (first.place, last.place), evidence)
     else:
-        yield from _missing_skips(e, layers)
+        yield from _missing_skips(exam, layers)
     yield from _alike(layers)
     return summary
 
 
-def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
+def _missing_skips(exam: Examination, layers: list[Event]) -> list[Finding]:
     """Many layers in a row with norms and without skip paths; `_alike` is for those without norms."""
-    has_norms = any(event.kind == "norm" for event in e.passed.events)
-    if e.map is None or len(layers) < DEEP or e.passed.joins or not has_norms:
+    has_norms = any(event.kind == "norm" for event in exam.passed.events)
+    if exam.map is None or len(layers) < DEEP or exam.passed.joins or not has_norms:
         return []
     norms = [size for event in layers if (size := _gradient_norm(event))]
     ratio = max(norms) / min(norms) if norms else nan
@@ -74,7 +74,7 @@ def _missing_skips(e: Examination, layers: list[Event]) -> list[Finding]:
 
 def _alike(layers: list[Event]) -> list[Finding]:
     """Examples that a network without skip paths makes alike: 1 - c of two of them falls."""
-    known = [one for one in layers if isfinite(one.correlation)]
+    known = [event for event in layers if isfinite(event.correlation)]
     if len(known) < SOME or 1 - known[-1].correlation >= LEFT * (1 - known[0].correlation):
         return []
     evidence = {"correlation_before": known[0].correlation, "correlation_after": known[-1].correlation}
@@ -82,15 +82,15 @@ def _alike(layers: list[Event]) -> list[Finding]:
 
 
 @check("gradient of the layers")
-def check_layer_gradients(e: Examination) -> Steps:
+def check_layer_gradients(exam: Examination) -> Steps:
     """Compare the norm of the gradient at the first layer with the largest one."""
-    layers = [event for event in _weights(e) if event.gradient]
+    layers = [event for event in _weights(exam) if event.gradient]
     if len(layers) < 2:
         raise NotAsked("it reaches fewer than two weight layers")
     norms = [_gradient_norm(event) for event in layers]
     where = (layers[0].place, layers[-1].place)
     evidence = {"layers": len(layers), "first": norms[0], "last": norms[-1]}
-    if not e.depth and all(map(isfinite, norms)):
+    if not exam.depth and all(map(isfinite, norms)):
         if norms[0] * FACTOR < max(norms):
             yield finding("vanishing_layer_gradient", 0.88, where, evidence | {"ratio": max(norms) / norms[0]})
         elif norms[0] > FACTOR * norms[-1]:
@@ -99,11 +99,11 @@ def check_layer_gradients(e: Examination) -> Steps:
 
 
 @check("units")
-def check_units(e: Examination) -> Steps:
+def check_units(exam: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
-    if zeros := _zeros(e):
+    if zeros := _zeros(exam):
         yield finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)})
-    inner = [event for event in e.passed.events if event.output is not e.passed.logits]
+    inner = [event for event in exam.passed.events if event.output is not exam.passed.logits]
     rectified = [(event, event.off) for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
     for kind, severity, limit, shares in (
         ("dead_units", 0.91, DEAD, rectified),
@@ -116,30 +116,33 @@ def check_units(e: Examination) -> Steps:
     return f"at most {most:.0%} of the units of an activation are off"
 
 
-def _zeros(e: Examination) -> list[str]:
+def _zeros(exam: Examination) -> list[str]:
     """Weights of zeros that get no gradient, outside the branches of residual blocks."""
     inside = {
-        name for block in (e.map.walk() if e.map else ()) for layer in block.layers for name in layer.parameters
+        name for block in (exam.map.walk() if exam.map else ()) for layer in block.layers for name in layer.parameters
     }
     return [
         name
-        for name, one in e.model.named_parameters()
-        if one.dim() > 1 and name not in inside and not e.passed.gradients.get(name) and not bool(one.any())
+        for name, parameter in exam.model.named_parameters()
+        if parameter.dim() > 1
+        and name not in inside
+        and not exam.passed.gradients.get(name)
+        and not bool(parameter.any())
     ]
 
 
 @check("nonlinearity")
-def check_nonlinearity(e: Examination) -> Steps:
+def check_nonlinearity(exam: Examination) -> Steps:
     """Whether f(x + x') - f(x) - f(x') + f(0) is zero: several layers that are no more than one."""
-    layers, x = len({event.place for event in _weights(e)}), e.inputs
+    layers, x = len({event.place for event in _weights(exam)}), exam.inputs
     if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or len(x) < 2:
         raise NotAsked("fewer than two layers, or inputs that cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
     # Branches that start at zero are not part of the network yet, but will be.
-    with preserve_random_state(e.model), torch.no_grad():
-        opened = without_zeros(e.model)
-    both, one, other, zero = (e.evaluate(one, opened) for one in (first + second, first, second, first * 0))
+    with preserve_random_state(exam.model), torch.no_grad():
+        opened = without_zeros(exam.model)
+    both, one, other, zero = (exam.evaluate(one, opened) for one in (first + second, first, second, first * 0))
     size, rest = float((both - zero).abs().max()), float((both - one - other + zero).abs().max())
     if isfinite(size) and size > 0 and rest <= 1e-5 * size:
         yield finding("no_nonlinearity", 0.9, (), {"layers": layers})
@@ -147,10 +150,10 @@ def check_nonlinearity(e: Examination) -> Steps:
 
 
 @check("what the first layer reads")
-def check_first_layer(e: Examination) -> Steps:
+def check_first_layer(exam: Examination) -> Steps:
     """How much of what the first layer after an embedding reads differs between examples."""
-    after = dropwhile(lambda event: event.name != "embedding", e.passed.events)
-    event = next((one for one in after if isfinite(one.spread_in) and len(one.shape) == 3), None)
+    after = dropwhile(lambda event: event.name != "embedding", exam.passed.events)
+    event = next((event for event in after if isfinite(event.spread_in) and len(event.shape) == 3), None)
     if event is None:
         raise NotAsked("there is no embedding of tokens")
     if event.spread_in < BETWEEN:
@@ -158,8 +161,8 @@ def check_first_layer(e: Examination) -> Steps:
     return f"{event.spread_in:.2%} of its variance is between examples at the same position"
 
 
-def _weights(e: Examination) -> list[Event]:
-    return [event for event in e.passed.events if event.kind == "weight"]
+def _weights(exam: Examination) -> list[Event]:
+    return [event for event in exam.passed.events if event.kind == "weight"]
 
 
 def _gradient_norm(event: Event) -> float:
@@ -168,4 +171,4 @@ def _gradient_norm(event: Event) -> float:
 
 def _is_zero(event: Event) -> bool:
     """Whether a layer's weights are all zero, as those of a classifier may be."""
-    return not any(bool(one.any()) for one in event.parameters if one.dim() > 1)
+    return not any(bool(parameter.any()) for parameter in event.parameters if parameter.dim() > 1)

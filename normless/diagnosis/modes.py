@@ -66,37 +66,37 @@ ENOUGH = 8
 
 
 @check("modes")
-def check_modes(e: Examination) -> Steps:
+def check_modes(exam: Examination) -> Steps:
     """Look for norms left in evaluation before they saw data, dropout of nearly all, and modes that differ."""
-    norms = {name: module for name, module in e.model.named_modules() if isinstance(module, _BatchNorm)}
+    norms = {name: module for name, module in exam.model.named_modules() if isinstance(module, _BatchNorm)}
     tracked = {name: norm for name, norm in norms.items() if norm.num_batches_tracked is not None}
     left = [name for name, norm in tracked.items() if not norm.training and not int(norm.num_batches_tracked)]  # type: ignore[arg-type]
     if left:
         yield finding("evaluation_mode", 0.9, left, {"norms": len(left)})
-    still = [name for name, module in e.model.named_modules() if _is_still(module)]
+    still = [name for name, module in exam.model.named_modules() if _is_still(module)]
     if still:
         yield finding("initial_frozen_norms", 0.8, still, {"norms": len(still)})
-    dropped = [event for event in e.passed.events if event.rate >= DROPPED]
+    dropped = [event for event in exam.passed.events if event.rate >= DROPPED]
     if dropped:
         rate = max(event.rate for event in dropped)
         yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
-    summary = f"{sum(module.training for module in e.model.modules())} modules in training"
+    summary = f"{sum(module.training for module in exam.model.modules())} modules in training"
     moved = [norm for norm in tracked.values() if _has_moved(norm)]
-    if left or not isfinite(e.passed.loss):
+    if left or not isfinite(exam.passed.loss):
         return summary
-    if moved and not any(event.rate for event in e.passed.events):
-        before = e.passed.logits.detach().double()
-        apart, size = float((e.evaluated - before).norm()), float((before - before.mean(0)).norm())
+    if moved and not any(event.rate for event in exam.passed.events):
+        before = exam.passed.logits.detach().double()
+        apart, size = float((exam.evaluated - before).norm()), float((before - before.mean(0)).norm())
         share = apart / size if size else inf
         summary += f"; outputs differ from those in evaluation by {share:.2f} of their deviation"
         if apart > APART * size:
             yield finding("modes_differ", 0.83, (), {"difference": share, "norms": len(moved)})
             return summary
-    has_fresh_statistics = any(hasattr(module, "running_mean") for module in e.model.modules()) and not moved
-    if e.evaluated_loss is not None and not has_fresh_statistics:
-        summary += f"; the loss is {e.passed.loss:.3g}, in evaluation {e.evaluated_loss:.3g}"
-        if _is_far_above(e, e.evaluated_loss):
-            evidence = {"training": e.passed.loss, "evaluation": e.evaluated_loss, "norms": len(moved)}
+    has_fresh_statistics = any(hasattr(module, "running_mean") for module in exam.model.modules()) and not moved
+    if exam.evaluated_loss is not None and not has_fresh_statistics:
+        summary += f"; the loss is {exam.passed.loss:.3g}, in evaluation {exam.evaluated_loss:.3g}"
+        if _is_far_above(exam, exam.evaluated_loss):
+            evidence = {"training": exam.passed.loss, "evaluation": exam.evaluated_loss, "norms": len(moved)}
             yield finding("loss_in_evaluation", 0.83, (), evidence)
     return summary
 
@@ -110,22 +110,24 @@ def _is_still(module: nn.Module) -> bool:
     return is_fresh and not takes_batch_statistics(module)
 
 
-def _is_far_above(e: Examination, evaluated: float) -> bool:
+def _is_far_above(exam: Examination, evaluated: float) -> bool:
     """Whether a loss in evaluation is far above that of the same batch in training."""
-    trained = e.passed.loss
-    return evaluated > TIMES * abs(trained) and evaluated - trained > SHARE * e.guessing
+    trained = exam.passed.loss
+    return evaluated > TIMES * abs(trained) and evaluated - trained > SHARE * exam.guessing
 
 
 @check("frozen norms")
-def check_frozen_norms(e: Examination) -> Steps:
+def check_frozen_norms(exam: Examination) -> Steps:
     """Look for norms that are frozen and yet move."""
-    names = dict(e.model.named_modules())
-    stored = {name: one for name, one in names.items() if isinstance(getattr(one, "running_var", None), Tensor)}
+    names = dict(exam.model.named_modules())
+    stored = {
+        name: module for name, module in names.items() if isinstance(getattr(module, "running_var", None), Tensor)
+    }
     if not stored:
         raise NotAsked("there are no running statistics")
     moving = [name for name, norm in stored.items() if is_frozen(norm) and norm.training]
-    moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in e.passed.moved]
-    if moving and e.model.training and any(one.requires_grad for one in e.model.parameters()):
+    moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in exam.passed.moved]
+    if moving and exam.model.training and any(parameter.requires_grad for parameter in exam.model.parameters()):
         yield finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
     return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen and moving"
 
@@ -133,7 +135,7 @@ def check_frozen_norms(e: Examination) -> Steps:
 def is_frozen(norm: nn.Module) -> bool:
     """Whether a norm has parameters of its own, none of which trains."""
     own = list(norm.parameters(recurse=False))
-    return bool(own) and not any(one.requires_grad for one in own)
+    return bool(own) and not any(parameter.requires_grad for parameter in own)
 
 
 def _has_moved(norm: _BatchNorm) -> bool:
@@ -143,9 +145,9 @@ def _has_moved(norm: _BatchNorm) -> bool:
 
 
 @check("norms")
-def check_norms(e: Examination) -> Steps:
+def check_norms(exam: Examination) -> Steps:
     """Look for norms of single elements, γ that are zero for ever, and running statistics that never move."""
-    events = [event for event in e.passed.events if event.kind == "norm"]
+    events = [event for event in exam.passed.events if event.kind == "norm"]
     if not events:
         raise NotAsked("none ran")
     single = [event.place for event in events if event.normalized == 1]
@@ -156,7 +158,7 @@ def check_norms(e: Examination) -> Steps:
         yield finding("zero_gamma", 0.95, zero, {"norms": len(zero)})
     slow = {
         name: float(module.momentum)
-        for name, module in e.model.named_modules()
+        for name, module in exam.model.named_modules()
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
         if module.momentum is not None and module.momentum < SLOW
     }
@@ -171,12 +173,12 @@ def _is_closed(parameters: tuple[Tensor, ...]) -> bool:
 
 
 @check("batch statistics")
-def check_statistics(e: Examination) -> Steps:
+def check_statistics(exam: Examination) -> Steps:
     """Count the examples that the statistics of each batch norm are computed from."""
     sizes = {}
-    for event in e.passed.events:
+    for event in exam.passed.events:
         if event.name == "batch_norm" and event.normalized is not None:
-            module = e.model.get_submodule(event.path)
+            module = exam.model.get_submodule(event.path)
             sizes[event.place] = min(getattr(module, "ghost_size", event.shape[0]), event.shape[0]), event.normalized
     if not sizes:
         raise NotAsked("no batch norm in training mode")
@@ -197,44 +199,44 @@ def check_statistics(e: Examination) -> Steps:
 
 
 @check("examples")
-def check_examples(e: Examination) -> Steps:
+def check_examples(exam: Examination) -> Steps:
     """Whether outputs of other examples change, in evaluation, when the first is replaced by the second."""
-    read = [one for one in tensors(e.inputs) if one.dim()]
+    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim()]
     if not read or len(read[0]) < 3:
         raise NotAsked("there are fewer than three examples")
     count = len(read[0])
 
-    def replaced(one: Any) -> Any:
-        has_examples = isinstance(one, Tensor) and one.dim() and len(one) == count
-        return torch.cat([one[1:2], one[1:]]) if has_examples else one
+    def replaced(value: Any) -> Any:
+        has_examples = isinstance(value, Tensor) and value.dim() and len(value) == count
+        return torch.cat([value[1:2], value[1:]]) if has_examples else value
 
-    before, after = e.evaluated, e.evaluate(tree_map(replaced, e.inputs))
+    before, after = exam.evaluated, exam.evaluate(tree_map(replaced, exam.inputs))
     if not before.dim() or len(before) != count or before.shape != after.shape:
         raise NotAsked("the outputs are not by example")
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
         return "none depends on another one in evaluation mode"
-    mixing = _mixing(e, count)
-    if _is_graph(e.passed.flow, mixing, count):
+    mixing = _mixing(exam, count)
+    if _is_graph(exam.passed.flow, mixing, count):
         return "they are the nodes of a graph, along whose edges they depend on each other"
-    modules = [e.model.get_submodule(path) for path in mixing or ()]
+    modules = [exam.model.get_submodule(path) for path in mixing or ()]
     by_norms = bool(modules) and all(kind_of(module) == "norm" for module in modules)
     kind = "mixes_by_norms" if by_norms else "mixes_examples"
     yield finding(kind, 0.89, mixing or ["forward"], {"change": change, "outputs": size})
     return "they depend on each other"
 
 
-def _mixing(e: Examination, count: int) -> list[str] | None:
+def _mixing(exam: Examination, count: int) -> list[str] | None:
     """The modules through which examples influence each other; None where that is not known."""
 
-    def few(one: Any) -> Any:
-        return one[:4] if isinstance(one, Tensor) and one.dim() and len(one) == count else one
+    def few(value: Any) -> Any:
+        return value[:4] if isinstance(value, Tensor) and value.dim() and len(value) == count else value
 
     # Fewer examples may not fit the other inputs.
-    for chosen in (few, lambda one: one):
-        positional, named = arguments_of(tree_map(chosen, e.inputs))
-        with suppress(ValueError, RuntimeError, IndexError), preserve_state(e.model, training=False):
-            return [module.path for module in mixes_examples(e.model, *positional, **named).modules] or None
+    for chosen in (few, lambda value: value):
+        positional, named = arguments_of(tree_map(chosen, exam.inputs))
+        with suppress(ValueError, RuntimeError, IndexError), preserve_state(exam.model, training=False):
+            return [module.path for module in mixes_examples(exam.model, *positional, **named).modules] or None
     return None
 
 

@@ -85,7 +85,7 @@ class Search(Tracer):
         """Look at the values, and keep the nodes of the backward pass."""
         self.read[call] = before or _values(tensors((args, kwargs)), _written(call.name, args, kwargs))
         self.made[call] = _values(made)
-        self.nodes[call] = [one.grad_fn for one in made if one.grad_fn is not None]
+        self.nodes[call] = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
 
     def origin(self, tensor: Tensor, what: str) -> Broken | None:
         """Where what is not finite in a tensor comes from."""
@@ -109,7 +109,9 @@ class Search(Tracer):
         """The first that a call read with such values, as far as it is known what made it."""
         values = self.read[call]
         flags = values.has_nan if is_nan else values.has_infinity
-        return next((one for (one, _), flag in zip(call.reads, flags, strict=True) if flag and one is not None), None)
+        return next(
+            (source for (source, _), flag in zip(call.reads, flags, strict=True) if flag and source is not None), None
+        )
 
     def backward(self, value: Tensor, parameters: Sequence[Tensor] = ()) -> Broken | None:
         """Make the backward pass, and say which call is the first to pass on a gradient that is not finite.
@@ -168,11 +170,11 @@ def _new_nodes(nodes: list[Any], seen: set[Any]) -> Iterator[Any]:
 
 
 def _is_finite(gradients: tuple[Tensor | None, ...]) -> bool:
-    return all(one is None or one.is_sparse or bool(one.isfinite().all()) for one in gradients)
+    return all(gradient is None or gradient.is_sparse or bool(gradient.isfinite().all()) for gradient in gradients)
 
 
 def _joined(values: tuple[str, ...]) -> str:
-    words = [one for one in values if one]
+    words = [text for text in values if text]
     return " and ".join(words[:2]) + (f" and {len(words) - 2} more" if len(words) > 2 else "")
 
 
@@ -187,11 +189,11 @@ def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[A
 
 
 def _values(read: list[Tensor], written: Sequence[Any] = ()) -> Values:
-    known = [_of(one.detach()) for one in read]
+    known = [_of(tensor.detach()) for tensor in read]
     known = [
         (words if is_read else "", nan and is_read, infinite and is_read)
-        for (words, nan, infinite), one in zip(known, read, strict=True)
-        for is_read in [all(one is not other for other in written)]
+        for (words, nan, infinite), tensor in zip(known, read, strict=True)
+        for is_read in [all(tensor is not statistic for statistic in written)]
     ]
     words, nan, infinity = zip(*known, strict=True) if known else ((), (), ())
     return Values(words, nan, infinity)

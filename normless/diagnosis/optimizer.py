@@ -17,21 +17,23 @@ _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": 
 
 
 @check("optimizer")
-def check_optimizer(e: Examination) -> Steps:
+def check_optimizer(exam: Examination) -> Steps:
     """Compare the optimizer's parameters and weight decays with the default of `param_groups` for this network."""
-    if e.optimizer is None:
+    if exam.optimizer is None:
         raise NotAsked("none was given")
     decays = {
-        id(one): group.get("weight_decay", 0.0) for group in e.optimizer.param_groups for one in group["params"]
+        id(parameter): group.get("weight_decay", 0.0)
+        for group in exam.optimizer.param_groups
+        for parameter in group["params"]
     }
-    parameters = dict(e.model.named_parameters())
+    parameters = dict(exam.model.named_parameters())
     # Without a map the roles are unknown, and nothing is said about decays.
     roles = (
-        {name: "" for name, one in parameters.items() if one.requires_grad}
-        if e.map is None
-        else parameter_roles(e.model, e.map)
+        {name: "" for name, parameter in parameters.items() if parameter.requires_grad}
+        if exam.map is None
+        else parameter_roles(exam.model, exam.map)
     )
-    is_guided, why = (False, "") if e.map is None else follows_guidelines(e.model, e.map)
+    is_guided, why = (False, "") if exam.map is None else follows_guidelines(exam.model, exam.map)
     # What `param_groups` decays by default.
     asked = decays_of("guidelines", 1.0, batch_norms=is_guided)
     against: dict[str, list[str]] = {}
@@ -40,25 +42,27 @@ def check_optimizer(e: Examination) -> Steps:
         decay = decays.get(id(parameters[name]))
         if decay is None:
             missing[name] = role
-        elif decay > 0 and e.map is not None and role not in asked:
+        elif decay > 0 and exam.map is not None and role not in asked:
             against.setdefault(role, []).append(name)
     if against:
         worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
         groups = ", ".join(
-            f"{_WORDS.get(one, one.replace('_', ' '))} ({len(names)})" for one, names in against.items()
+            f"{_WORDS.get(role, role.replace('_', ' '))} ({len(names)})" for role, names in against.items()
         )
         where = [name for names in against.values() for name in names]
-        evidence = {"weight_decay": float(max(decays.values()))} | {role: len(one) for role, one in against.items()}
+        evidence = {"weight_decay": float(max(decays.values()))} | {
+            role: len(members) for role, members in against.items()
+        }
         severity = _SEVERITY.get(worst, _MILD)
         yield finding("decayed", severity, where, evidence, worst=worst, groups=groups, why=why)
-    held = [one for group in e.optimizer.param_groups for one in group["params"]]
-    known = {id(one): name for name, one in parameters.items()}
+    held = [parameter for group in exam.optimizer.param_groups for parameter in group["params"]]
+    known = {id(parameter): name for name, parameter in parameters.items()}
     times = Counter(map(id, held))
     twice = [name for key, name in known.items() if times[key] > 1]
     if twice:
         yield finding("repeated_parameters", 0.85, twice, {"parameters": len(twice)})
     # As many tensors of these shapes that are not the network's: it was given others after the optimizer was made.
-    strange = Counter(tuple(one.shape) for one in held if id(one) not in known)
+    strange = Counter(tuple(parameter.shape) for parameter in held if id(parameter) not in known)
     if missing and not Counter(tuple(parameters[name].shape) for name in missing) - strange:
         yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})
     elif missing:

@@ -40,36 +40,40 @@ _RANGES = {
 
 
 @check("the last activation")
-def check_last_activation(e: Examination) -> Steps:
+def check_last_activation(exam: Examination) -> Steps:
     """Look for a softmax or an activation between the classifier and a loss that takes logits."""
-    if squashed := _squashed(e):
+    if squashed := _squashed(exam):
         call, reader = squashed
         kind = "softmax_before_loss" if KINDS[call.name] == "softmax" else "activation_after_classifier"
         yield finding(kind, 0.93, (call.place,), {"activation": call.name, "read_by": reader})
         return f"{call.name}, and the loss takes logits"
-    made = e.passed.flow.of(e.passed.logits)
+    made = exam.passed.flow.of(exam.passed.logits)
     last = None if made is None else made.origin()
     if last is None or KINDS.get(last.name) not in ("activation", "softmax") or last.name == "log_softmax":
         return "none was seen" if last is None else "none: the outputs are those of a layer"
     low, high = _RANGES.get(last.name.rstrip("_"), (-inf, inf))
-    if isinstance(e.targets, Tensor) and e.targets.is_floating_point() and e.targets.shape == e.passed.logits.shape:
-        smallest, largest = float(e.targets.min()), float(e.targets.max())
+    if (
+        isinstance(exam.targets, Tensor)
+        and exam.targets.is_floating_point()
+        and exam.targets.shape == exam.passed.logits.shape
+    ):
+        smallest, largest = float(exam.targets.min()), float(exam.targets.max())
         if smallest < low or largest > high:
             evidence: Evidence = {"activation": last.name, "smallest_target": smallest, "largest_target": largest}
             yield finding("unreachable_targets", 0.93, (last.place,), evidence)
     return f"{last.name}, and the loss takes its values"
 
 
-def _squashed(e: Examination) -> Squashed | None:
+def _squashed(exam: Examination) -> Squashed | None:
     """An activation whose values the loss takes for logits: by what the loss calls on them, or by its values."""
-    for call in e.passed.flow.calls:
+    for call in exam.passed.flow.calls:
         if call.path == LOSS and call.name in TAKES_LOGITS:
-            made = [one.origin() for one in call.sources() if one.is_trained]
+            made = [source.origin() for source in call.sources() if source.is_trained]
             if made and made[0].path != LOSS and _is_activation(made[0]):
                 return made[0], call.name
-    made_logits = e.passed.flow.of(e.passed.logits)
+    made_logits = exam.passed.flow.of(exam.passed.logits)
     last = None if made_logits is None else made_logits.origin()
-    if last is not None and _is_activation(last) and takes_logits(e):
+    if last is not None and _is_activation(last) and takes_logits(exam):
         return last, "the loss"
     return None
 
@@ -79,18 +83,20 @@ def _is_activation(call: Call) -> bool:
     return KINDS.get(call.name) in ("activation", "softmax") and call.name not in ("log_softmax", "clamp", "hardtanh")
 
 
-def takes_logits(e: Examination) -> bool:
+def takes_logits(exam: Examination) -> bool:
     """Whether the loss has a softmax or sigmoid of its own, by its values.
 
     Of logits 0 a cross-entropy of K classes is log K, a binary one log 2, whatever the targets, as a mean or a sum; a
     softmax does not change if a constant is added to all logits.
     """
-    logits = e.passed.logits.detach()
+    logits = exam.passed.logits.detach()
     try:
         with torch.no_grad():
-            zero, value, shifted = (float(e.loss_at(one)) for one in (torch.zeros_like(logits), logits, logits + 3.0))
+            zero, value, shifted = (
+                float(exam.loss_at(shown)) for shown in (torch.zeros_like(logits), logits, logits + 3.0)
+            )
     except (RuntimeError, ValueError, TypeError):
-        return e.loss is F.cross_entropy
+        return exam.loss is F.cross_entropy
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_softmax = classes > 1 and _counts(zero / log(classes), logits.numel() // classes)
     return (is_softmax and abs(value - shifted) < 1e-4 * abs(value)) or _counts(zero / log(2), logits.numel())
@@ -102,18 +108,18 @@ def _counts(ratio: float, values: int) -> bool:
 
 
 @check("outputs by example")
-def check_dependence(e: Examination) -> Steps:
+def check_dependence(exam: Examination) -> Steps:
     """Look for outputs that are the same for all examples, and the first layer after which they are."""
-    logits = e.passed.logits.detach().double()
+    logits = exam.passed.logits.detach().double()
     if logits.dim() < 1 or len(logits) < 2:
         raise NotAsked("there is one example")
     size, apart = float(logits.abs().max()), float((logits - logits.mean(0)).abs().max())
     summary = f"they differ by up to {apart:.3g}, and are up to {size:.3g}"
     if not torch.isfinite(logits).all() or apart > SAME * size:
         return summary
-    layers = [event for event in e.passed.events if event.kind in ("weight", "norm", "activation")]
-    matrices = [one for event in layers[-1:] for one in event.parameters if one.dim() > 1]
-    if layers and layers[-1].spread_in > SAME and not any(bool(one.any()) for one in matrices):
+    layers = [event for event in exam.passed.events if event.kind in ("weight", "norm", "activation")]
+    matrices = [parameter for event in layers[-1:] for parameter in event.parameters if parameter.dim() > 1]
+    if layers and layers[-1].spread_in > SAME and not any(bool(matrix.any()) for matrix in matrices):
         return "the classifier starts at zero, and reads examples that differ"
     place = next((event.place for event in layers if min(event.spread, event.spread_in) <= SAME), "forward")
     evidence = {"largest_output": size, "largest_difference": apart}

@@ -8,60 +8,69 @@ from normless.diagnosis.tape import Event
 
 
 @check("reach of the gradient")
-def check_reach(e: Examination) -> Steps:
+def check_reach(exam: Examination) -> Steps:
     """Look for parameters that no gradient reaches, and name the first place that cuts them off."""
-    trainable = {name: one for name, one in e.model.named_parameters() if one.requires_grad}
+    trainable = {name: parameter for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
     if not trainable:
-        yield finding("frozen", 0.97, (), {"parameters": sum(1 for _ in e.model.parameters())})
+        yield finding("frozen", 0.97, (), {"parameters": sum(1 for _ in exam.model.parameters())})
         return "nothing is trainable"
-    without = [name for name in trainable if e.passed.gradients.get(name) is None]
-    own = {id(one) for one in e.model.parameters()}
-    found = [*_unregistered(e, own), *_head(e), *_cut(e, own)]
+    without = [name for name in trainable if exam.passed.gradients.get(name) is None]
+    own = {id(parameter) for parameter in exam.model.parameters()}
+    found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, own)]
     if not found and len(without) == len(trainable):
         # Nothing on the way was seen to cut it: the output itself has no gradient.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    yield from (found or (_unused(e, without) if without else []))[:1]
+    yield from (found or (_unused(exam, without) if without else []))[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
-def _unregistered(e: Examination, own: set[int]) -> list[Finding]:
+def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
     """Parameters that the pass read and that the network does not have."""
-    foreign = [(event, one) for event in e.passed.events for one in event.parameters if id(one) not in own]
+    foreign = [
+        (event, parameter)
+        for event in exam.passed.events
+        for parameter in event.parameters
+        if id(parameter) not in own
+    ]
     if not foreign:
         return []
-    count = len({id(one) for _, one in foreign})
+    count = len({id(parameter) for _, parameter in foreign})
     return [finding("unregistered_modules", 0.97, (), {"parameters": count}, place=foreign[0][0].place)]
 
 
-def _head(e: Examination) -> list[Finding]:
+def _head(exam: Examination) -> list[Finding]:
     """A last layer that does not train, after others that do."""
-    layers = [event for event in e.passed.events if event.kind == "weight" and event.parameters]
-    trains = [any(one.requires_grad for one in event.parameters) for event in layers]
-    if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in e.model.parameters()):
+    layers = [event for event in exam.passed.events if event.kind == "weight" and event.parameters]
+    trains = [any(parameter.requires_grad for parameter in event.parameters) for event in layers]
+    if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in exam.model.parameters()):
         return []
-    frozen = sum(parameter.numel() for parameter in e.model.parameters() if not parameter.requires_grad)
-    share = frozen / sum(parameter.numel() for parameter in e.model.parameters())
+    frozen = sum(parameter.numel() for parameter in exam.model.parameters() if not parameter.requires_grad)
+    share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
     return [finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})]
 
 
-def _cut(e: Examination, own: set[int]) -> list[Finding]:
+def _cut(exam: Examination, own: set[int]) -> list[Finding]:
     """The first place after trained layers at which no gradient is recorded, or a tensor without one goes on."""
     trained: Event | None = None
-    reached = {id(e.model.get_parameter(name)) for name, norm in e.passed.gradients.items() if norm is not None}
-    for event in e.passed.events:
-        trains = any(one.requires_grad and id(one) in own for one in event.parameters)
+    reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
+    for event in exam.passed.events:
+        trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
         if trains and not event.recording:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
         # Not the gradient of its output, which writing in place may hide.
-        if trains and not any(id(one) in reached for one in event.parameters):
+        if trains and not any(id(parameter) in reached for parameter in event.parameters):
             trained = event
     return []
 
 
-def _unused(e: Examination, without: list[str]) -> list[Finding]:
+def _unused(exam: Examination, without: list[str]) -> list[Finding]:
     """Layers that run and whose result nothing uses; parameters that nothing reads are none of them."""
-    read: dict[int, str] = {id(one): event.place for event in e.passed.events for one in event.parameters}
-    places = dict.fromkeys(read[id(one)] for name in without if id(one := e.model.get_parameter(name)) in read)
+    read: dict[int, str] = {
+        id(parameter): event.place for event in exam.passed.events for parameter in event.parameters
+    }
+    places = dict.fromkeys(
+        read[id(parameter)] for name in without if id(parameter := exam.model.get_parameter(name)) in read
+    )
     return [finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})] if places else []

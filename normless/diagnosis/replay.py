@@ -32,7 +32,7 @@ class Outputs(Watcher):
         self.sizes[layer.path] = norm_of(y) / max(y.numel(), 1) ** 0.5
         if kind_of(module) == "weight" and x.dim() > 1:
             axis = channel_axis(module, x)
-            others = [one for one in range(x.dim()) if one != axis]
+            others = [dim for dim in range(x.dim()) if dim != axis]
             self.off[layer.path] = torch.linalg.vector_norm(x, torch.inf, dim=others) == 0
 
 
@@ -45,9 +45,11 @@ def norm_of(x: Tensor) -> Tensor:
 def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The Euclidean norms of gradients, in float32 or better."""
     norms: dict[str, Tensor] = {}
-    for dtype in {one.dtype for one in parameters.values()}:
+    for dtype in {parameter.dtype for parameter in parameters.values()}:
         part = {
-            name: _dense(one.grad) for name, one in parameters.items() if one.dtype == dtype and one.grad is not None
+            name: _dense(parameter.grad)
+            for name, parameter in parameters.items()
+            if parameter.dtype == dtype and parameter.grad is not None
         }
         wide = torch.float32 if dtype.itemsize < 4 else None
         norms |= dict(zip(part, torch._foreach_norm(list(part.values()), dtype=wide), strict=True))
@@ -81,7 +83,7 @@ def as_floats(values: Mapping[str, Tensor]) -> dict[str, float]:
     if not values:
         return {}
     device = next(iter(values.values())).device
-    numbers = torch.stack([one.to(device, torch.float32) for one in values.values()]).tolist()
+    numbers = torch.stack([value.to(device, torch.float32) for value in values.values()]).tolist()
     return dict(zip(values, numbers, strict=True))
 
 
@@ -96,7 +98,7 @@ class Replay:
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Replay:
         """The pass that a network begins."""
-        device = next((one.device.type for one in model.parameters()), "cpu")
+        device = next((parameter.device.type for parameter in model.parameters()), "cpu")
         enabled = torch.is_autocast_enabled(device)
         return cls(args, kwargs, (device, torch.get_autocast_dtype(device)) if enabled else None)
 

@@ -109,13 +109,15 @@ class Tape(Tracer):
         self, call: Call, args: list[Any], kwargs: dict[str, Any], made: list[Tensor], recording: bool
     ) -> None:
         read = tensors((args, kwargs))
-        y = next((one for one in made if one.is_floating_point()), None)
+        y = next((tensor for tensor in made if tensor.is_floating_point()), None)
         kind = KINDS[call.name]
         # What is computed from weights alone, as their standardization, is not part of the signal.
         if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
             return
         parameters = tuple(
-            owner for one in read if isinstance(owner := one._base if one._is_view() else one, nn.Parameter)
+            owner
+            for tensor in read
+            if isinstance(owner := tensor._base if tensor._is_view() else tensor, nn.Parameter)
         )
         x, before = read[0], call.reads[0][0]
         is_values = x.is_floating_point() and not isinstance(x, nn.Parameter)
@@ -219,6 +221,6 @@ def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | 
 @contextmanager
 def recorded(model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[Tape]:
     """Record the passes that the body makes through a network on these inputs, and the loss's dataflow."""
-    tape = Tape(next((len(one) for one in tensors(inputs) if one.dim()), 0))
+    tape = Tape(next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0))
     with tape.follow(model, inputs, targets):
         yield tape

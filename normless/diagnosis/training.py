@@ -72,7 +72,7 @@ class Training:
     ) -> Iterator[Finding]:
         """New findings in the loss, if it is known, and the norms of the gradients of a step before its update."""
         total = sqrt(sum(norm**2 for norm in gradients.values()))
-        if any(one.kind == "not_finite" for one in self.findings):
+        if any(known.kind == "not_finite" for known in self.findings):
             return
         if not (isfinite(total) and isfinite(loss or 0.0)):
             what = "gradient" if isfinite(loss or 0.0) else "loss"
@@ -110,7 +110,7 @@ class Training:
 
     def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
         """The finding that the training stops at a diverged loss, if no recent one says what happened."""
-        said = (one for one in self.findings if one.kind in ("not_finite", "jump"))
+        said = (known for known in self.findings if known.kind in ("not_finite", "jump"))
         if any(float(one.evidence["step"]) > step - FEW for one in said):
             return
         gradients = self._gradients[-1] if self._gradients else {}
@@ -126,7 +126,7 @@ class Training:
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """The first layer in order of execution whose output jumps, else the one whose gradient jumps most."""
         sizes = as_floats(outputs.sizes) if outputs else {}
-        for place, ratio in jumped(sizes, (one.output for one in self._measured), OUTPUT).items():
+        for place, ratio in jumped(sizes, (measured.output for measured in self._measured), OUTPUT).items():
             return place, f"the output of {place or 'the network'} is the first to, {ratio:.3g} times its median"
         ratios = jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
@@ -152,16 +152,18 @@ class Training:
         yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
         if len(self._measured) >= BATCHES:
             last = [*self._measured][-BATCHES:]
-            lost = [name for name in new.lost if all(one.lost.get(name, 0.0) > ROUNDED for one in last)]
+            lost = [name for name in new.lost if all(measured.lost.get(name, 0.0) > ROUNDED for measured in last)]
             share = min((new.lost[name] for name in lost), default=0.0)
             yield from self._new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
-            updates = [{name: one.update[name] for name in one.update.keys() - set(lost)} for one in last]
+            updates = [
+                {name: measured.update[name] for name in measured.update.keys() - set(lost)} for measured in last
+            ]
             yield from self._judge_updates(step, new, updates)
 
     def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
         """Layers whose update is too large or too small in each of the last measurements."""
-        names = [name for name in new.update if all(name in one for one in last)]
-        ranges = {name: [one[name] for one in last] for name in names}
+        names = [name for name in new.update if all(name in update for update in last)]
+        ranges = {name: [update[name] for update in last] for name in names}
         if not ranges:
             return
         middle = median(new.update.values())

@@ -70,7 +70,7 @@ class Trial:
     @property
     def last(self) -> float:
         """The last loss; where it is not finite, the largest after the first step that is, or else infinite."""
-        known = [one for one in self.losses[1:] if isfinite(one)]
+        known = [loss for loss in self.losses[1:] if isfinite(loss)]
         return self.losses[-1] if isfinite(self.losses[-1]) else max(known, default=inf)
 
     @property
@@ -80,58 +80,58 @@ class Trial:
 
 
 @check("trial steps")
-def check_trial(e: Examination, steps: int) -> Steps:
+def check_trial(exam: Examination, steps: int) -> Steps:
     """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer, and judge them."""
-    if e.optimizer is None:
+    if exam.optimizer is None:
         raise NotAsked("not tried: no optimizer was given")
-    if steps < 1 or not any(e.passed.gradients.values()):
+    if steps < 1 or not any(exam.passed.gradients.values()):
         raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
-    if not isfinite(e.passed.loss):
+    if not isfinite(exam.passed.loss):
         raise NotAsked("not tried: the loss is not finite")
-    model, trial = tried(e, e.optimizer, steps)
-    e.trials.append(trial)
-    yield from _settings(e, trial)
-    yield from _rates(e, trial, steps)
-    if closed := _closed(e, model, trial):
-        evidence = {"shut": len(closed), "blocks": e.depth, "steps": steps, "rate": trial.rate}
-        yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / e.depth, closed, evidence)
+    model, trial = tried(exam, exam.optimizer, steps)
+    exam.trials.append(trial)
+    yield from _settings(exam, trial)
+    yield from _rates(exam, trial, steps)
+    if closed := _closed(exam, model, trial):
+        evidence = {"shut": len(closed), "blocks": exam.depth, "steps": steps, "rate": trial.rate}
+        yield finding("branch_never_grows", 0.3 + 0.5 * len(closed) / exam.depth, closed, evidence)
     before, after = trial.losses[0], trial.losses[-1]
     words = ("1 step", "takes") if trial.steps == 1 else (f"{trial.steps} steps", "take")
     return f"{words[0]} at rate {trial.rate:.3g} {words[1]} the loss from {before:.3g} to {after:.3g}"
 
 
-def _closed(e: Examination, trained: nn.Module, trial: Trial) -> list[str]:
+def _closed(exam: Examination, trained: nn.Module, trial: Trial) -> list[str]:
     """The blocks whose branch is zero before a trial and after it; none if it diverged."""
-    if not isfinite(trial.losses[-1]) or e.map is None or not _zeros(e.passed.tables["signal"]):
+    if not isfinite(trial.losses[-1]) or exam.map is None or not _zeros(exam.passed.tables["signal"]):
         return []
-    return _zeros(pass_through(trained, e.inputs, e.targets, e.loss, e.map).tables["signal"])
+    return _zeros(pass_through(trained, exam.inputs, exam.targets, exam.loss, exam.map).tables["signal"])
 
 
 def _zeros(signal: pd.DataFrame) -> list[str]:
     return list(signal.loc[signal["branch_variance"] == 0, "name"])
 
 
-def _settings(e: Examination, trial: Trial) -> Iterator[Finding]:
+def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
     """Decay, clipping and rounding, which no other rate repairs."""
-    assert e.optimizer is not None
-    groups = e.optimizer.param_groups
+    assert exam.optimizer is not None
+    groups = exam.optimizer.param_groups
     decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
-    is_coupled = not isinstance(e.optimizer, (SGD, torch.optim.AdamW))
+    is_coupled = not isinstance(exam.optimizer, (SGD, torch.optim.AdamW))
     if decay > DECAY and not is_coupled:
         evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
         yield finding("excessive_decay", 0.94, (), evidence)
-    gradient = sum(norm**2 for norm in e.passed.gradients.values() if norm) ** 0.5
-    if isinstance(e.optimizer, SGD) and trial.moved < 1e-2 * trial.rate * gradient:
+    gradient = sum(norm**2 for norm in exam.passed.gradients.values() if norm) ** 0.5
+    if isinstance(exam.optimizer, SGD) and trial.moved < 1e-2 * trial.rate * gradient:
         evidence = {"moved": trial.moved, "expected": trial.rate * gradient}
         yield finding("clipped_to_nothing", 0.93, (), evidence)
     if trial.rounded > ROUNDED and trial.progress < LITTLE:
         yield finding("lost_in_rounding", 0.93, (), {"share": trial.rounded, "rate": trial.rate})
 
 
-def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """Other rates, where this one does not lower the loss."""
-    assert e.optimizer is not None
-    momentum = max(_momentum(group) for group in e.optimizer.param_groups)
+    assert exam.optimizer is not None
+    momentum = max(_momentum(group) for group in exam.optimizer.param_groups)
     evidence = {
         "rate": trial.rate,
         "steps": trial.steps,
@@ -139,7 +139,7 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         "loss_after": trial.last,
     }
     effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
-    sums = sum(any(layer.kind == "norm" for layer in one.after_sum) for one in e.blocks)
+    sums = sum(any(layer.kind == "norm" for layer in block.after_sum) for block in exam.blocks)
     if sums >= POST_NORM and trial.progress < 0.5:
         yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
         return
@@ -147,57 +147,57 @@ def _rates(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         yield finding("effective_rate", 0.81, (), evidence | effective)
         return
     rises, is_flat = trial.progress < -LITTLE, abs(trial.progress) < LITTLE
-    if (rises or is_flat) and trial.end <= LEFT_OF_LOSS * e.guessing:
+    if (rises or is_flat) and trial.end <= LEFT_OF_LOSS * exam.guessing:
         # A trained network has little left to learn.
         return
     # Downwards the first rate that makes progress; upwards one that makes much, unless the loss rises before.
     kind, factors, share = ("rate_too_large", SMALLER, LITTLE) if rises else ("rate_too_small", LARGER, MUCH)
     for factor in factors if rises or is_flat else ():
-        _, other = tried(e, e.optimizer, steps, factor)
+        _, attempt = tried(exam, exam.optimizer, steps, factor)
         # One low loss among the last is no progress.
-        if other.progress > share and max(other.losses[-3:]) < other.losses[0]:
-            evidence |= {"working_rate": other.rate, "loss_at_working_rate": other.losses[-1]}
+        if attempt.progress > share and max(attempt.losses[-3:]) < attempt.losses[0]:
+            evidence |= {"working_rate": attempt.rate, "loss_at_working_rate": attempt.losses[-1]}
             if kind == "rate_too_large" and momentum >= MOMENTUM:
                 kind, evidence = "effective_rate", evidence | effective
             yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
             return
-        if kind == "rate_too_small" and other.progress < -LITTLE:
+        if kind == "rate_too_small" and attempt.progress < -LITTLE:
             break
-    if any(one.severity >= CAUSE and not one.advice for one in e.found):
+    if any(known.severity >= CAUSE and not known.advice for known in exam.found):
         # What keeps the loss up is known; many steps more would only confirm it.
         return
-    stalls = trial.end >= e.guessing and abs(trial.losses[trial.steps // 2] - trial.end) < LITTLE * abs(trial.end)
-    stays = rises or is_flat or stalls or abs(trial.end - e.guessing) < NEAR * e.guessing
-    if stays and trial.losses[0] >= e.guessing * (1 - NEAR) and trial.rounded <= ROUNDED:
-        yield from _not_fitted(e, trial, steps)
+    stalls = trial.end >= exam.guessing and abs(trial.losses[trial.steps // 2] - trial.end) < LITTLE * abs(trial.end)
+    stays = rises or is_flat or stalls or abs(trial.end - exam.guessing) < NEAR * exam.guessing
+    if stays and trial.losses[0] >= exam.guessing * (1 - NEAR) and trial.rounded <= ROUNDED:
+        yield from _not_fitted(exam, trial, steps)
 
 
-def _not_fitted(e: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """A batch whose loss no rate takes below that of guessing in many steps."""
-    assert e.optimizer is not None
-    goal, trials = e.guessing * (1 - NEAR), [trial]
+    assert exam.optimizer is not None
+    goal, trials = exam.guessing * (1 - NEAR), [trial]
     for factor in ALL:
-        _, other = tried(e, e.optimizer, max(MANY, steps), factor)
-        trials.append(other)
+        _, attempt = tried(exam, exam.optimizer, max(MANY, steps), factor)
+        trials.append(attempt)
         # Also where the rate is too large to stay there.
-        if min(filter(isfinite, other.losses)) < goal:
+        if min(filter(isfinite, attempt.losses)) < goal:
             return
-    rates = sorted(one.rate for one in trials)
-    evidence = {"steps": max(one.steps for one in trials), "loss_before": trial.losses[0], "rate": trial.rate}
+    rates = sorted(attempt.rate for attempt in trials)
+    evidence = {"steps": max(attempt.steps for attempt in trials), "loss_before": trial.losses[0], "rate": trial.rate}
     evidence |= {
-        "best": min(min(filter(isfinite, one.losses)) for one in trials),
+        "best": min(min(filter(isfinite, attempt.losses)) for attempt in trials),
         "lowest_rate": rates[0],
         "highest_rate": rates[-1],
     }
-    yield finding("not_fitted", 0.5, (), evidence | {"loss_of_guessing": e.guessing})
+    yield finding("not_fitted", 0.5, (), evidence | {"loss_of_guessing": exam.guessing})
 
 
-def fits(e: Examination, trial: Trial) -> bool:
+def fits(exam: Examination, trial: Trial) -> bool:
     """Whether a trial fits the batch, by its first loss and by that of constant outputs where it is known."""
     end = trial.end
     if not end <= LEFT_OF_LOSS * trial.losses[0]:
         return False
-    return not isfinite(e.guessing) or end <= LEFT_OF_GUESSING * e.guessing
+    return not isfinite(exam.guessing) or end <= LEFT_OF_GUESSING * exam.guessing
 
 
 def _momentum(group: dict[str, object]) -> float:
@@ -206,10 +206,10 @@ def _momentum(group: dict[str, object]) -> float:
     return float(betas[0])
 
 
-def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
+def tried(exam: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
     """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
-    model, optimizer = copied((e.model, given))
+    model, optimizer = copied((exam.model, given))
     # A copy has no hooks, and those may be what clips.
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for group in optimizer.param_groups:
@@ -217,21 +217,23 @@ def tried(e: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> 
         if factor > 1 and group.get("weight_decay"):
             # The decay of a step stays as it is.
             group["weight_decay"] = group["weight_decay"] / factor
-    trial = stepped(e, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
+    trial = stepped(exam, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
     is_over = trial.progress < 0 or not isfinite(trial.end)
-    return model, trial if is_over else stepped(e, model, optimizer, steps, trial)
+    return model, trial if is_over else stepped(exam, model, optimizer, steps, trial)
 
 
-def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None) -> Trial:
+def stepped(
+    exam: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None
+) -> Trial:
     """Train a network in place on the batch of an examination, or go on with a trial that was begun with it."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
-    before = {name: one.detach().clone() for name, one in model.named_parameters()}
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     moved, rounded, losses = (begun.moved, begun.rounded, [*begun.losses]) if begun else (nan, 0.0, [])
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The loss after the last step is that before one more.
-        rest = repeat((e.inputs, e.targets), steps + 1 - len(losses))
-        for value in descend(model, rest, optimizer, loss=e.loss, limit=inf):
+        rest = repeat((exam.inputs, exam.targets), steps + 1 - len(losses))
+        for value in descend(model, rest, optimizer, loss=exam.loss, limit=inf):
             losses.append(value)
             if len(losses) == 1 and isfinite(value):
                 moved, rounded = _first_step(model, before)
@@ -240,8 +242,12 @@ def stepped(e: Examination, model: nn.Module, optimizer: Optimizer, steps: int, 
 
 def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
     """The norm of an update, and of low-precision elements with a gradient the share that it left as they were."""
-    steps = [(one, one.detach() - before[name]) for name, one in model.named_parameters() if one.grad is not None]
+    steps = [
+        (parameter, parameter.detach() - before[name])
+        for name, parameter in model.named_parameters()
+        if parameter.grad is not None
+    ]
     moved = sum(float(step.double().square().sum()) for _, step in steps) ** 0.5
-    counted = [counts for one, step in steps if (counts := rounded_away(step, one)) is not None]
+    counted = [counts for parameter, step in steps if (counts := rounded_away(step, parameter)) is not None]
     lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
     return moved, lost / max(concerned, 1)

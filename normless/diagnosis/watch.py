@@ -58,7 +58,7 @@ class Watch:
         inner = model
         while len(children := dict(inner.named_children())) == 1 and (name := next(iter(children))) in _WRAPPED:
             inner = children[name]
-        if not any(one.requires_grad for one in inner.parameters()):
+        if not any(parameter.requires_grad for parameter in inner.parameters()):
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
             )
@@ -132,7 +132,7 @@ class Watch:
 
         Thin lines are at the steps of findings. `quantity` is the loss if None, or without one the gradient's norm.
         """
-        return self._record.plot(quantity, [int(one.evidence["step"]) for one in self.findings], ax)
+        return self._record.plot(quantity, [int(finding.evidence["step"]) for finding in self.findings], ax)
 
     def close(self) -> None:
         """Remove all hooks; what was measured stays."""
@@ -155,7 +155,7 @@ class Watch:
 
     def _name_parameters(self, model: nn.Module) -> None:
         """Learn the network's parameters, which are others after it was sharded."""
-        self._names = {id(one): name for name, one in model.named_parameters()}
+        self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._is_sharded = is_sharded(model)
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -169,8 +169,13 @@ class Watch:
         if self._model() is None:
             # Its addresses may be those of other tensors by now.
             return {}
-        held = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
-        return {name: one for one in held if (name := self._names.get(id(one))) is not None}
+        held = (
+            parameter
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        )
+        return {name: parameter for parameter in held if (name := self._names.get(id(parameter))) is not None}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
@@ -204,7 +209,7 @@ class Watch:
         self._strange = 0
         now.norms |= gradient_norms(own)
         if self._measures:
-            now.before |= {name: one.detach().clone() for name, one in own.items() if one.dim() > 1}
+            now.before |= {name: parameter.detach().clone() for name, parameter in own.items() if parameter.dim() > 1}
         # Where several optimizers share the network, the first counts the steps, as long as it steps.
         if self._clock() is None or id(optimizer) in self._others:
             self._clock = weakref.ref(optimizer)
@@ -227,9 +232,9 @@ class Watch:
         model = self._model()
         if model is None or self._now.seen is None or self._now.seen is self._counted:
             return {}
-        own = [one for one in model.parameters() if one.requires_grad]
-        held = [one for group in optimizer.param_groups for one in group["params"]]
-        has_gradients = any(one.grad is not None for one in own)
+        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        has_gradients = any(parameter.grad is not None for parameter in own)
         if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, held)):
             return {}
         if not {*map(id, own)}.isdisjoint(map(id, held)):
@@ -300,7 +305,9 @@ class Watch:
         sizes = {} if now.outputs is None else now.outputs.sizes
         output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
         # A weight of zeros has no update relative to it, and one with a gradient of zeros none to lose.
-        update, lost = ({name: one for name, one in of.items() if isfinite(one)} for of in (update, lost))
+        update, lost = (
+            {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
+        )
         total = sum(norm**2 for norm in now.gradients.values()) ** 0.5
         whole = {"gradient_norm": {"": total}} | ({} if now.loss is None else {"loss": {"": now.loss}})
         layers = {"output": output, "off": shares, "gradient": now.gradients, "update": update, "lost": lost}
@@ -311,7 +318,11 @@ class Watch:
 
     def _moved_statistics(self, model: nn.Module) -> list[str]:
         """The frozen norms whose running means have changed since the last measured step."""
-        means = {name: one.running_mean for name, one in model.named_modules() if is_frozen(one) and _has_mean(one)}
+        means = {
+            name: module.running_mean
+            for name, module in model.named_modules()
+            if is_frozen(module) and _has_mean(module)
+        }
         before, self._statistics = self._statistics, {name: mean.clone() for name, mean in means.items()}
         same = {name: mean.shape == before[name].shape for name, mean in means.items() if name in before}
         return [name for name, is_same in same.items() if is_same and not torch.equal(means[name], before[name])]
@@ -319,14 +330,14 @@ class Watch:
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The shares of units that are off in this and the measured steps before."""
         for path, mask in masks.items():
-            before = [one for one in self._off.get(path, []) if one.shape == mask.shape]
+            before = [previous for previous in self._off.get(path, []) if previous.shape == mask.shape]
             self._off[path] = [*before, mask][-BATCHES:]
         return {path: torch.stack(self._off[path]).all(0).float().mean() for path in masks}
 
     def _say(self, findings: Iterable[Finding]) -> None:
-        for one in findings:
+        for finding in findings:
             # The line that calls the optimizer says nothing about the cause.
-            warnings.warn_explicit(_sentence(one), WatchWarning, "nl.watch", self.step)
+            warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
 
 
 @dataclass
@@ -354,8 +365,8 @@ def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
 
-def _sentence(one: Finding) -> str:
-    return f"Step {one.evidence['step']}: {one.title}"
+def _sentence(finding: Finding) -> str:
+    return f"Step {finding.evidence['step']}: {finding.title}"
 
 
 def watch(model: nn.Module, interval: int = 20) -> Watch:

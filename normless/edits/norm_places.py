@@ -101,7 +101,7 @@ def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
     around, norm = surgery.get(parent), surgery.get(layer.path)
     siblings = {own: child for own, child in around.named_children() if type(child) is type(norm)}
     paths = {own: f"{parent}.{own}".removeprefix(".") for own in siblings}
-    idle = [own for own in siblings if paths[own] not in surgery.map.by_path]
+    idle = [own for own in siblings if paths[own] not in surgery.map.by_path.keys() | surgery.map.elsewhere]
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
         # Each goes with the first of its width.
         ran = [own for own in siblings if own not in idle]

@@ -65,7 +65,9 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
     The arguments are those of Opacus: the layer, its one input (B, …), the gradient of each example's own loss by the
     output. The result has a tensor (B, *p.shape) for each trainable parameter p of the layer itself.
     """
-    if layer.before is not None and any(isinstance(one, _DropoutNd) and one.p for one in layer.before.modules()):
+    if layer.before is not None and any(
+        isinstance(module, _DropoutNd) and module.p for module in layer.before.modules()
+    ):
         raise NotImplementedError(
             f"Per-example gradients of a {type(layer).__name__} with dropout before it need what the dropout drew, "
             "which Opacus does not keep. Convert without that dropout, as in zeroinit(dropout=0)."
@@ -86,7 +88,7 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
     parts = [part for name in names if (part := getattr(layer, name)) is not None and part.requires_grad]
     if parts:
         by_folded = zip(folded, (samples[parameter] for parameter in plain.parameters()), strict=True)
-        outputs, given = zip(*(one for one in by_folded if one[0].requires_grad), strict=True)
+        outputs, given = zip(*(pair for pair in by_folded if pair[0].requires_grad), strict=True)
         gradients |= zip(parts, torch.autograd.grad(outputs, parts, given, is_grads_batched=True), strict=True)
     return gradients
 

@@ -40,7 +40,7 @@ def save_pretrained(
     """Save a converted network as `normless.save` does; further options of the library are for its own files."""
     own = net.state_dict()
     if push_to_hub or any(
-        name not in own or own[name].shape != one.shape for name, one in (state_dict or {}).items()
+        name not in own or own[name].shape != value.shape for name, value in (state_dict or {}).items()
     ):
         raise RecipeError(
             f"This {type(net).__name__} is converted; its save_pretrained saves its own weights to a folder: "

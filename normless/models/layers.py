@@ -103,7 +103,7 @@ class Network(nn.Sequential):
         blocks: list[tuple[str, BlockStructure]] = []
         outside: tuple[list[str], list[str]] = [], []
         for name, part in self.named_children():
-            inside = [(f"{name}.{at}", one) for at, one in part.named_children() if isinstance(one, Block)]
+            inside = [(f"{name}.{at}", child) for at, child in part.named_children() if isinstance(child, Block)]
             blocks += [(path, block.residual_structure()) for path, block in inside]
             if not inside:
                 outside[bool(blocks)].append(name)

@@ -280,7 +280,9 @@ class Transformer(nn.Module):
 
     def residual_structure(self) -> Structure:
         modules = self.named_modules()
-        blocks = [(path, one.residual_structure()) for path, one in modules if isinstance(one, TransformerBlock)]
+        blocks = [
+            (path, module.residual_structure()) for path, module in modules if isinstance(module, TransformerBlock)
+        ]
         first = next(path for path, _ in blocks if path.startswith("decoder."))
         pre = self.encoder.norm is not None
         return Structure(

@@ -61,7 +61,9 @@ def adaptive_gradient_clipping(
             gradient.mul_(_factor(parameter, gradient, clip, eps).to(gradient.dtype))
     # Thousands of scalars at once: each is a unit, one row of a matrix.
     for pairs in scalars.values():
-        gradients, values = (torch.cat([one.reshape(1, 1) for one in some]) for some in zip(*pairs, strict=True))
+        gradients, values = (
+            torch.cat([scalar.reshape(1, 1) for scalar in column]) for column in zip(*pairs, strict=True)
+        )
         factors = _factor(values, gradients, clip, eps).to(gradients.dtype)
         torch._foreach_mul_([gradient for gradient, _ in pairs], factors.flatten().unbind())
 
@@ -99,10 +101,10 @@ def clip_in_step(
         model = unwrapped(model)
     mapped = find_residual_map(model, *positional, **named_inputs) if residual_map is None else residual_map
     head = head_parameters(model, mapped)
-    left_out = [one for name, one in model.named_parameters(remove_duplicate=False) if name in head]
+    left_out = [parameter for name, parameter in model.named_parameters(remove_duplicate=False) if name in head]
 
     def before(stepped: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        parameters = [one for group in stepped.param_groups for one in group["params"]]
+        parameters = [parameter for group in stepped.param_groups for parameter in group["params"]]
         adaptive_gradient_clipping(parameters, clip, eps, exclude=left_out)
 
     return optimizer.register_step_pre_hook(before)
@@ -121,10 +123,10 @@ def _parameters(source: nn.Module | Iterable[Tensor]) -> list[Tensor]:
     if isinstance(source, nn.Module):
         return list(source.parameters())
     listed = list(source) if isinstance(source, Iterable) and not isinstance(source, Tensor) else [source]
-    for one in listed:
-        if not isinstance(one, Tensor):
-            where = "" if one is source else f" in a {type(source).__name__}"
-            got = f"an object of type {type(one).__name__}{where}"
+    for parameter in listed:
+        if not isinstance(parameter, Tensor):
+            where = "" if parameter is source else f" in a {type(source).__name__}"
+            got = f"an object of type {type(parameter).__name__}{where}"
             raise TypeError(f"Expected a network or parameters, such as model.parameters(), got {got}.")
     return listed
 

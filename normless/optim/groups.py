@@ -44,7 +44,7 @@ class ParameterGroups(list[dict[str, Any]]):
     def __str__(self) -> str:
         rows = [("group", "tensors", "parameters", "lr", "decay")]
         for group in self:
-            size = sum(one.numel() for one in group["params"])
+            size = sum(parameter.numel() for parameter in group["params"])
             numbers = (f"{len(group['params'])}", f"{size:,}", f"{group['lr']:.3g}", f"{group['weight_decay']:.3g}")
             rows.append((group["name"], *numbers))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -115,15 +115,15 @@ def param_groups(
 
 
 def _check_rates(rates: dict[str, float]) -> None:
-    if not all(one >= 0 for one in rates.values()):
-        got = ", ".join(f"{name}={one}" for name, one in rates.items())
+    if not all(rate >= 0 for rate in rates.values()):
+        got = ", ".join(f"{name}={rate}" for name, rate in rates.items())
         raise ValueError(f"Rates, decay and ε are not negative, got {got}.")
 
 
 def _refined(model: nn.Module, residual_map: ResidualMap, roles: dict[str, str], wanted: set[str]) -> dict[str, str]:
     """The group of every parameter by name, with the wanted parts of weights as groups of their own."""
     parts = parts_of_weights(model, residual_map)
-    own = {name: parts.get(id(one), "") for name, one in model.named_parameters()}
+    own = {name: parts.get(id(parameter), "") for name, parameter in model.named_parameters()}
     return {name: own[name] if role == "weights" and own[name] in wanted else role for name, role in roles.items()}
 
 
@@ -140,7 +140,7 @@ def _grouped(
     factors = _branch_factors(model, residual_map)
     groups: dict[tuple[str, str, Factors], dict[str, Any]] = {}
     for name, group in roles.items():
-        pattern = next((one for one in reversed(patterns) if fnmatchcase(name, one)), "")
+        pattern = next((candidate for candidate in reversed(patterns) if fnmatchcase(name, candidate)), "")
         rate, epsilon = scaled = factors.get(name, UNSCALED)
         scale = rate * rates["scalar_lr_scale"] if group == "scalars" else rate
         is_muon = group == "hidden" and "muon_lr" in rates
@@ -153,7 +153,7 @@ def _grouped(
         }
         made |= {} if epsilon == 1.0 or is_muon else {"eps": rates["eps"] * epsilon}
         groups.setdefault((group, pattern, scaled), made)["params"].append(named[name])
-    idle = [one for one in patterns if all(one != pattern for _, pattern, _ in groups)]
+    idle = [candidate for candidate in patterns if all(candidate != pattern for _, pattern, _ in groups)]
     if idle:
         raise ValueError(
             f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
@@ -170,7 +170,7 @@ def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fa
     branches of the same factors alone keeps its rate. A map without the scaled sums raises ValueError.
     """
     sums = ((path, module) for path, module in model.named_modules() if isinstance(module, ResidualSum))
-    stated = ((path, (one.branch_rate, one.branch_epsilon)) for path, one in sums)
+    stated = ((path, (module.branch_rate, module.branch_epsilon)) for path, module in sums)
     scaled = {path: factors for path, factors in stated if factors != UNSCALED}
     blocks = [block for block in residual_map.walk() if block.sum in scaled]
     if scaled and not blocks:
@@ -185,7 +185,7 @@ def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fa
             seen[place].add(on_branch.get(layer, UNSCALED))
     names = [name for name, _ in model.named_parameters()]
     nearest = {name: next((seen[at] for at in _around(name) if at in seen), set()) for name in names}
-    return {name: one for name, factors in nearest.items() for one in factors if len(factors) == 1}
+    return {name: factor for name, factors in nearest.items() for factor in factors if len(factors) == 1}
 
 
 def _around(path: str) -> Iterator[str]:

@@ -37,12 +37,12 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
     # By position: `load_state_dict` makes new groups.
     positions = {
-        one: position
+        parameter: position
         for position, group in enumerate(optimizer.param_groups)
-        for one in group["params"]
-        if one.requires_grad
+        for parameter in group["params"]
+        if parameter.requires_grad
     }
-    limit = SHARE * sum(one.nbytes for one in positions)
+    limit = SHARE * sum(parameter.nbytes for parameter in positions)
     # Of an earlier step's rest, the gradients are None, which a step passes over.
     waiting: dict[Tensor, None] = {}
     size = 0
@@ -65,8 +65,8 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
 def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], positions: dict[Tensor, int]) -> None:
     """A step that sees some of the parameters alone: to look at thousands of others takes longer than it does."""
     some = defaultdict(list)
-    for one in parameters:
-        some[positions[one]].append(one)
+    for parameter in parameters:
+        some[positions[parameter]].append(parameter)
     whole = [group["params"] for group in optimizer.param_groups]
     try:
         for position, group in enumerate(optimizer.param_groups):
@@ -75,5 +75,5 @@ def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], positions: 
     finally:
         for group, everything in zip(optimizer.param_groups, whole, strict=True):
             group["params"] = everything
-    for one in parameters:
-        one.grad = None
+    for parameter in parameters:
+        parameter.grad = None

@@ -127,4 +127,4 @@ class _EarlierBuffers(AbstractContextManager[None]):
 
 
 def _copies(buffers: dict[str, Tensor | None]) -> dict[str, Tensor | None]:
-    return {name: None if one is None else one.clone() for name, one in buffers.items()}
+    return {name: None if buffer is None else buffer.clone() for name, buffer in buffers.items()}

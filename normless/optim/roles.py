@@ -173,10 +173,10 @@ def _scales_choices(flow: Dataflow, index: int, *, outputs: bool) -> bool:
             return True
         for reader in set(flow.consumers[at]) - seen:
             seen.add(reader)
-            one = flow[reader]
-            if one.name in SOFTMAX | ATTENTION | {"log_softmax", "_log_softmax"}:
+            operation = flow[reader]
+            if operation.name in SOFTMAX | ATTENTION | {"log_softmax", "_log_softmax"}:
                 return True
-            is_product = one.name in WEIGHT and not one.parameters
-            if is_product or (one.name in _PASSING and len(one.parents) == 1):
+            is_product = operation.name in WEIGHT and not operation.parameters
+            if is_product or (operation.name in _PASSING and len(operation.parents) == 1):
                 waiting.append(reader)
     return False

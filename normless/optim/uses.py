@@ -37,7 +37,7 @@ def _is_batch_norm(path: str, model: nn.Module, residual_map: ResidualMap) -> bo
     if isinstance(model.get_submodule(owner), _BatchNorm):
         return True
     operations = [] if residual_map.flow is None else residual_map.flow.operations
-    return any(one.name in BATCH_NORM and owner in one.modules for one in operations)
+    return any(operation.name in BATCH_NORM and owner in operation.modules for operation in operations)
 
 
 def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, str]:
@@ -50,7 +50,9 @@ def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, s
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     operations = [] if residual_map.flow is None else residual_map.flow.operations
-    looked_up = {name for one in operations if one.name.startswith("embedding") for name in one.parameters}
+    looked_up = {
+        name for operation in operations if operation.name.startswith("embedding") for name in operation.parameters
+    }
     tables = {id(named[name]) for name in looked_up} | {
         id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
     }
@@ -58,7 +60,7 @@ def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, s
     parts = {id(named[name]): "hidden" for layer in layers for name in layer.parameters if named[name].dim() == 2}
     if not tables and len(layers) > 1:
         parts |= {id(named[name]): "embedding" for name in layers[0].parameters}
-    added = {name for one in operations for name in one.added if named[name].dim() > 1}
+    added = {name for operation in operations for name in operation.added if named[name].dim() > 1}
     parts |= {id(named[name]): "head" for name in head_parameters(model, residual_map)}
     return parts | dict.fromkeys((*tables, *(id(named[name]) for name in added)), "embedding")
 

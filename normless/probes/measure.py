@@ -107,13 +107,13 @@ def probe(
 def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
     """Watchers by the name of their probe, that of its class for a given watcher; ValueError as from `probe`."""
     watchers: dict[str, Watcher] = {}
-    for one in [probes] if isinstance(probes, str) else probes:
-        name = parse_call(one)[0].rpartition(":")[2] if isinstance(one, str) else type(one).__name__
+    for probe in [probes] if isinstance(probes, str) else probes:
+        name = parse_call(probe)[0].rpartition(":")[2] if isinstance(probe, str) else type(probe).__name__
         if name in watchers:
             raise ValueError(f"The probe {name!r} is named twice; measure the second in a call of its own.")
-        watcher = PROBES.make(one) if isinstance(one, str) else one
+        watcher = PROBES.make(probe) if isinstance(probe, str) else probe
         if not isinstance(watcher, Watcher):
-            raise ValueError(f"Expected {one} to be a normless.probes.Watcher, got {type(watcher).__name__}.")
+            raise ValueError(f"Expected {probe} to be a normless.probes.Watcher, got {type(watcher).__name__}.")
         watchers[name] = watcher
     return watchers
 

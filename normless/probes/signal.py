@@ -118,7 +118,7 @@ class Signal(PredictedRows):
         """Add predicted variances, second moments and norm statistics."""
         for name in _MEASURED:
             predicted = name.replace("sum_", "total_").removesuffix("_second_moment")
-            table[f"predicted_{name}"] = [getattr(one, predicted) for one in moments]
+            table[f"predicted_{name}"] = [getattr(moment, predicted) for moment in moments]
 
 
 @PROBES.register("backward")

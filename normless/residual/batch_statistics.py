@@ -1,4 +1,4 @@
-"""Norms that keep running statistics, of any library, as torch's own batch norm."""
+"""Recognize norms with running statistics from any library, and convert them to torch's batch norm."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keeps_statistics(module: nn.Module) -> bool:
-    """Whether a module is a norm with a running mean and variance per channel: a batch norm, or one written anew.
+    """Whether a module is a norm with a running mean and variance per channel.
 
-    Such a one may be frozen, or not be a subclass of torch's; it holds no weight layer.
+    This includes frozen batch norms and classes that do not derive from torch's. The module contains no weight layer.
     """
     if isinstance(module, NORMS):
         return isinstance(module, _BatchNorm)
@@ -28,10 +28,12 @@ def keeps_statistics(module: nn.Module) -> bool:
 
 
 def require_finite(model: nn.Module) -> None:
-    """Check that running statistics, γ and β of all norms that keep statistics are finite, where they have values.
+    """Check that the running statistics, γ and β of all norms with running statistics are finite.
+
+    Tensors on the meta device are skipped.
 
     Raises:
-        UnsupportedEditError: names the norm and what is not finite.
+        UnsupportedEditError: a value is not finite; the message names the norm and the tensor.
     """
     for path, module in model.named_modules():
         if not keeps_statistics(module):
@@ -41,14 +43,14 @@ def require_finite(model: nn.Module) -> None:
             value = getattr(module, name, None)
             if isinstance(value, Tensor) and not value.is_meta and not bool(value.isfinite().all()):
                 raise UnsupportedEditError(
-                    f"The {words} of {path or 'this norm'}, a {type(module).__name__}, is not finite, so that what "
-                    "it computes in evaluation is not either. Load an earlier state, or find what made it so "
+                    f"The {words} of {path or 'this norm'}, a {type(module).__name__}, is not finite, so its output "
+                    "in evaluation is not finite either. Load an earlier state, or find the cause "
                     "(normless.diagnose names the first value that is not finite)."
                 )
 
 
 def takes_batch_statistics(norm: nn.Module, shape: tuple[int, ...] | None = None) -> bool:
-    """Whether a norm normalizes an example by the statistics of others in training; tried where its class is new."""
+    """Whether a norm uses the statistics of the batch in training; a norm of an unknown class is run to find out."""
     if isinstance(norm, NORMS):
         return isinstance(norm, _BatchNorm)
     if is_sub_batch_norm(norm):
@@ -65,23 +67,23 @@ def takes_batch_statistics(norm: nn.Module, shape: tuple[int, ...] | None = None
 
 
 def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _BatchNorm:
-    """Torch's batch norm with the ε, γ, β and running statistics of a norm that keeps them.
+    """Convert a norm with running statistics to torch's batch norm with the same ε, γ, β, statistics and mode.
 
-    γ and β are parameters of it, also where they were fixed; it has the mode of the norm.
+    γ and β become parameters, even if they were fixed.
 
     Raises:
-        LiftError: the norm computes something else in evaluation, or the number of its input's axes is unknown.
+        LiftError: the norm computes something else in evaluation, or the number of axes of its input is unknown.
     """
     kind: type[_BatchNorm] | None = next((family for family in _FAMILY if isinstance(norm, family)), None)
     if kind is None and shape is not None and 2 <= len(shape) <= 5:
         kind = _FAMILY[max(len(shape) - 3, 0)]
-    # A norm of parts of a batch is what it is in evaluation, with its own γ and β where that has none.
+    # A sub-batch norm becomes its norm of evaluation, with its own γ and β if that norm has none.
     base = norm_of_evaluation(norm) if not isinstance(norm, NORMS) and is_sub_batch_norm(norm) else None
     source = norm if base is None else base
     kind = kind or next((family for family in _FAMILY if isinstance(source, family)), None)
     mean, variance = getattr(source, "running_mean", None), getattr(source, "running_var", None)
     if kind is None:
-        raise LiftError(f"how many axes the input of a {type(norm).__name__} has is known from example inputs alone")
+        raise LiftError(f"the number of input axes of a {type(norm).__name__} is unknown without example inputs")
     owner = source if getattr(source, "weight", None) is not None else norm
     gamma, beta = getattr(owner, "weight", None), getattr(owner, "bias", None)
     reference = next(value for value in (mean, gamma, *norm.parameters()) if isinstance(value, Tensor))
@@ -115,7 +117,7 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
 
 
 def _check_equal(norm: nn.Module, made: _BatchNorm, shape: tuple[int, ...] | None) -> None:
-    """Check that a norm and the batch norm made of it agree in evaluation."""
+    """Check that a norm and the batch norm converted from it agree in evaluation."""
     parts = inside(norm, shape)
     whole = nn.ModuleList([*(part.module for part in parts.before), made, *(part.module for part in parts.after)])
     for x in trials(norm, shape):

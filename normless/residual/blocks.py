@@ -14,7 +14,13 @@ Role = Literal["last", "down", "stem", "other"]
 
 @dataclass(frozen=True)
 class Term:
-    """An operation of a norm in forward code: its place, which operand of it goes on without the norm, times what."""
+    """An operation of a norm that forward code writes out.
+
+    Attributes:
+        place: its place in the code.
+        operand: the position of the operand that replaces the operation when the norm is removed.
+        factor: the factor by which that operand is multiplied.
+    """
 
     place: Place
     operand: int
@@ -25,23 +31,28 @@ class Term:
 class Layer:
     """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can change.
 
-    A `direction` is a normalization that is not one of the trunk, since the network returns its result or compares it
-    with another, as an attention compares queries and keys; `reason` says so. No scheme removes it unless asked.
+    A `direction` is a normalization outside the trunk: the network returns its result or compares it with another
+    activation, as an attention compares queries and keys. No scheme removes it by default.
 
-    `path` is the module's qualified name, or `MODULE:WHAT` for what a module's forward code does by itself.
-    `input` is the path of the layer whose output this one reads unchanged, or None where something else lies
-    between (a sum, a pooling, the network's own input). A module that runs several times in one forward pass is
-    one layer each time, numbered by `call` = 0, 1, ….
-
-    `gating` marks a layer that only computes a factor for the branch, as in squeeze-excite. `gamma` is the
-    qualified name of the learned vector that scales the layer's channels: a norm's γ, the gain of a standardized
-    weight, a layer scale. `parameters` are the names of all it reads, `shifts` of those that it adds. `called` is
-    False where forward code uses a module's weight without calling the module, as attention does with its output
-    projection. `in_place` is True where the layer overwrites its input. `terms` are the operations of a norm that
-    forward code writes out, empty where one of them cannot be told from others. `offset` is what forward code adds to
-    `gamma`: 1 in norms of γ = 1 + w. `scale_free` are the parameters whose scale does not matter, since forward code
-    divides each by its own norm. `made_by` is the call in forward code that makes a layer
-    which is a function, and nothing else; None where that is unknown.
+    Attributes:
+        path: the qualified name of the module, or `MODULE:NAME` for an operation in the module's forward code.
+        kind: the kind of layer.
+        input: the path of the layer that produces its input; None if a sum, a pooling or the network's input does.
+        call: the number of the run, 0 for the first. A module that runs several times is one layer per run.
+        gating: whether it only computes a factor for the branch, as in squeeze-excite.
+        gamma: the qualified name of the vector that scales the channels: a norm's γ, the gain of a standardized
+            weight, a layer scale.
+        parameters: the names of the parameters that it reads.
+        description: a few words for tables.
+        called: False if forward code uses the module's weight without calling the module, as attention does with its
+            output projection.
+        in_place: whether it overwrites its input.
+        offset: the number that forward code adds to `gamma`: 1 in norms with γ = 1 + w.
+        terms: the operations of a norm that forward code writes out; empty if they cannot be separated from others.
+        shifts: the names of the parameters that it adds.
+        scale_free: the names of the parameters that forward code divides by their own norm.
+        reason: why a `direction` is outside the trunk.
+        made_by: the call in forward code that makes this layer, a function, and nothing else; None if unknown.
     """
 
     path: str
@@ -64,9 +75,9 @@ class Layer:
 
 @dataclass(frozen=True)
 class Head:
-    """A weight layer whose result reaches an output of the network through no other weight layer.
+    """A last weight layer: its result reaches an output of the network without passing another weight layer.
 
-    `obstacle` says why it is not a classifier whose logits may start at zero, and is empty where it is.
+    `obstacle` says why the layer is not a classifier with logits that may start at zero; it is empty if it is one.
     """
 
     path: str
@@ -75,7 +86,7 @@ class Head:
 
 @dataclass(frozen=True)
 class Unresolved:
-    """Something in a network that its map could not place: the module's qualified name, and why."""
+    """A part of a network that the map could not resolve: the module's qualified name and the reason."""
 
     path: str
     reason: str
@@ -86,7 +97,7 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class Site:
-    """An addition in forward code: the call that adds, and which of its summands, 0 or 1, ends a branch."""
+    """An addition in forward code: the call that adds, and the position of the branch among its summands, 0 or 1."""
 
     made_by: Call
     branch: int
@@ -94,25 +105,35 @@ class Site:
 
 @dataclass(frozen=True)
 class ResidualBlock:
-    """One residual sum, x + f(x): what lies on its branch, on its skip path and around them.
+    """One residual sum, x + f(x): the layers on its branch, on its skip path and around them.
 
-    A sum of several branches, x + f(x) + g(x), is one block: `branch_layers` are those of all, `branches` those of
-    each, in the order of the additions. `inner` are the blocks inside the branch, whose layers are among
-    `branch_layers` too. `chain` is `m`, or None if all weight layers of the branch are in series.
+    A sum of several branches, x + f(x) + g(x), is one block. Tuples are in execution order.
 
-    `shared_layers` belong to the block but lie before the fork, so that branch and skip path both read them (the
-    shared pre-activation of a projecting Wide-ResNet block). `after_sum` are the block's layers after its sum: the
-    ReLU of ResNet-V1, the norm of a post-norm transformer. `sum` is the module that adds, None for an operator in
-    forward code. `ends_in_layer` says whether the sum adds the output of the branch's last layer as it is, with no
-    gating, dropout or pooling in between. `sites` are the additions in forward code that join branches to the skip
-    path, a single one in x + (f(x) + g(x)); none where a module adds, or an operator that does not add two tensors (a
-    sum over a stack). `ends` has for each branch the last weight layer, norm or activation with nothing but factors
-    after it (layer scale, dropout), or None; `last_weights` has the weight layers that it ends in, several after a
-    concatenation, where they are known. `factor` is the product of the constants by which forward code multiplies
-    what they return, of several branches the smallest. `is_global` says that blocks follow one another inside the
-    branch: a global skip path, as in SRResNet or a U-Net. `interpolates` says that the sum is x + c·(f(x) − x), as
-    that of torch.lerp: at f(x) = 0 it is not x. `levels` numbers the runs of the block among all blocks in
-    series, where it is known. All other tuples are in execution order.
+    Attributes:
+        name: the name of the block.
+        branch_layers: the layers of all branches, including those of inner blocks.
+        skip_layers: the layers on the skip path.
+        shared_layers: the block's layers before the fork, which branch and skip path both read, as the shared
+            pre-activation of a projecting Wide-ResNet block.
+        after_sum: the block's layers after its sum: the ReLU of ResNet-V1, the norm of a post-norm transformer.
+        identity_skip: whether the skip path is the identity.
+        ends_in_layer: whether the sum adds the output of the branch's last layer directly, with no gating, dropout or
+            pooling in between.
+        sum: the path of the module that adds, None for an operator in forward code.
+        parallel: the layers of each branch if there are several.
+        inner: the blocks inside the branch.
+        chain: the value of `m`; None if all weight layers of the branch are in series.
+        sites: the additions in forward code that join branches to the skip path, a single one for x + (f(x) + g(x)).
+            It is empty if a module adds, or an operator that does not add two tensors (a sum over a stack).
+        ends: for each branch, the last weight layer, norm or activation if only factors (layer scale, dropout) follow
+            it, else None.
+        last_weights: for each branch, the weight layers that it ends in, if known; several after a concatenation.
+        factor: the product of the constants by which forward code multiplies the output of a branch; the smallest of
+            several branches.
+        is_global: whether blocks follow one another inside the branch, as under the global skip path of SRResNet or a
+            U-Net.
+        interpolates: whether the sum is x + c·(f(x) − x), as in torch.lerp, which is not x for f(x) = 0.
+        levels: the positions of the block's runs among all blocks in series, if known.
     """
 
     name: str
@@ -141,28 +162,28 @@ class ResidualBlock:
 
     @property
     def m(self) -> int:
-        """Weight layers in series on the branch, without gating ones: the m of Fixup's L^(-1/(2m-2))."""
+        """The number of weight layers in series on the branch, without gates: the m of Fixup's L^(-1/(2m-2))."""
         return len(self.branch) if self.chain is None else self.chain
 
     @property
     def gates(self) -> tuple[str, ...]:
-        """Paths of the layers that only compute a factor for the branch, as squeeze-excite does."""
+        """Paths of the gating layers of the branch, as in squeeze-excite."""
         return tuple(layer.path for layer in self.branch_layers if layer.gating)
 
     def walk(self) -> Iterator[ResidualBlock]:
-        """The block and every block inside it, outer before inner."""
+        """Iterate over the block and all blocks inside it, outer before inner."""
         yield self
         for block in self.inner:
             yield from block.walk()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
-        """Every layer of the block: shared, branch, skip, then those after the sum."""
+        """All layers of the block: shared, branch, skip, after the sum."""
         return self.shared_layers + self.branch_layers + self.skip_layers + self.after_sum
 
     @property
     def branch(self) -> tuple[str, ...]:
-        """Paths of the branch's weight layers in execution order, gating ones included."""
+        """Paths of the weight layers of the branch in execution order, including gates."""
         return paths_of(self.branch_layers, "weight")
 
     @property
@@ -177,16 +198,16 @@ class ResidualBlock:
 
     @property
     def activations(self) -> tuple[str, ...]:
-        """Paths of the activations on the branch, the shared ones first; those of gates are left out."""
+        """Paths of the activations on the branch, shared activations first, without those of gates."""
         layers = self.shared_layers + self.branch_layers
         return paths_of(tuple(layer for layer in layers if not layer.gating), "activation")
 
     @property
     def activation_after_sum(self) -> str | None:
-        """Path of the block's activation after the sum (ResNet-V1), or None."""
+        """Path of the activation after the sum (ResNet-V1), or None."""
         return next(iter(paths_of(self.after_sum, "activation")), None)
 
 
 def paths_of(layers: tuple[Layer, ...], kind: Kind) -> tuple[str, ...]:
-    """The paths of the layers of a kind."""
+    """Return the paths of the layers of a kind."""
     return tuple(layer.path for layer in layers if layer.kind == kind)

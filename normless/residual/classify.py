@@ -1,4 +1,4 @@
-"""What kind of layer a module is, by its class or by what it computes."""
+"""Classify modules as layers, by their class or by the operations that they run."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ _NONLINEAR = ACTIVATION | {"pow", "square", "sqrt", "exp", "erf", "abs", "where"
 
 
 def kind_of(module: nn.Module) -> Kind | None:
-    """`weight`, `norm`, `activation` (elementwise), `dropout` (of a rate above 0), or None for all else."""
+    """Return the kind of a module by its class: `weight`, `norm`, `activation`, `dropout` (rate above 0) or None."""
     if isinstance(module, _DropoutNd):
         return "dropout" if module.p > 0 else None
     return next((kind for kind, classes in _CLASSES.items() if isinstance(module, classes)), None)
 
 
 def window_size(pool: nn.Module) -> int:
-    """The number of elements in a window of a max or average pooling."""
+    """Return the number of elements in the window of a max or average pooling."""
     kernel: Any = pool.kernel_size
     axes = next(n for n in (1, 2, 3) if isinstance(pool, (getattr(nn, f"MaxPool{n}d"), getattr(nn, f"AvgPool{n}d"))))
     return prod(kernel) if isinstance(kernel, tuple) else int(kernel) ** axes
 
 
 def computed_kind(operations: Sequence[Operation]) -> Kind | None:
-    """What a module is that runs exactly these operations: a norm, an activation, a layer scale, or none.
+    """Return the kind of a module that runs exactly these operations: a norm, an activation, a layer scale or None.
 
-    A norm divides activations by a root of their own statistics, or of stored ones (frozen batch norm). An
-    activation is elementwise and not linear; a vector of slopes may be learned. A layer scale multiplies by a
-    parameter and may add one.
+    A norm divides activations by a root of their own statistics, or of stored statistics (frozen batch norm). An
+    activation is elementwise and nonlinear, possibly with learned slopes. A layer scale multiplies by a parameter and
+    may add another.
     """
     names = {operation.name for operation in operations}
     learned = [operation for operation in operations if operation.parameters]
-    if learned and names - LAYOUT <= {"mul", "add", "addcmul"} and all(len(one.parents) == 1 for one in operations):
-        return "scale" if any(one.name != "add" for one in learned) else None
+    is_affine = bool(learned) and names - LAYOUT <= {"mul", "add", "addcmul"}
+    if is_affine and all(len(operation.parents) == 1 for operation in operations):
+        return "scale" if any(operation.name != "add" for operation in learned) else None
     scales = [operation for operation in operations if operation.name in _FACTORS]
     is_frozen = any(fixed.rooted and fixed.buffers for operation in scales for fixed in operation.fixed)
     if names <= NORM_PARTS and (names & NORM or (scales and forms_root(names)) or is_frozen):
@@ -68,5 +69,5 @@ def computed_kind(operations: Sequence[Operation]) -> Kind | None:
 
 
 def embedding_weights(model: nn.Module) -> set[int]:
-    """The `id` of every weight of an embedding."""
+    """Return the `id` of each embedding weight."""
     return {id(module.weight) for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))}

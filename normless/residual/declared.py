@@ -1,4 +1,4 @@
-"""The residual map of a network: as the network states it, without a trace of 10,000 layers, or as traced."""
+"""Find the residual map of a network, as the network declares it or by tracing it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from normless.residual.description import layer_of
 from normless.residual.network import ResidualMap
 from normless.residual.steps import Step, Steps
 
-# What a residual sum may apply on the branch, on the skip path and after the addition, in this order.
+# The modules that a residual sum may apply on the branch, on the skip path and after the addition.
 _SIDES = (("norm_branch", "multiplier"), ("norm_skip", "skip_multiplier"), ("norm_total",))
 
 
 @dataclass(frozen=True)
 class Projections:
-    """The three layers side by side that an attention starts with, in execution order; the first two are gating.
+    """The query, key and value projections of an attention, in execution order; query and key are gating.
 
-    `of_memory` says that key and value read the memory of `Decoding`, not what the query reads.
+    `of_memory` says that key and value read the memory of `Decoding` instead of the query's input.
     """
 
     query: str
@@ -40,7 +40,7 @@ class Projections:
 
 @dataclass(frozen=True)
 class BlockStructure:
-    """The modules of one block by path relative to it, in execution order; see `ResidualBlock` for the parts."""
+    """The modules of a block in execution order, by path relative to it; `ResidualBlock` explains the parts."""
 
     branch: Sequence[str | Projections]
     skip: Sequence[str] = ()
@@ -52,10 +52,12 @@ class BlockStructure:
 
 @dataclass(frozen=True)
 class Decoding:
-    """A second stack of blocks, with an input of its own, whose branches read the end of the first stack: the memory.
+    """A decoder: a second stack of blocks with its own input that reads the output of the first stack, the memory.
 
-    `first` is the name of its first block; `memory` are the modules after the last block of the first stack and
-    `stem` those before its own first block, by path.
+    Attributes:
+        first: the name of its first block.
+        memory: the paths of the modules after the last block of the first stack.
+        stem: the paths of the modules before its own first block.
     """
 
     first: str
@@ -67,7 +69,7 @@ class Decoding:
 class Structure:
     """The modules of a network by path, in execution order: the stem, the blocks by name, the head.
 
-    `decoding` says where the blocks of a decoder start, None for a network of one stack.
+    `decoding` says where the blocks of a decoder start; it is None for a single stack.
     """
 
     stem: Sequence[str]
@@ -78,7 +80,7 @@ class Structure:
 
 @runtime_checkable
 class StatesStructure(Protocol):
-    """A module that knows its own residual structure."""
+    """A module that declares its residual structure."""
 
     def residual_structure(self) -> Structure:
         """Name the modules of stem, blocks and head in execution order."""
@@ -90,21 +92,21 @@ def residual_map(
 ) -> ResidualMap:
     """Find the residual blocks of a network.
 
-    A network that states its structure (those of `normless.models`) is not run. Any other is exported with
-    `torch.export`; its weights, buffers, mode and random state stay as they are.
+    A network that declares its structure, as those of `normless.models` do, is not run. Any other network is exported
+    with `torch.export`, which leaves its weights, buffers, mode and random state unchanged.
 
     Args:
-        model: any network; what runs only in the mode (train or eval) in which it is not is read too.
-        inputs: what its forward takes, positional; needed where the network must be traced, unless it was converted:
-            then it carries their shapes. Values do not matter.
-        strict: raise where anything is left unresolved, rather than list it in the map's `unresolved`.
-        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+        model: any network. The map includes layers that run only in the other mode (train or eval).
+        inputs: positional arguments of `forward`, needed if the network must be traced. A converted network carries
+            their shapes. The values do not matter.
+        strict: raise an error if any part is unresolved instead of listing it in the map's `unresolved`.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
             keyword arguments.
-        kwargs: what its forward takes by name, such as `input_ids`.
+        kwargs: keyword arguments of `forward`, such as `input_ids`.
 
     Raises:
-        UnresolvedStructureError: the network must be traced and no inputs came, or it cannot be exported; with
-            `strict`, something in it cannot be understood.
+        UnresolvedStructureError: the network must be traced and inputs are missing, or it cannot be exported; with
+            `strict`, a part of it is unresolved.
     """
     require_network(model)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
@@ -114,7 +116,7 @@ def residual_map(
         mapped = StructureReader(model, model.residual_structure()).map
     elif inputs or kwargs:
         require_whole(model, UnresolvedStructureError)
-        # torch.export takes a second to import; a network that states its structure must not pay for it.
+        # torch.export takes a second to import; a network that declares its structure does not need it.
         from normless.residual.modes import map_of_both_modes
 
         mapped = map_of_both_modes(model, inputs, kwargs)
@@ -130,13 +132,13 @@ def residual_map(
 
 
 class StructureReader:
-    """Reads stated paths, and the modules that are there now, also those of a converted network.
+    """Read a declared structure and the modules that are now at its paths, also in a converted network.
 
-    Shapes are unknown: the zeros around an image do not count, and a mean is over many positions.
+    Shapes are unknown: zero padding is ignored, and a mean is taken to be over many positions.
 
     Attributes:
-        steps: one for each module, constant factor and sum.
-        layers: those of the steps that are one, by index.
+        steps: a step for each module, constant factor and sum.
+        layers: the layers among the steps, by the step's index.
         map: the map of the layers.
     """
 
@@ -160,7 +162,7 @@ class StructureReader:
         self.map = ResidualMap(tuple(blocks), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
     def _block(self, name: str, block: BlockStructure, at: int, memory: int) -> tuple[ResidualBlock, int]:
-        """A block that reads the step `at`, and the step of its result."""
+        """Return a block that reads the step `at`, and the step of its result."""
         prefix = f"{name}."
         path = prefix + block.sum
         module = self.model.get_submodule(path)
@@ -170,11 +172,11 @@ class StructureReader:
         )
         shared, fork = self._along(block.shared, prefix, at)
         branch, end = self._along([*block.branch, *on_branch], prefix, fork, memory)
-        skip, other = self._along([*block.skip, *on_skip], prefix, fork)
+        skip, skip_end = self._along([*block.skip, *on_skip], prefix, fork)
         if not block.skip and not block.identity_skip:
-            # What changes it is not stated.
-            other = self.steps.append(Step("other", (other,)))
-        after, result = self._along([*on_total, *block.after_sum], prefix, self._sum(total, other, end, fork))
+            # The structure does not declare the operations on the skip path.
+            skip_end = self.steps.append(Step("other", (skip_end,)))
+        after, result = self._along([*on_total, *block.after_sum], prefix, self._sum(total, skip_end, end, fork))
         last = next((layer for layer in reversed(branch) if layer.kind not in ("scale", "dropout")), None)
         at_end = self.layers.get(self.steps.origin(end, ("factor",)))
         return ResidualBlock(
@@ -191,7 +193,7 @@ class StructureReader:
         ), result
 
     def _sum(self, module: ResidualSum, skip: int, end: int, fork: int) -> int:
-        """The step of a residual sum, its constant factors included."""
+        """Append the step of a residual sum, including its constant factors."""
         only = isinstance(module, SkipOnlySum)
         shares = (module.skip_factor, 0.0 if only else module.branch_factor)
         at = total = self.steps.append(Step("sum", (skip, end), shares=shares))
@@ -204,23 +206,23 @@ class StructureReader:
     def _along(
         self, paths: Iterable[str | Projections], prefix: str, at: int, memory: int = 0
     ) -> tuple[tuple[Layer, ...], int]:
-        """The layers along `paths` from the step `at` on, and the step of their result."""
+        """Return the layers along `paths` from the step `at` on, and the step of their result."""
         start = len(self.steps.steps)
         for path in paths:
             if isinstance(path, Projections):
                 source = memory if path.of_memory else at
                 for name, read in ((path.query, at), (path.key, source), (path.value, source)):
                     end = self._module(prefix + name, read)
-                # Query and key only compute a factor; what masks their logits is unknown.
+                # Query and key only compute a factor; the mask of their logits is unknown.
                 at = self.steps.append(Step("attention", (end,)))
             else:
                 at = self._module(prefix + path, at)
-        main = {*self.steps.reachable([at], lambda one: self.steps[one].reads if one >= start else ())}
-        own = ((one, self.layers[one]) for one in range(start, len(self.steps.steps)) if one in self.layers)
-        return tuple(layer if one in main else replace(layer, gating=True) for one, layer in own), at
+        main = {*self.steps.reachable([at], lambda index: self.steps[index].reads if index >= start else ())}
+        own = ((index, self.layers[index]) for index in range(start, len(self.steps.steps)) if index in self.layers)
+        return tuple(layer if index in main else replace(layer, gating=True) for index, layer in own), at
 
     def _module(self, path: str, at: int) -> int:
-        """The step of the result of what is at a path: a module, with those that run before it, or a factor."""
+        """Return the step of the result of a module, with the modules that run before it, or of a factor."""
         part = attrgetter(path)(self.model)
         if isinstance(part, DomainBatchNorm):
             return self._module(f"{path}.norms.{part.domain}", at)
@@ -241,7 +243,7 @@ class StructureReader:
             assert layer.kind != "direction"
             step = Step(layer.kind, (at,), path, layer.parameters, part, shifts=layer.shifts)
         elif isinstance(part, (nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d)):
-            step = Step("greatest", (at,), module=part, size=sqrt(window_size(part)))
+            step = Step("max_pool", (at,), module=part, size=sqrt(window_size(part)))
         else:
             unchanged = isinstance(part, (nn.Flatten, nn.Dropout))
             step = Step("layout" if unchanged else "other", (at,), path, module=part)

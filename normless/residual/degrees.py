@@ -1,4 +1,4 @@
-"""How a tensor made of parameters scales with each: its degree of homogeneity, 0 where a norm divides it out."""
+"""Degrees of homogeneity of tensors that are computed from parameters: 0 if the tensor is normalized."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ _SUMS = {"add", "sub", "rsub", "lerp"}
 def degrees_of(
     name: str, arguments: Sequence[Any], read: Callable[[Any], Degrees | None], is_layout: bool
 ) -> Degrees:
-    """The degree of an operation's result in each parameter that it is computed from; NaN where there is none.
+    """Return the degree of an operation's result in each parameter that it is computed from; NaN if not homogeneous.
 
-    A result y(w) has degree d in w where y(s·w) = s^d · y(w) for s > 0. Numbers that are added, as an ε, are taken to
-    be negligible, as are bounds.
+    A result y(w) has degree d in w if y(s·w) = s^d · y(w) for s > 0. Constants that are added, such as ε, and bounds
+    are neglected.
 
     Args:
-        name: of the operation.
+        name: the name of the operation.
         arguments: its arguments.
-        read: gives the degrees of an argument that is a tensor, None for what is not one.
-        is_layout: whether the operation leaves values what they are.
+        read: returns the degrees of a tensor argument, None for any other argument.
+        is_layout: whether the operation keeps the values.
     """
     parts = [known for known in map(read, _flat(arguments)) if known is not None]
     names = dict.fromkeys(parameter for part in parts for parameter in part)
@@ -45,25 +45,25 @@ def degrees_of(
         return {parameter: rule([part.get(parameter, 0.0) for part in parts]) for parameter in names}
 
     if name.endswith("_as"):
-        # Its second argument gives the shape alone.
+        # The second argument only gives the shape.
         return parts[0]
     if is_layout or name in _SAME or name in _SUMS:
         return each(lambda degrees: degrees[0] if _are_equal(degrees) else nan)
     if name in _PRODUCTS:
         return each(sum)
     if name == "div":
-        # 1 / w has one tensor alone, which is the divisor.
+        # In 1 / w the only tensor is the divisor.
         sign = 1.0 if read(arguments[0]) is not None else -1.0
         return each(lambda degrees: sign * degrees[0] - sum(degrees[1:]))
     if name in _POWERS:
         return each(lambda degrees: degrees[0] * _POWERS[name])
     if name in NORM:
-        # What it normalizes comes first, then what it reads of channels.
+        # The normalized tensor comes first, then the parameters of the channels.
         return each(lambda degrees: sum(degrees[1:2]) if _are_equal(degrees[1:]) else nan)
     if name == "pow" and isinstance(arguments[1], (int, float)):
         return each(lambda degrees: degrees[0] * float(arguments[1]))
     if name in ("_weight_norm", "_weight_norm_interface") and len(parts) == 2:
-        # Its first argument is the direction, its second the length.
+        # The first argument is the direction, the second the length.
         return each(lambda degrees: degrees[1])
     return each(lambda degrees: 0.0 if all(degree == 0 for degree in degrees) else nan)
 
@@ -73,7 +73,7 @@ def _are_equal(degrees: list[float]) -> bool:
 
 
 def _flat(arguments: Sequence[Any]) -> list[Any]:
-    """The arguments with those of sequences in their place."""
+    """Flatten sequences among the arguments."""
     flat: list[Any] = []
     for argument in arguments:
         flat += _flat(argument) if isinstance(argument, (list, tuple)) else [argument]

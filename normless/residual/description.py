@@ -1,4 +1,4 @@
-"""What is said of a layer: its words in a table, its learned vector, all that it reads, the call that makes it."""
+"""Describe a layer: its γ, its parameters, the call that makes it, and a few words for tables."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from normless.residual.names import Names
 from normless.residual.operations import LAYOUT, NORM
 from normless.residual.sub_batches import affine_of_evaluation, is_sub_batch_norm
 
-# The number by which an exported graph tells calls of one function apart: relu_1.
+# The number by which an exported graph distinguishes calls of a function: relu_1.
 _COUNTED = re.compile(r"_\d+$")
 
 
 def described(layer: Layer, flow: Dataflow, indices: Sequence[int], names: Names) -> Layer:
-    """A layer with all that its operations, those of one run in order, say of it."""
+    """Return a layer with the properties that follow from the operations of one of its runs, in order."""
     operations = [flow[index] for index in indices]
     parameters = [names.parameter(name) for operation in operations for name in operation.parameters]
     factors = {name for operation in operations for name in operation.factors}
@@ -51,16 +51,16 @@ def described(layer: Layer, flow: Dataflow, indices: Sequence[int], names: Names
 
 
 def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
-    """The layer that a module of torch's own kinds, or of ours, is; None for any other."""
+    """Return the layer of a module that torch or this package defines, None for any other module."""
     kind = kind_of(module)
     if kind is None and is_sub_batch_norm(module):
-        named = {id(one): f"{path}.{name}" for name, one in module.named_parameters()}
-        gamma, beta = (named.get(id(one)) for one in affine_of_evaluation(module))
+        named = {id(parameter): f"{path}.{name}" for name, parameter in module.named_parameters()}
+        gamma, beta = (named.get(id(parameter)) for parameter in affine_of_evaluation(module))
         read = tuple(name for name in (gamma, beta) if name is not None)
         return Layer(path, "norm", source, 0, False, gamma, read, describe(module), shifts=read[gamma is not None :])
     if kind is None:
         return None
-    names = tuple(f"{path}.{name}" for name, one in module._parameters.items() if one is not None)
+    names = tuple(f"{path}.{name}" for name, parameter in module._parameters.items() if parameter is not None)
     vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
     present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
     gamma = present[0] if len(present) == 1 else None
@@ -70,7 +70,7 @@ def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
 
 
 def _call_of(flow: Dataflow, indices: Iterable[int]) -> Call | None:
-    """The call in forward code that makes these operations and no others; None where there is none."""
+    """Return the call in forward code that makes these operations and no others, or None."""
     calls = {flow[at].made_by for at in indices}
     call = calls.pop() if len(calls) == 1 else None
     others = {*flow.parts[call]}.difference(indices) if call is not None else ()
@@ -78,7 +78,7 @@ def _call_of(flow: Dataflow, indices: Iterable[int]) -> Call | None:
 
 
 def _gain_of(operation: Operation, names: Names) -> str | None:
-    """The gain of a standardized weight: beside the largest of its parameters, the only one that is no scalar."""
+    """Return the gain of a standardized weight: the only non-scalar besides the largest of its parameters."""
     weights = (constant for constant in operation.fixed if not {*operation.added}.issuperset(constant.parameters))
     weight = next(weights, Fixed())
     sizes = {name: names.parameters[name].numel() for name in weight.parameters}
@@ -87,13 +87,13 @@ def _gain_of(operation: Operation, names: Names) -> str | None:
 
 
 def _gamma_of(operations: Sequence[Operation]) -> str | None:
-    """The vector by which a norm's operations scale its channels, by its qualified name; None without one."""
-    scaling = (one for one in reversed(operations) if one.name in NORM | {"mul", "addcmul"})
+    """Return the qualified name of the vector by which a norm scales its channels, or None."""
+    scaling = (operation for operation in reversed(operations) if operation.name in NORM | {"mul", "addcmul"})
     return next((name for operation in scaling for name in operation.factors), None)
 
 
 def describe(module: nn.Module) -> str:
-    """A few words for a table: `conv 3×3 16→32 /2`, `batch norm 32`, `ReLU`."""
+    """Describe a module in a few words: `conv 3×3 16→32 /2`, `batch norm 32`, `ReLU`."""
     if isinstance(module, _ConvNd):
         size = "×".join(str(side) for side in module.kernel_size)
         stride = "" if max(module.stride) == 1 else f" /{max(module.stride)}"
@@ -112,5 +112,5 @@ def describe(module: nn.Module) -> str:
 
 
 def with_article(words: str) -> str:
-    """A description after its article: `a batch norm 8`, `an instance norm 8`."""
+    """Put an article before a description: `a batch norm 8`, `an instance norm 8`."""
     return f"{'an' if words[:1].lower() in 'aeiou' else 'a'} {words}"

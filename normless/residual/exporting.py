@@ -1,4 +1,4 @@
-"""A network exported to a graph, left exactly as it was, with the call in its code that made each operation."""
+"""Export a network to a graph without changing it, and record the call in forward code that makes each operation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from normless.errors import UnresolvedStructureError
 from normless.lifting import Recorder, unfused
 
 LONGEST_REASON = 300
-# Names in the meta of nodes, a number, and of the graph, the calls that it counts.
+# Keys of metadata: of a node, the number of its call; of the graph, the numbered calls.
 CALL = "normless_call"
 CALLS = "normless_calls"
 FOLLOWS_VALUES = "normless_follows_values"
@@ -40,21 +40,23 @@ _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.defaul
 
 
 def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """Export a network on example inputs; weights, buffers, attributes, mode and random state stay as they are."""
-    scripted = next((path for path, one in model.named_modules() if isinstance(one, torch.jit.ScriptModule)), None)
+    """Export a network on example inputs without changing weights, buffers, attributes, mode or random state."""
+    scripted = next(
+        (path for path, module in model.named_modules() if isinstance(module, torch.jit.ScriptModule)), None
+    )
     if scripted is not None:
         raise UnresolvedStructureError(
-            f"{scripted or 'This network'} is TorchScript, which torch.export does not read and no edit can change. "
-            "Map the module it was scripted from."
+            f"{scripted or 'This network'} is TorchScript, which torch.export cannot read and no edit can change. "
+            "Map the module from which it was scripted."
         )
     recorder = Recorder(model)
     try:
         with _untouched(model), _traced(model, recorder), torch.enable_grad(), warnings.catch_warnings():
-            # What forward caches in attributes is put back; torch asks every buffer for its gradient.
+            # Attributes that forward sets are restored; torch asks every buffer for its gradient.
             warnings.filterwarnings("ignore", message="The tensor attribute|The .grad attribute")
-            # It saves a third of the time to write no stack of each operation, and no code of graphs not run.
+            # Omitting the stack of each operation and the code of graphs that do not run saves a third of the time.
             without_text = patch.object(fx_config, "do_not_emit_stack_traces", True, create=True)
-            # Where export fails, torch prints the whole graph so far.
+            # If export fails, torch prints the graph so far.
             with preserve_node_meta(), without_text, _use_lazy_graph_module(True), redirect_stderr(StringIO()):
                 try:
                     program = export(model, inputs, dict(kwargs), strict=False)
@@ -69,13 +71,17 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
 def _exported_by_values(
     model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any], guard: GuardOnDataDependentSymNode
 ) -> ExportedProgram:
-    """Export with lengths, masks and indices followed as on the example inputs; `guard` where it is activations."""
+    """Export with lengths, masks and indices fixed to those of the example inputs.
+
+    Raises:
+        GuardOnDataDependentSymNode: the control flow depends on activations; this is the error `guard`.
+    """
     soft = symbolic_config.patch(soft_pending_unbacked_not_found_error=True)  # type: ignore[attr-defined]
     try:
         with functorch_config.patch(fake_tensor_propagate_real_tensors=True), soft:
             program = export(model, inputs, dict(kwargs), strict=False)
     except RuntimeError as error:
-        # torch 2.11 checks the activations that were followed in memory that was never set.
+        # torch 2.11 checks the activations in uninitialized memory.
         if "Runtime assertion failed" in str(error):
             raise guard from error
         raise
@@ -86,7 +92,7 @@ def _exported_by_values(
 
 
 def _reads_activations(program: ExportedProgram) -> bool:
-    """Whether a number or a truth value is taken out of a tensor that descends from activations."""
+    """Whether a Python number or truth value is read from a tensor that depends on activations."""
     inputs: set[Node] = set()
     activations: set[Node] = set()
     user_inputs = program.graph_signature.user_inputs
@@ -104,7 +110,7 @@ def _reads_activations(program: ExportedProgram) -> bool:
 
 @contextmanager
 def _untouched(model: nn.Module) -> Iterator[None]:
-    """Undo side effects of a traced forward pass: attributes it sets, random numbers it draws, fused attention."""
+    """Undo changes of attributes and of the random state by a traced forward pass; disable fused attention."""
     attributes = {module: dict(vars(module)) for module in model.modules()}
     holders = (
         value
@@ -128,8 +134,8 @@ def _untouched(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
-    """Record what forward calls, and let it return the tensors of its output alone: export knows few containers."""
-    # Overridden in a subclass, not in the instance, since export calls it on a proxy that names the modules.
+    """Record the calls of forward, and return the tensors of its output alone, since export knows few containers."""
+    # A subclass overrides forward, not the instance, since export calls it on a proxy that names the modules.
     original = type(model)
 
     @wraps(original.forward)
@@ -137,7 +143,7 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
         with _Traced(recorder):
             tensors = list(tensors_in(original.forward(self, *args, **kwargs)))
         if not tensors:
-            raise TypeError("forward returned no tensor, nor anything that holds one.")
+            raise TypeError("forward returned neither a tensor nor a structure that contains a tensor.")
         return tensors
 
     model.__class__ = type(original.__name__, (original,), {"forward": forward, "__module__": original.__module__})
@@ -149,7 +155,7 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 class _Traced(TorchFunctionMode):
-    """Notes the call of each operation; reads `x.data` as `x.detach()`, since export may take it for a constant."""
+    """Annotate each operation with its call; read `x.data` as `x.detach()`, which export may treat as a constant."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -165,7 +171,7 @@ class _Traced(TorchFunctionMode):
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors of a value of any structure, data classes included."""
+    """Iterate over the tensors in a nested value, including those of data classes."""
     for leaf in tree_leaves(value):
         if isinstance(leaf, Tensor):
             yield leaf
@@ -179,7 +185,10 @@ def _explanation(model: nn.Module, error: Exception) -> str:
         reason = f"{reason[:LONGEST_REASON]}…"
     advice = "Check that forward takes these inputs"
     reason = f"{type(error).__name__}: {reason}"
-    if isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
+    hidden = _hidden_submodule(model)
+    if hidden:
+        reason, advice = f"{hidden}, so that forward code gets the method", "Rename the submodule"
+    elif isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)):
         reason = "what it does there depends on the values of a tensor."
         advice = "Decide it by torch.where or torch.cond"
     return (
@@ -189,10 +198,22 @@ def _explanation(model: nn.Module, error: Exception) -> str:
     )
 
 
+def _hidden_submodule(model: nn.Module) -> str:
+    """A submodule of the name of a method of its parent's class, which torch returns in its place; empty if none."""
+    for path, module in model.named_modules():
+        for name in module._modules:
+            if callable(getattr(type(module), name, None)):
+                where = f"{path}.{name}" if path else name
+                return f"the submodule {where} has the name of a method of {type(module).__name__}"
+    return ""
+
+
 def _place(model: nn.Module, error: BaseException) -> str:
-    """The innermost of the model's modules whose forward the error passed through, and the line there."""
+    """Describe the innermost module with the error in the stack of its forward, and the line there."""
     whole = f"the forward pass of this {type(model).__name__}"
-    names = {id(one): f"{name}, a {type(one).__name__}" if name else whole for name, one in model.named_modules()}
+    names = {
+        id(module): f"{name}, a {type(module).__name__}" if name else whole for name, module in model.named_modules()
+    }
     place = ""
     cause: BaseException | None = error
     while cause is not None and not place:

@@ -48,7 +48,7 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
     for value, divisor in (terms, terms[::-1]) if operation.name == "mul" else (terms,):
         if not isinstance(value, Operand):
             continue
-        x, passed, inside = _centred(flow, value.index)
+        x, passed, inside = _normalized(flow, value.index, divisor)
         chain, size = list[int](), float(isinstance(divisor, Fixed) and divisor.rooted and bool(divisor.buffers))
         if isinstance(divisor, Operand):
             chain, size = _statistics(flow, divisor.index, x, passed)
@@ -99,6 +99,21 @@ def forms_root(names: set[str]) -> bool:
     """Whether operations of these names form statistics and take a root of them."""
     roots = names & ROOT
     return bool(roots) and bool(names & REDUCTION or roots - {"sqrt", "rsqrt", "pow"})
+
+
+def _normalized(flow: Dataflow, value: int, divisor: Operand | Fixed) -> tuple[int, dict[int, int], list[int]]:
+    """The x that is divided by a root of its statistics, as by `_centred`; γ may multiply x before the division."""
+    x, passed, inside = _centred(flow, value)
+    gained: dict[int, int] = {}
+    at = value
+    while not passed and (flow[at].name in LAYOUT or _gains(flow[at])):
+        (gained[at], *_) = flow[at].parents
+        at = gained[at]
+    if any(_gains(flow[one]) for one in gained) and isinstance(divisor, Operand):
+        chain, _ = _statistics(flow, divisor.index, at, {})
+        if chain and flow[min(chain)].parents[0] == at:
+            return at, gained, []
+    return x, passed, inside
 
 
 def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]]:

@@ -1,4 +1,4 @@
-"""The dataflow of a network as plain data: operations, what each of them reads, who dominates whom."""
+"""The dataflow of a network as plain data: operations, their inputs, dominators."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ from normless.residual.operations import DROPOUT, LAYOUT, RECURRENT
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument of an operation that is itself an operation of the flow, by its index."""
+    """An argument of an operation that is the result of another operation, by its index in the flow."""
 
     index: int
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A tensor argument that does not depend on the network's inputs: the parameters and buffers it is computed from.
+    """A tensor argument that does not depend on the network's inputs.
 
-    `rooted` says that a square root was taken on the way, as of a stored variance; `offset` are the numbers added;
-    `is_parameter` that it is a parameter as it is; `degrees` how it scales with each parameter, 0 for one that is
-    divided by its own norm (see `degrees_of`).
+    Attributes:
+        parameters: the parameters from which it is computed.
+        buffers: the buffers from which it is computed.
+        random: whether it is drawn at random.
+        rooted: whether its computation takes a square root, as of a stored variance.
+        offset: the sum of the numbers added in its computation.
+        is_parameter: whether it is itself a parameter.
+        degrees: its degree of homogeneity in each parameter, 0 for one divided by its own norm (see `degrees_of`).
     """
 
     parameters: tuple[str, ...] = ()
@@ -44,18 +49,18 @@ class Operation:
     """One operation whose result depends on the network's inputs.
 
     Attributes:
-        name: without overload and in-place underscore: `relu` for `aten.relu_.default`.
-        parents: indices of the operations it reads.
-        parameters: qualified names of the parameters it reads, directly or through operations on them alone.
+        name: its name without overload and in-place underscore: `relu` for `aten.relu_.default`.
+        parents: the indices of the operations that it reads.
+        parameters: the qualified names of the parameters that it reads, directly or through constant operations.
         added: those of `parameters` that it adds to its result, as β and biases.
-        modules: qualified names of the modules whose forward it runs in, outermost first.
-        call: which run of its module it belongs to, 0 for the first.
-        shape: of its result, None where that is no tensor or a size depends on values. `floating`: whether that is
-            of floating point.
-        arguments: its arguments; operations as `Operand`, other tensors as `Fixed`.
+        modules: the qualified names of the modules in whose forward it runs, outermost first.
+        call: the number of the run of its module, 0 for the first.
+        shape: the shape of its result; None if that is not a tensor, or a size depends on values.
+        floating: whether its result is of a floating-point dtype.
+        arguments: its arguments, with operations as `Operand` and other tensors as `Fixed`.
         in_place: whether it overwrites its first argument.
-        subgraph: whether it runs a graph of its own, as `torch.cond` does.
-        made_by: the call in forward code that makes it, None where that is unknown.
+        subgraph: whether it runs a subgraph, as `torch.cond` does.
+        made_by: the call in forward code that makes it, None if unknown.
     """
 
     name: str
@@ -73,13 +78,15 @@ class Operation:
 
     @property
     def fixed(self) -> tuple[Fixed, ...]:
-        """Those of its arguments, and of the members of lists, that are tensors and do not depend on the inputs."""
-        members = chain.from_iterable(one if isinstance(one, tuple) else (one,) for one in self.arguments)
+        """The tensors among its arguments and their lists that do not depend on the network's inputs."""
+        members = chain.from_iterable(
+            argument if isinstance(argument, tuple) else (argument,) for argument in self.arguments
+        )
         return tuple(member for member in members if isinstance(member, Fixed))
 
     @property
     def factors(self) -> tuple[str, ...]:
-        """Those of its parameters that it does not only add to its result."""
+        """The parameters that it does more with than adding them to its result."""
         return tuple(name for name in self.parameters if name not in self.added)
 
     @property
@@ -94,12 +101,12 @@ class Operation:
 
     @property
     def module(self) -> str:
-        """The innermost module whose forward runs it."""
+        """The innermost module that runs it."""
         return self.modules[-1]
 
     @property
     def is_dropout(self) -> bool:
-        """Whether it drops activations at random: an active dropout, or a product with a random mask (drop path)."""
+        """Whether it drops activations at random: active dropout or a product with a random mask (drop path)."""
         if self.name in DROPOUT:
             rate, active = self.arguments[1], self.arguments[2]
             return bool(active) and rate != 0
@@ -117,23 +124,27 @@ class Operation:
 
     @property
     def is_factor(self) -> bool:
-        """Whether it multiplies its only input by a number, or divides by one."""
+        """Whether it multiplies its only input by a number or divides it by a number."""
         return self.name in {"mul", "div"} and len(self.parents) == 1 and bool(self.numbers)
 
     @property
     def stacked(self) -> int:
-        """The number of layers in series that it runs: several in a recurrent operation of several."""
+        """The number of layers in series that it runs: more than 1 only for a multi-layer recurrent operation."""
         layers = self.arguments[4] if self.name in RECURRENT else 1
         return layers if isinstance(layers, int) else 1
 
 
 @dataclass
 class Dataflow:
-    """The operations between a network's inputs and its outputs, in execution order; an operation is its index.
+    """The operations between a network's inputs and outputs in execution order, referred to by index.
 
-    `calls` are all that forward code makes, also on no activation. `called` are the modules that run, also those that
-    compute from no input, as of positions. `follows_values` says that the operations are those of the example inputs,
-    since what runs depends on integers in tensors.
+    Attributes:
+        operations: the operations.
+        outputs: the operations that the network returns.
+        calls: all calls in forward code, including those on constants.
+        called: the modules that run, including those that read no input, such as position embeddings.
+        follows_values: whether control flow depends on integers in tensors, so that the operations hold only for the
+            example inputs.
     """
 
     operations: list[Operation] = field(default_factory=list)
@@ -159,7 +170,7 @@ class Dataflow:
 
     @cached_property
     def consumers(self) -> list[list[int]]:
-        """For every operation the ones that read it."""
+        """For each operation, the operations that read it."""
         readers: list[list[int]] = [[] for _ in self.operations]
         for index, operation in enumerate(self.operations):
             for parent in operation.parents:
@@ -168,7 +179,7 @@ class Dataflow:
 
     @cached_property
     def ancestors(self) -> list[int]:
-        """For every operation the set of those it depends on, itself included, as the bits of an integer."""
+        """For each operation, the set of its ancestors and itself as the bits of an integer."""
         ancestors: list[int] = []
         for index, operation in enumerate(self.operations):
             bits = 1 << index
@@ -178,21 +189,21 @@ class Dataflow:
         return ancestors
 
     def depends(self, index: int, on: int) -> bool:
-        """Whether the operation at `index` is, or descends from, the one at `on`."""
+        """Whether the operation at `index` is, or descends from, the operation at `on`."""
         return bool(self.ancestors[index] >> on & 1)
 
     def reads_parameters(self, index: int) -> bool:
-        """Whether the operation at `index`, or one that it descends from, reads a parameter."""
+        """Whether the operation at `index` or one of its ancestors reads a parameter."""
         return any(self[at].parameters and self.depends(index, at) for at in range(index + 1))
 
     @cached_property
     def dominators(self) -> list[int | None]:
-        """For every operation the last one that all paths from the inputs to it pass, None where there is none."""
+        """For each operation, its immediate dominator: the last operation on all paths from inputs to it, or None."""
         dominators: list[int | None] = []
-        # All that every path to an operation passes, itself included, as the bits of an integer.
+        # The operations on every path to an operation, including itself, as the bits of an integer.
         passed: list[int] = []
         for index, operation in enumerate(self.operations):
-            # What is made of a class token alone comes from no input, and so is on no path from one.
+            # An operation on a class token alone is on no path from an input.
             common = reduce(and_, (passed[parent] for parent in operation.parents), -1) if operation.parents else 0
             common = -1 if operation.name == "parameter" else common
             passed.append(common | 1 << index)
@@ -200,18 +211,18 @@ class Dataflow:
         return dominators
 
     def between(self, start: int, end: int) -> list[int]:
-        """The operations on paths from `start` (left out) to `end` (kept), in execution order."""
+        """Return the operations on paths from `start` (exclusive) to `end` (inclusive), in execution order."""
         inside = range(start + 1, end + 1)
         return [index for index in inside if self.depends(index, start) and self.depends(end, index)]
 
     def is_closed(self, path: Iterable[int], at: int) -> bool:
-        """Whether everything on a path goes into the operation `at` and nowhere else."""
+        """Whether only the path itself and the operation `at` read the operations of a path."""
         inside = {*path} - {at}
         readers = {reader for index in inside for reader in self.consumers[index]}
         return inside.isdisjoint(self.outputs) and readers <= inside | {at}
 
     def source(self, index: int, passes: Callable[[int], bool]) -> int:
-        """The first operation, from one back along what each reads first, that does not pass its input on."""
+        """Follow the first inputs of an operation back to the nearest operation that `passes` rejects."""
         while passes(index) and self[index].parents:
             index = self[index].parents[0]
         return index

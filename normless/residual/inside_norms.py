@@ -1,4 +1,4 @@
-"""What a norm's forward code does besides normalizing: activations, dropout, factors, as modules in their order."""
+"""Find the activations, dropout and factors that a norm's forward code applies besides normalizing, as modules."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class Part:
-    """A module that a norm applies besides its normalization; `is_child` says that it is the norm's own child."""
+    """A module that a norm applies besides its normalization; `is_child` says whether it is a child of the norm."""
 
     name: str
     module: nn.Module
@@ -49,27 +49,32 @@ class Part:
 
 @dataclass(frozen=True)
 class Inside:
-    """The modules that a norm applies before and after it normalizes, in execution order."""
+    """The modules that a norm applies before and after its normalization, in execution order."""
 
     before: tuple[Part, ...] = ()
     after: tuple[Part, ...] = ()
 
 
 def is_plain(norm: nn.Module) -> bool:
-    """Whether a norm is of torch's own class, which does nothing besides."""
+    """Whether a norm is of one of torch's own classes, which only normalize."""
     return type(norm) in _PLAIN
 
 
 def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_only: bool = False) -> Inside:
-    """What a norm applies to its input, of this shape if it is known, and to the normalized output.
+    """Find the modules that a norm applies to its input and to its normalized output.
 
-    The norm runs by itself in both modes, or in evaluation only. An activation, a factor or dropout that is a
-    function in its forward code becomes a module with the arguments of the call; changes of layout, which commute
-    with these, are left out.
+    The norm runs on a trial input in both modes, or in evaluation only. An activation, factor or dropout that is a
+    function in its forward code becomes a module with the arguments of the call. Changes of layout, which commute
+    with these, are omitted.
+
+    Args:
+        norm: the norm.
+        shape: the shape of its input, if known.
+        evaluation_only: whether to run the norm in evaluation only.
 
     Raises:
-        LiftError: its forward takes more than one tensor, differs between training and evaluation, or does something
-            that is neither its normalization nor a function of one tensor.
+        LiftError: its forward takes more than one tensor, differs between training and evaluation, or contains an
+            operation that is neither part of the normalization nor a function of one tensor.
     """
     if is_plain(norm):
         return Inside()
@@ -92,7 +97,7 @@ def inside(norm: nn.Module, shape: tuple[int, ...] | None = None, *, evaluation_
 
 
 def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | None) -> bool:
-    """Whether a norm's parameter of this name scales the second axis of its input; it is tried."""
+    """Run a norm to find out whether its parameter `gamma` scales the second axis of its input."""
     parameter = norm.get_parameter(gamma)
     if parameter.dim() != 1 or parameter.is_meta:
         return False
@@ -112,7 +117,7 @@ def scales_second_axis(norm: nn.Module, gamma: str, shape: tuple[int, ...] | Non
 
 @dataclass
 class _Step:
-    """A function or a child that a norm ran on a tensor that depends on its input; `sources` are such tensors."""
+    """A function or child that a norm ran on `sources`, tensors that depend on its input."""
 
     name: str
     function: Any
@@ -126,12 +131,12 @@ class _Step:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What is the same for the same function of the same arguments."""
+        """A key that is equal for equal functions with equal arguments."""
         return (self.name, self.child, self.function, repr(self.args[1:]), repr(self.kwargs))
 
     @property
     def kind(self) -> str:
-        """`norm`, `layout`, `affine` by constants of the norm, `function` of one tensor, `child`, or `other`."""
+        """The kind of step: `norm`, `layout`, `affine` by constants of the norm, `function`, `child` or `other`."""
         if self.child is not None:
             return {"norm": "norm", "weight": "other"}.get(kind_of(self.child) or "", "child")
         if self.name in NORM:
@@ -148,25 +153,25 @@ class _Step:
 
 
 class _Tape(TorchFunctionMode):
-    """Notes what a norm's own forward code does with tensors that depend on its input."""
+    """Record the functions that a norm's own forward code applies to tensors that depend on its input."""
 
     def __init__(self, norm: nn.Module, x: Tensor) -> None:
         super().__init__()
         self.steps: list[_Step] = []
         self.names = dict(norm.named_children())
-        # Tensors that depend on the input; kept alive, so that their identity stays theirs.
+        # Tensors that depend on the input, kept alive so that their ids stay unique.
         self.live: dict[int, Tensor] = {id(x): x}
         self.depth: list[str] = []
         self.given: list[Tensor] = []
 
     def enter(self, path: str, _: nn.Module, args: Any) -> None:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         self.depth.append(path)
         if path in self.names:
             self.given = self._live_in(args)
 
     def leave(self, module: nn.Module, _: Any, output: Any) -> None:
-        """It ends."""
+        """Note that a module's forward ends."""
         path = self.depth.pop()
         if path in self.names and isinstance(output, Tensor):
             self._note(_Step(path, None, (), {}, self.given, output, module))
@@ -204,7 +209,7 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
-    """Inputs for a norm: of the known shape with two examples at least, else of those that its width allows."""
+    """Make trial inputs for a norm: of the known shape with at least two examples, or of shapes of its width."""
     shapes = [] if shape is None else [(max(2, shape[0]), *shape[1:])]
     tensors = (*norm.parameters(), *norm.buffers())
     reference = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.ones(1))
@@ -212,13 +217,13 @@ def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
         width = int(getattr(norm, "num_features", 0) or getattr(norm, "num_channels", 0) or reference.numel())
         shapes = [(3, width, *[2] * axes) for axes in (2, 1, 0, 3)] + [(3, 2, width), (3, 2, 2, width)]
     for sizes in shapes:
-        # Values of both signs, without a draw from the random state.
+        # Values of both signs that do not use the random state.
         steps = torch.arange(prod(sizes), dtype=torch.float32).reshape(sizes)
         yield (3 * torch.sin(1.7 * steps)).to(reference)
 
 
 def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:
-    """The steps before and after the normalization in one mode."""
+    """Return the steps before and after the normalization in one mode."""
     tape = _Tape(norm, x)
     with running(norm, training), followed(norm, tape.enter, tape.leave), tape:
         y = norm(x)
@@ -235,20 +240,20 @@ def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list
     end = max([start, *(place for place in scaling if place > start)])
     before, between, after = path[: max(start, 0)], path[start + 1 : end], path[end + 1 :]
     if formula and not any(step.kind == "norm" for step in formula):
-        # A constant factor is the formula's own, as √n of x / |x|.
+        # A constant factor belongs to the formula, as √n to √n · x / |x|.
         while after and after[0].name in _ARITHMETIC:
             after = after[1:]
         between = [step for step in between if step.name not in _ARITHMETIC]
     strange = [step for step in before if step.kind == "affine"]
     strange += [step for step in between if step.kind in ("function", "child", "norm")]
     if strange:
-        raise LiftError(f"a {type(norm).__name__} does more than to normalize: {strange[0].name} comes in between")
+        raise LiftError(f"a {type(norm).__name__} does more than normalize: {strange[0].name} comes in between")
     after = [*(step for step in formula if step.kind == "child"), *after]
     return _kept(before), _kept(after)
 
 
 def _path(steps: list[_Step], x: Tensor, y: Tensor) -> tuple[list[_Step], list[_Step]]:
-    """The steps of one tensor each that lead to y, and those up to the last of several; none where all start at x."""
+    """Split the steps into the chain of one-input steps up to y and the steps before it, none if it starts at x."""
     path: list[_Step] = []
     at, tensor = len(steps), y
     while tensor is not x:
@@ -266,10 +271,10 @@ def _kept(steps: list[_Step]) -> list[_Step]:
 
 
 def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
-    """Check that a normalization of several operations is nothing else: statistics, or parts with an operator."""
+    """Check that the steps of a normalization only compute statistics or normalize parts of the input."""
     reached = {id(steps[-1].result)} if steps else set()
     needed: list[_Step] = []
-    # What is kept for evaluation alone, as a running mean, reaches no output.
+    # Updates of running statistics do not reach an output.
     for step in reversed(steps):
         if id(step.result) in reached or step is steps[-1]:
             needed.append(step)
@@ -279,13 +284,11 @@ def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
         bends = step.name in ACTIVATION - _CLAMPS or step.name in _RANDOM or step.name in _DROPOUT
         is_other = has_operator and step.kind not in ("norm", "affine", "layout") and step.name not in _SPLITS
         if step.child is None and (bends or is_other):
-            raise LiftError(
-                f"a {type(norm).__name__} does more than to normalize: {step.name} is part of its formula"
-            )
+            raise LiftError(f"a {type(norm).__name__} does more than normalize: {step.name} is part of its formula")
 
 
 def _joined(norm: nn.Module, modes: tuple[list[_Step], ...]) -> list[_Step]:
-    """The steps of both modes as one list; only dropout may run in training alone."""
+    """Join the steps of both modes into one list; only dropout may run in training alone."""
     evaluation, training = modes[0], modes[-1]
     kept = [replace(step, in_evaluation=True) for step in evaluation if not _is_idle(step)]
     both = {step.key for step in kept}
@@ -298,18 +301,18 @@ def _joined(norm: nn.Module, modes: tuple[list[_Step], ...]) -> list[_Step]:
 
 
 def _is_idle(step: _Step) -> bool:
-    """Whether it is dropout that does nothing in this mode."""
+    """Whether a step is dropout that is inactive in its mode."""
     return step.name in _DROPOUT and step.child is None and not _dropout(step)[1]
 
 
 def _dropout(step: _Step) -> tuple[float, bool]:
-    """The rate of a function that drops, and whether it drops in the mode in which it ran."""
+    """Return the rate of a dropout function and whether it was active."""
     given = {**dict(zip(("input", "p", "training"), step.args, strict=False)), **step.kwargs}
     return float(given.get("p", 0.5)), bool(given.get("training", True))
 
 
 def _part(step: _Step, names: set[str]) -> Part:
-    """A step as a module under a name of its own."""
+    """Convert a step to a module with a unique name."""
     if step.child is not None:
         return Part(step.name, step.child, is_child=True)
     number, name = 0, step.name

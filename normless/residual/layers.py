@@ -1,4 +1,4 @@
-"""Which operations of a dataflow are weight layers, norms, activations, layer scales and dropout, of which module."""
+"""Find the layers of a dataflow: weight layers, norms, activations, layer scales and dropout, with their modules."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from normless.residual.sub_batches import calls_of, sub_batch_norms
 
 @dataclass(eq=False)
 class LayerRun:
-    """One run of one layer in a forward pass, and its operations in execution order."""
+    """One run of a layer in a forward pass, with its operations in execution order."""
 
     layer: Layer
     operations: list[int] = field(default_factory=list)
 
 
 class Layers:
-    """The layers of a network in its dataflow: their `runs` in execution order, the `owner` of an operation."""
+    """The layers of a network in its dataflow: their `runs` in execution order, and the `owner` of each operation."""
 
     def __init__(self, model: nn.Module, flow: Dataflow) -> None:
         self.flow = flow
@@ -71,7 +71,7 @@ class Layers:
         self.runs.sort(key=lambda run: run.operations[0])
 
     def kind(self, index: int) -> Kind | None:
-        """The kind of the layer that an operation belongs to, None where it belongs to none."""
+        """Return the kind of the layer to which an operation belongs, or None."""
         run = self.owner.get(index)
         return None if run is None else run.layer.kind
 
@@ -80,24 +80,26 @@ class Layers:
         return any(self.kind(index) == "weight" for index in path)
 
     def taps(self, path: Iterable[int]) -> int:
-        """The number of positions that the convolutions of a path read, each times those before it."""
+        """Return the product of the kernel sizes of the convolutions on a path."""
         weights = {run.layer.parameters: run for run in self.along([*path]) if run.layer.kind == "weight"}
-        shapes = (self.names.parameters[self.names.weight_of(one)].shape for one in weights if one)
+        shapes = (
+            self.names.parameters[self.names.weight_of(parameters)].shape for parameters in weights if parameters
+        )
         return prod(prod(shape[2:]) for shape in shapes)
 
     def inputs(self, index: int) -> set[int]:
-        """What an operation reads; of one that is part of a layer, what that layer reads, a norm being several."""
+        """Return the inputs of an operation, or of its layer's run, since a norm may be several operations."""
         run = self.owner.get(index)
         parts = [index] if run is None else run.operations
         parents = {parent for part in parts for parent in self.flow[part].parents}
         return {parent for parent in parents if run is None or self.owner.get(parent) is not run}
 
     def along(self, path: list[int]) -> tuple[LayerRun, ...]:
-        """The layers that the operations of a path belong to, in the order of the path."""
+        """Return the layers to which the operations of a path belong, in the order of the path."""
         return tuple(dict.fromkeys(self.owner[index] for index in path if index in self.owner))
 
     def _join_sub_batches(self) -> None:
-        """Let a norm of parts of a batch be one norm, whichever of those in it run."""
+        """Treat each sub-batch norm as one norm, whichever of its inner norms run."""
         self._holders = sub_batch_norms(self._modules, [path for path, kind in self._kinds.items() if kind == "norm"])
         inside = tuple(f"{holder}." for holder in self._holders)
         self._parts = {path for path in self._modules if path.startswith(inside)}
@@ -106,7 +108,7 @@ class Layers:
         self._calls = {at: call for holder in self._holders for at, call in calls_of(self.flow, holder).items()}
 
     def _classify_by_operations(self) -> None:
-        """Give a kind to the modules that are a norm, an activation or a scale by what they compute."""
+        """Classify modules as norms, activations or scales by the operations that they run."""
         own: dict[str, list[Operation]] = defaultdict(list)
         children: dict[str, set[str]] = defaultdict(set)
         for operation in self.flow.operations:
@@ -116,12 +118,12 @@ class Layers:
         for path, operations in own.items():
             kind = computed_kind(operations) if path and path not in self._kinds.keys() | self._parts else None
             inner = {self._kinds.get(child) for child in children[path]}
-            # A norm may contain an activation or a dropout, which stays a layer by itself.
+            # A norm may contain an activation or dropout, which remains a layer of its own.
             if kind is not None and (not inner or (kind == "norm" and inner <= {"activation", "dropout"})):
                 self._kinds[path] = kind
 
     def _find_activations_of_norms(self) -> None:
-        """Find the activations that are functions in the code of a norm's module, after the normalization."""
+        """Find the activations that a norm's module applies as functions after the normalization."""
         for at, operation in enumerate(self.flow.operations):
             path = self._enclosing(operation.modules)
             if path is None or self._kinds[path] != "norm":
@@ -131,21 +133,21 @@ class Layers:
                 continue
             # From the module's result back to its normalization.
             index, passed = at, list[int]()
-            while path in (one := self.flow[index]).modules and len(one.parents) == 1 and one.name not in NORM:
-                bends = one.name in ACTIVATION and not one.parameters
-                is_own = self._enclosing(one.modules) == path
-                if is_own and not (bends or one.is_dropout):
-                    if not (one.name in LAYOUT or one.is_factor or one.leaves_unchanged):
+            while path in (step := self.flow[index]).modules and len(step.parents) == 1 and step.name not in NORM:
+                bends = step.name in ACTIVATION and not step.parameters
+                is_own = self._enclosing(step.modules) == path
+                if is_own and not (bends or step.is_dropout):
+                    if not (step.name in LAYOUT or step.is_factor or step.leaves_unchanged):
                         break
                     passed.append(index)
                 else:
                     self._no_layers.update(passed)
                     self._bending |= {index} if is_own and bends else set()
                     passed = []
-                (index,) = one.parents
+                (index,) = step.parents
 
     def _give(self, index: int, path: str, kind: Kind, key: Hashable) -> None:
-        """Make an operation part of a run of the layer at `path`: the one of this key."""
+        """Add an operation to the run of the layer at `path` with this key."""
         runs = self._runs_of[path]
         if key not in runs:
             runs[key] = LayerRun(Layer(path, kind, call=len(runs)))
@@ -168,7 +170,7 @@ class Layers:
             self._lengths.append((operation, formula))
 
     def _find_directions(self) -> None:
-        """Set apart the normalizations that are not of the trunk, also those of a formula that is x / |x| alone."""
+        """Mark the normalizations outside the trunk as directions, including formulas x / |x|."""
         for run in self.runs:
             if run.layer.kind == "norm":
                 gamma = run.layer.gamma
@@ -185,17 +187,17 @@ class Layers:
                 run.layer = replace(self._described(run), reason=reason)
 
     def _run_key(self, index: int, operation: Operation, path: str) -> Hashable:
-        """What is the same for all operations of one run of the layer at `path`."""
+        """Return a key that is equal for all operations of one run of the layer at `path`."""
         if ":" not in path:
-            # Export counts the calls of each name of a module; one of several names runs under each of them.
+            # Export counts calls per name of a module; a module with several names runs under each of them.
             aliases = [name for name in operation.modules if self.names.canonical(name) == path]
             return (aliases or [operation.module])[-1], self._calls.get(index, operation.call)
-        # A parameter that forward code uses directly is a layer anew at each use.
+        # A parameter that forward code uses directly is a new layer at each use.
         is_use = operation.parameters and operation.name not in NORM
         return index if is_use else (operation.module, operation.call)
 
     def _layer_of(self, index: int, operation: Operation) -> tuple[str, Kind] | None:
-        """The path and the kind of the layer that an operation belongs to."""
+        """Return the path and kind of the layer to which an operation belongs."""
         name = operation.name
         if name in WEIGHT and operation.parameters:
             return (
@@ -213,33 +215,33 @@ class Layers:
         if name in NORM:
             return self._functional(operation, name), "norm"
         if name in ACTIVATION and not any(self.flow[parent].name in ROOT for parent in operation.parents):
-            # Of a root it keeps a divisor from zero.
+            # After a root, a clamp keeps a divisor from zero.
             return self._functional(operation, name), "activation"
         if name in {"mul", "addcmul"} and len(operation.parents) == 1 and operation.parameters and operation.floating:
             return self._scale(operation), "scale"
         return None
 
     def _enclosing(self, stack: tuple[str, ...]) -> str | None:
-        """The innermost module around an operation that is a layer; a shifted activation counts as a whole."""
+        """Return the innermost layer among the modules around an operation; a shifted activation is one layer."""
         paths = [path for path in reversed(stack) if path in self._kinds]
         shifted = [path for path in paths[1:2] if isinstance(self._modules[path], ShiftedActivation)]
         return next(iter(shifted or paths), None)
 
     def _functional(self, operation: Operation, name: str) -> str:
-        """The module that does nothing but this, else its place in the forward code of one, `PATH:NAME`."""
+        """Return the path of the operation's module if it is a leaf, else its place in forward code, `PATH:NAME`."""
         path = self.names.canonical(operation.module)
         if path and self._is_leaf(path):
             return path
         return self._place_in(operation, name)
 
     def _place_in(self, operation: Operation, name: str) -> str:
-        # A module of several names runs under each of them, and is counted under each.
+        # A module with several names runs under each of them, and is counted under each.
         path, key = self.names.canonical(operation.module), (operation.module, name, operation.call)
         self._taken[key] += 1
         return f"{path}:{name}" if self._taken[key] == 1 else f"{path}:{name}_{self._taken[key] - 1}"
 
     def _mixes(self, operation: Operation) -> bool:
-        """Whether a product with a learned tensor is one of factors: it sums copies (streams) or makes them."""
+        """Whether a product with a learned tensor sums or makes copies of an activation (streams)."""
         name = self.names.weight_of(operation.parameters)
         factors, source = self.names.parameters[name], operation.parents[0]
         before, after = self.flow[source].shape, operation.shape
@@ -259,7 +261,7 @@ class Layers:
         )
 
     def _weight_owner(self, operation: Operation) -> str:
-        """The module that runs and owns the weight, else the one that owns it; for a parameter alone, its name."""
+        """Return the path of the module that runs or owns the weight, or `PATH:NAME` for a parameter of no layer."""
         if self._kinds.get(operation.module) == "weight":
             return self.names.canonical(operation.module)
         path, _, name = self.names.weight_of(operation.parameters).rpartition(".")
@@ -274,18 +276,18 @@ class Layers:
         return path if alone and self._is_leaf(path, besides=name) else f"{path}:{name}"
 
     def _is_leaf(self, path: str, besides: str = "") -> bool:
-        """Whether a module has neither children nor parameters, other than the one of this name."""
+        """Whether a module has neither children nor parameters, except one of the name `besides`."""
         module = self._modules[path]
         own = (name for name, _ in module.named_parameters(recurse=False))
         return not list(module.children()) and all(name == besides for name in own)
 
     def _described(self, run: LayerRun) -> Layer:
-        """The layer of a run with all that its operations say of it, and the layer whose output it reads."""
+        """Complete the layer of a run with the properties of its operations and the path of its input layer."""
         sources = self.inputs(run.operations[0])
         source = self.owner.get(sources.pop()) if len(sources) == 1 else None
         layer = described(run.layer, self.flow, run.operations, self.names)
         path = layer.path.partition(":")[0]
         if path in self._holders and (own := layer_of(path, self._modules[path], None)) is not None:
-            # Of the norms in it that of evaluation counts, in training too.
+            # The norm of evaluation describes the layer, in training too.
             layer = replace(layer, gamma=own.gamma, parameters=own.parameters, shifts=own.shifts)
         return replace(layer, input=None if source is None else source.layer.path)

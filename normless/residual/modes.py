@@ -1,4 +1,4 @@
-"""The map of a network in both modes: what runs only in training, as an auxiliary head does, or in evaluation."""
+"""Map a network in both modes, since layers such as auxiliary heads run in only one of them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,13 @@ from normless.residual.trace import traced_map
 
 
 def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ResidualMap:
-    """The map in the network's own mode, with what runs only in the other; the blocks are those of both.
+    """Map a network in its own mode, and add the layers and blocks that run only in the other mode.
 
-    It is exported in its own mode, else in the other. Only where a layer did not run, and a forward pass in the
-    remaining mode runs it, is it exported in that mode too. Raises UnresolvedStructureError if neither is possible.
+    The network is exported in its own mode, or in the other mode if that fails. It is exported in the remaining mode
+    too if a layer did not run and a forward pass in that mode runs it.
+
+    Raises:
+        UnresolvedStructureError: the network can be exported in neither mode.
     """
     training = model.training
     try:
@@ -36,7 +39,7 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
     idle = _idle(model, mapped)
     if not idle:
         return mapped
-    other = "evaluation" if training else "training"
+    other_mode = "evaluation" if training else "training"
     try:
         called: set[str] = set()
         args, named = on_device_of(model, inputs, kwargs)
@@ -48,13 +51,13 @@ def map_of_both_modes(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping
             second = traced_map(model, *inputs, **kwargs)
     except Exception as error:
         norms = [path for path in idle if isinstance(model.get_submodule(path), NORMS)]
-        reason = f"this norm did not run, and in {other} mode the network does not run on these inputs ({error})"
+        reason = f"this norm did not run, and in {other_mode} mode the network does not run on these inputs ({error})"
         return replace(mapped, unresolved=(*mapped.unresolved, *(Unresolved(path, reason) for path in norms)))
-    return _with_skipped(_joined(mapped, second, other), idle - called)
+    return _with_skipped(_joined(mapped, second, other_mode), idle - called)
 
 
 def _with_skipped(mapped: ResidualMap, idle: set[str]) -> ResidualMap:
-    """The map with the layers that other inputs may run as unresolved; what never runs is left out."""
+    """Add the layers that other inputs may run to the unresolved parts; ignore layers that never run."""
     if mapped.flow is None or not mapped.flow.follows_values:
         return mapped
     reason = "it does not run on these inputs, and which layers run depends on values in tensors"
@@ -62,7 +65,7 @@ def _with_skipped(mapped: ResidualMap, idle: set[str]) -> ResidualMap:
 
 
 def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
-    """Paths of the norms and weight layers that did not run."""
+    """Return the paths of the norms and weight layers that did not run."""
     ran = {layer.path for layer in mapped.layers()} | (mapped.flow.called if mapped.flow else set())
     used = {name for layer in mapped.layers() for name in layer.parameters}
     return {
@@ -74,10 +77,10 @@ def _idle(model: nn.Module, mapped: ResidualMap) -> set[str]:
     }
 
 
-def _joined(first: ResidualMap, second: ResidualMap, other: str) -> ResidualMap:
-    """The first map with the blocks and layers of the second; a block of different layers in both is unresolved."""
-    # Training may leave out whole blocks at random (layer drop).
-    if other == "evaluation" and {*map(_layers, first.blocks)} < {*map(_layers, second.blocks)}:
+def _joined(first: ResidualMap, second: ResidualMap, other_mode: str) -> ResidualMap:
+    """Add the blocks and layers of the second map to the first; a block with different layers is unresolved."""
+    # Training may skip whole blocks at random (layer drop).
+    if other_mode == "evaluation" and {*map(_layers, first.blocks)} < {*map(_layers, second.blocks)}:
         first, second = second, first
     known = {layer.path for layer in first.layers()}
     same = {_layers(block): block for block in first.blocks}
@@ -91,7 +94,9 @@ def _joined(first: ResidualMap, second: ResidualMap, other: str) -> ResidualMap:
             blocks.insert(after, block)
             after += 1
         else:
-            unresolved.append(Unresolved(block.name, f"this block has other layers or another place in {other} mode"))
+            unresolved.append(
+                Unresolved(block.name, f"this block has other layers or another place in {other_mode} mode")
+            )
     inside = {layer.path for block in second.blocks for layer in block.layers}
     rest = [layer for layer in second.layers() if layer.path not in known | inside]
     trunk = (*first.trunk_layers, *rest)
@@ -99,5 +104,5 @@ def _joined(first: ResidualMap, second: ResidualMap, other: str) -> ResidualMap:
 
 
 def _layers(block: ResidualBlock) -> frozenset[str]:
-    """The layers that a block has in both modes."""
+    """Return the paths of a block's layers without dropout, which is the same in both modes."""
     return frozenset(layer.path for layer in block.layers if layer.kind != "dropout")

@@ -1,4 +1,4 @@
-"""The modules and parameters of a network by name, where one may have several."""
+"""The modules and parameters of a network by name; a shared module or parameter has several names."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from torch import nn
 
 
 class Names:
-    """The modules and parameters of a network by all of their names, and the first, which `named_modules` lists."""
+    """Look up modules and parameters by any of their names, and find the first name: the one in `named_modules`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.parameters = dict(model.named_parameters(remove_duplicate=False))
         named = (*self.parameters.items(), *self.modules.items())
-        self._first: dict[int, str] = {id(one): name for name, one in reversed(named)}
+        self._first: dict[int, str] = {id(member): name for name, member in reversed(named)}
 
     def canonical(self, path: str) -> str:
-        """The first name of the module that has this one."""
+        """Return the first name of the module at `path`."""
         return self._first[id(self.modules[path])]
 
     def parameter(self, name: str) -> str:
-        """The first name of the parameter that has this one."""
+        """Return the first name of the parameter called `name`."""
         return self._first[id(self.parameters[name])]
 
     def weight_of(self, parameters: tuple[str, ...]) -> str:
-        """The largest of some parameters, by its first name: the weight among a layer's."""
+        """Return the first name of the largest of a layer's parameters, which is its weight."""
         return self.parameter(max(parameters, key=lambda name: self.parameters[name].numel()))
 
     def window(self, parameters: tuple[str, ...]) -> int:
-        """The number of positions that a layer's weight spans: 1 but for a convolution of a larger kernel."""
+        """Return the kernel size of a layer's weight in positions: 1 except for convolutions with a larger kernel."""
         return prod(max((self.parameters[name].shape for name in parameters), key=len, default=())[2:])

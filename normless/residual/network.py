@@ -1,4 +1,4 @@
-"""The map of a network: its residual blocks in execution order, and what lies before, between and after them."""
+"""The residual map of a network: its blocks in execution order, and the layers before, between and after them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ from normless.residual.graph import Dataflow
 
 @dataclass(frozen=True)
 class ResidualMap:
-    """The residual structure of one network: its stem, its L blocks in execution order, its head.
+    """The residual structure of a network: its stem, its L blocks in execution order, its head.
 
-    `trunk_layers` are those between blocks that belong to none of them. `blocks` are the outermost; `walk` visits
-    those inside their branches too. `unresolved` is what could not be placed. `flow` is the dataflow that the map was
-    read from, None for a network that states its structure. `heads` are the weight layers that make the outputs,
-    where the dataflow is known. `elsewhere` are the paths of layers that run outside the map, too, where it is a part
-    of a network's.
+    Attributes:
+        blocks: the outermost blocks; `walk` also visits the blocks inside their branches.
+        stem_layers: the layers before the first block.
+        trunk_layers: the layers between blocks that belong to no block.
+        head_layers: the layers after the last block.
+        unresolved: the parts that could not be placed.
+        flow: the dataflow from which the map was read, None for a network that declares its structure.
+        heads: the weight layers that compute the outputs, if the dataflow is known.
+        elsewhere: for a map of a part of a network, the paths of the layers that also run outside the part.
     """
 
     blocks: tuple[ResidualBlock, ...]
@@ -35,15 +39,15 @@ class ResidualMap:
 
     @property
     def depth(self) -> int:
-        """L, the number of residual blocks (not of layers), those inside another's branch not counted."""
+        """L, the number of residual blocks (not layers), without those inside the branch of another block."""
         return len(self.blocks)
 
     def walk(self) -> Iterator[ResidualBlock]:
-        """Every block, each before those inside its branch."""
+        """Iterate over all blocks, each before the blocks inside its branch."""
         return chain.from_iterable(block.walk() for block in self.blocks)
 
     def without_global_skips(self) -> ResidualMap:
-        """The map with the blocks under a global skip path in its place; its own layers come to the trunk."""
+        """Replace each block with a global skip path by its inner blocks; its own layers move to the trunk."""
         blocks = list(self.blocks)
         trunk = list(self.trunk_layers)
         while (at := next((at for at, block in enumerate(blocks) if block.is_global), None)) is not None:
@@ -53,9 +57,10 @@ class ResidualMap:
         return replace(self, blocks=tuple(blocks), trunk_layers=tuple(dict.fromkeys(trunk)))
 
     def within(self, paths: Iterable[str]) -> ResidualMap:
-        """The map of what is at or under these qualified names: modules, or blocks by name.
+        """Restrict the map to modules and blocks at or under these qualified names.
 
-        A block is there with all of its layers or not at all; of one that is not, the layers there come to the trunk.
+        A block is kept with all of its layers or not at all. If it is not kept, its layers under these names move to
+        the trunk.
         """
         names = tuple(paths)
 
@@ -65,28 +70,30 @@ class ResidualMap:
             return tuple(chain.from_iterable(map(kept, block.inner)))
 
         def chosen(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-            return tuple(one for one in layers if one not in inside and is_within(one.path, names))
+            return tuple(layer for layer in layers if layer not in inside and is_within(layer.path, names))
 
         blocks = tuple(chain.from_iterable(map(kept, self.blocks)))
         inside = {layer for block in blocks for layer in block.layers}
-        around = [one for one in self.blocks if any(is_within(name, [one.name.partition("#")[0]]) for name in names)]
+        around = [
+            block for block in self.blocks if any(is_within(name, [block.name.partition("#")[0]]) for name in names)
+        ]
         rest = chosen(dict.fromkeys(layer for block in around for layer in block.layers))
         part = ResidualMap(
             blocks,
             chosen(self.stem_layers),
             chosen(self.trunk_layers) + rest,
             chosen(self.head_layers),
-            unresolved=tuple(one for one in self.unresolved if is_within(one.path, names)),
+            unresolved=tuple(item for item in self.unresolved if is_within(item.path, names)),
             flow=self.flow,
         )
         left = {*self.layers()} - {*part.layers()}
         return replace(part, elsewhere=frozenset(layer.path for layer in left))
 
     def with_shared_once(self) -> ResidualMap:
-        """The map with the runs of shared modules as one: of a Siamese network, or of a block that runs repeatedly.
+        """Merge the runs of shared modules, as in a Siamese network or a block that runs repeatedly.
 
-        Blocks of the same layers and the same sum are one, with the `levels` of all. A layer outside blocks that ran
-        before is left out.
+        Blocks with the same layers and the same sum become one block with the `levels` of all. Later runs of layers
+        outside blocks are dropped.
         """
         blocks: dict[Any, ResidualBlock] = {}
         for block in self.blocks:
@@ -104,7 +111,7 @@ class ResidualMap:
         return replace(self, blocks=tuple(blocks.values()), stem_layers=stem, trunk_layers=trunk, head_layers=head)
 
     def with_every_norm(self) -> ResidualMap:
-        """The map in which normalizations that define outputs or attention logits are norms like any other."""
+        """Turn the normalizations that define outputs or attention logits into ordinary norms."""
 
         def changed(value: Any) -> Any:
             if isinstance(value, tuple):
@@ -124,7 +131,7 @@ class ResidualMap:
 
     @property
     def classifier(self) -> str | None:
-        """Path of the one head whose outputs are logits, else of the last weight layer after the blocks, or None."""
+        """Path of the only head that computes logits, else of the last weight layer after the blocks, or None."""
         logits = [head.path for head in self.heads if not head.obstacle]
         if len(logits) == 1:
             return logits[0]
@@ -133,24 +140,23 @@ class ResidualMap:
 
     @cached_property
     def norms(self) -> dict[str, Role]:
-        """The role of every normalization, by path: which γ it has (Kim et al., figures 1, 2 and 4).
+        """The role of each normalization by path, which names its γ (Kim et al., figures 1, 2 and 4).
 
-        `last`: the last norm of a branch, or the norm after the sum of a branch that has none, as in
-        post-norm transformers (γ_last). `down`: on a skip path, or before the fork of a block whose skip path
-        has a weight layer (γ_down). `stem`: before the first block, and before its fork where weight layers of its
-        own are too (γ_0). `other`: the rest (γ_others), and
-        all of a network without blocks.
+        `last` (γ_last): the last norm of a branch, or the norm after the sum if the branch has no norm, as in
+        post-norm transformers. `down` (γ_down): a norm on a skip path, or before the fork of a block with a weight
+        layer on its skip path. `stem` (γ_0): a norm before the first block, or before its fork if weight layers of
+        the block come there too. `other` (γ_others): all other norms, and all norms of a network without blocks.
         """
         roles: dict[str, Role] = {layer.path: "other" for layer in self.layers() if layer.kind == "norm"}
 
         def give(role: Role, layers: Iterable[Layer]) -> None:
-            # Where a module runs repeatedly, as in a Siamese network, its first run decides.
+            # If a module runs repeatedly, as in a Siamese network, its first run decides.
             norms = (layer for layer in layers if layer.kind == "norm")
-            roles.update({one.path: role for one in norms if not (one.call and one.path in roles)})
+            roles.update({norm.path: role for norm in norms if not (norm.call and norm.path in roles)})
 
         give("stem" if self.blocks else "other", self.stem_layers)
         give("other", self.trunk_layers + self.head_layers)
-        # An inner block comes after the one around it, so that it decides the roles of its own norms.
+        # An inner block comes after the block around it and so decides the roles of its own norms.
         for block in self.walk():
             has_stem = block is self.blocks[0] and any(layer.kind == "weight" for layer in block.shared_layers)
             give("stem" if has_stem else "down" if block.skip else "other", block.shared_layers)
@@ -163,17 +169,17 @@ class ResidualMap:
 
     @cached_property
     def directions(self) -> dict[str, str]:
-        """By path the normalizations that are not of the trunk, and why no scheme removes them unless asked."""
+        """For each normalization outside the trunk, by path, why no scheme removes it by default."""
         return {layer.path: layer.reason for layer in self.layers() if layer.kind == "direction"}
 
     @cached_property
     def by_path(self) -> dict[str, Layer]:
-        """The layer at every path; of a module that runs several times, its first call."""
+        """The layer at each path; for a module that runs several times, its first run."""
         return {layer.path: layer for layer in self.layers() if layer.call == 0}
 
     @cached_property
     def readers(self) -> dict[str, list[Layer]]:
-        """For the path of each layer the layers that read its output unchanged."""
+        """For the path of each layer, the layers that read its output directly."""
         readers: dict[str, list[Layer]] = defaultdict(list)
         for layer in self.layers():
             if layer.input is not None:
@@ -186,7 +192,7 @@ class ResidualMap:
         return self.elsewhere.union(layer.path for layer in self.layers() if layer.call)
 
     def layers(self) -> Iterator[Layer]:
-        """Every layer once, in execution order but for the trunk's, which come after the blocks."""
+        """Iterate over all layers once, in execution order except that the trunk's come after the blocks."""
         return iter(self._layers)
 
     @cached_property
@@ -195,7 +201,7 @@ class ResidualMap:
         return tuple(dict.fromkeys(chain(self.stem_layers, blocks, self.trunk_layers, self.head_layers)))
 
     def to_dict(self) -> dict[str, Any]:
-        """The map as plain data, ready for JSON; blocks inside a branch are the `inner` of the block around them."""
+        """Convert the map to plain data for JSON; blocks inside a branch are listed as `inner`."""
 
         def plain(block: ResidualBlock) -> dict[str, Any]:
             return {
@@ -230,11 +236,11 @@ class ResidualMap:
 
 
 def is_within(path: str, names: Iterable[str]) -> bool:
-    """Whether a module or a layer is at or under one of these qualified names."""
+    """Whether a module or layer is at or under one of these qualified names."""
     return any(name == "" or path == name or path.startswith((f"{name}.", f"{name}:")) for name in names)
 
 
 def _main_norms(layers: tuple[Layer, ...]) -> list[Layer]:
-    """The norms of a branch outside its gates, or those of the gates where there are no others."""
+    """Return the norms of a branch outside its gates, or those of the gates if there are no others."""
     norms = [layer for layer in layers if layer.kind == "norm"]
     return [layer for layer in norms if not layer.gating] or norms

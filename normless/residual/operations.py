@@ -1,4 +1,4 @@
-"""The operations of an exported graph by what they do."""
+"""Names of ATen operations, grouped by what they compute."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 WEIGHT = RECURRENT | {
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
     "linear", "matmul", "mm", "addmm", "bmm", "baddbmm", "einsum", "bilinear",
+    # Of several experts, each for its own rows: torch's, and what transformers has where a device lacks it.
+    "_grouped_mm", "grouped_mm", "grouped_mm_fallback",
     "_native_multi_head_attention", "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 CONVOLUTION = {name for name in WEIGHT if name.startswith("conv")}
@@ -19,13 +21,13 @@ ACTIVATION = {
     "sigmoid", "hardswish", "hardsigmoid", "mish", "softplus", "softsign", "hardshrink", "softshrink", "threshold",
     "log_sigmoid", "clamp", "clamp_min",
 }  # fmt: skip
-# The values stay what they are; only their order in memory or their precision changes.
+# These keep the values; only the memory layout or the precision changes.
 LAYOUT = {
     "clone", "contiguous", "alias", "detach", "lift_fresh_copy", "view", "_unsafe_view", "reshape", "permute",
     "transpose", "t", "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "to", "_to_copy", "type_as",
     "movedim", "moveaxis", "swapaxes", "swapdims", "mT", "numpy_T", "channel_shuffle", "float", "half", "bfloat16",
 }  # fmt: skip
-# They read their argument's shape and kind, never its values.
+# These read the shape and dtype of their argument, never its values.
 SHAPE_ONLY = {
     "new_empty", "new_zeros", "new_ones", "new_full", "empty_like", "zeros_like", "ones_like", "full_like",
     "rand_like", "randn_like", "randint_like", "sym_size", "sym_numel", "sym_stride", "_assert_tensor_metadata",
@@ -44,7 +46,7 @@ POOLING = {
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "adaptive_max_pool2d", "max_pool2d_with_indices", "fft_fft2",
     "fft_fft", "fft_rfft2", "fft_rfftn", "mean", "cumsum", "softmax", "scaled_dot_product_attention",
 }  # fmt: skip
-# They make several of one activation.
+# These copy an activation.
 COPYING = {"expand", "repeat", "repeat_interleave", "stack", "cat", "tile"}
 SOFTMAX = {"softmax", "_softmax"}
 ATTENTION = {"scaled_dot_product_attention"}

@@ -1,4 +1,4 @@
-"""What a network returns: normalizations that define its outputs, and the weight layers that make them, its heads."""
+"""Find the heads of a network, and the normalizations that define its outputs or attention logits."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from normless.residual.operations import (
     SOFTMAX,
 )
 
-# Which kind of layer an operation belongs to.
+# Returns the kind of layer to which an operation belongs.
 KindAt = Callable[[int], Kind | None]
-# What follows a product of two activations.
+# The use of a product of two activations.
 Use = Literal["attention", "output", "weights"]
 
 _PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "mv", "dot"}
@@ -37,7 +37,7 @@ _OF_WEIGHTS = LAYOUT | {
     "masked_fill",
     "where",
 }
-# They read logits of zero, and return a gradient that is not zero.
+# These accept logits of zero and have a nonzero gradient there.
 _READS_LOGITS = (
     LAYOUT
     | SOFTMAX
@@ -54,16 +54,16 @@ _READS_LOGITS = (
 
 
 def reason_to_keep(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], has_vector: bool) -> str:
-    """Say why a normalization is not one of the trunk, or return an empty text where it is.
+    """Say why a normalization is outside the trunk, or return an empty string if it is part of the trunk.
 
-    A normalization of the trunk is read by a layer with weights, which could absorb a change of its scale, or by
-    another normalization. One that the network returns, or of whose result a similarity is made, defines what these
-    mean: its scale is not arbitrary.
+    A normalization of the trunk is read by a weight layer, which could absorb a change of its scale, or by another
+    normalization. The scale of a normalization is not arbitrary if the network returns its result or computes a
+    similarity from it.
 
     Args:
         flow: the dataflow.
-        kind_at: gives the kind of the layer of an operation.
-        operations: those of the normalization.
+        kind_at: returns the kind of layer to which an operation belongs.
+        operations: the operations of the normalization.
         has_vector: whether it multiplies by a learned vector, γ, which absorbs a change of scale at an output.
     """
     if not _is_of_examples(flow, operations):
@@ -80,9 +80,13 @@ def reason_to_keep(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], h
 
 
 def heads_of(flow: Dataflow, kind_at: KindAt, layers: Iterable[tuple[str, Sequence[int], int]]) -> tuple[Head, ...]:
-    """The heads among weight layers, each given as its path, the operations of a run, and the positions it reads.
+    """Find the heads among weight layers.
 
-    A convolution over several positions returns an image rather than logits.
+    Args:
+        flow: the dataflow.
+        kind_at: returns the kind of layer to which an operation belongs.
+        layers: for each weight layer its path, the operations of a run, and the number of positions that it reads. A
+            convolution over several positions returns an image rather than logits.
     """
     heads: dict[str, str] = {}
     for path, operations, window in layers:
@@ -94,13 +98,13 @@ def heads_of(flow: Dataflow, kind_at: KindAt, layers: Iterable[tuple[str, Sequen
 
 
 class _Reach:
-    """What reads the result of some operations, up to the weight layers that absorb its scale, and normalizations.
+    """Follow the result of a layer forward, up to weight layers, which absorb its scale, and normalizations.
 
     Attributes:
-        seen: the operations that read it, in execution order.
-        returned: whether the network returns it.
-        absorbed: whether a weight layer or a normalization reads it.
-        products: the products with another activation in which it is compared.
+        seen: the operations that read the result, in execution order.
+        returned: whether the network returns the result.
+        absorbed: whether a weight layer or a normalization reads the result.
+        products: the products that compare the result with another activation.
     """
 
     def __init__(
@@ -121,7 +125,7 @@ class _Reach:
         self.seen = sorted(seen)
 
     def _passes(self, at: int, reader: int) -> bool:
-        """Whether the scale of what an operation returns is still that of what its reader returns."""
+        """Whether the result of an operation's reader has the scale of the operation's result."""
         kind = self.kind_at(reader)
         ends = kind in ("norm", "direction") and not self.through_norms
         if ends or (kind == "weight" and not is_scale_free(self.flow[reader])) or self._is_residual(at, reader):
@@ -133,7 +137,7 @@ class _Reach:
         return True
 
     def _is_residual(self, at: int, reader: int) -> bool:
-        """Whether it is added to what weight layers make of it."""
+        """Whether the reader adds the result to an output of weight layers that read it."""
         operation = self.flow[reader]
         others = [parent for parent in operation.parents if parent != at] if operation.name in {"add", "sub"} else []
         return any(
@@ -143,7 +147,7 @@ class _Reach:
         )
 
     def _compares(self, at: int, reader: int) -> bool:
-        """Whether an operation multiplies it with another activation of the network's own and sums over features."""
+        """Whether the reader multiplies the result with another computed activation and sums over features."""
         operation = self.flow[reader]
         if operation.name in ATTENTION:
             return at in operation.parents[:2]
@@ -152,7 +156,7 @@ class _Reach:
         return is_product and not any(map(self._averages, others))
 
     def _averages(self, at: int) -> bool:
-        """Whether an operand holds the weights of an average: of an attention, or of a graph that is given."""
+        """Whether an operand holds the weights of an average: attention weights, or a graph that is an input."""
         if not self.flow.reads_parameters(at):
             return True
         while self.flow[at].name in _OF_WEIGHTS and self.flow[at].parents:
@@ -160,7 +164,7 @@ class _Reach:
         return self.flow[at].name in SOFTMAX
 
     def uses_of(self, product: int) -> Iterator[Use]:
-        """What becomes of a product: the weights of an attention, an output, or the input of weight layers."""
+        """Find the uses of a product: as attention weights, as an output, or as the input of weight layers."""
         if self.flow[product].name in ATTENTION:
             yield "attention"
             return
@@ -181,14 +185,14 @@ class _Reach:
 
 
 def is_scale_free(operation: Operation) -> bool:
-    """Whether the weight of a layer's operation is divided by its own norm, and has no gain to absorb a scale."""
+    """Whether the weight of an operation is divided by its own norm, without a gain to absorb a scale."""
     weights = [fixed for fixed in operation.fixed if not {*operation.added}.issuperset(fixed.parameters)]
     degrees = [degree for fixed in weights for _, degree in fixed.degrees]
     return bool(degrees) and all(degree == 0 for degree in degrees)
 
 
 def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
-    """Whether a normalization takes the statistics of each example's features alone."""
+    """Whether a normalization only takes statistics over the features of each example."""
     for operation in map(flow.__getitem__, operations):
         if operation.name in _OF_CHANNELS or any(fixed.buffers and fixed.rooted for fixed in operation.fixed):
             return False
@@ -203,7 +207,7 @@ def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
 
 
 def _obstacle(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], reach: _Reach) -> str:
-    """Why a head is not a classifier that may start at zero."""
+    """Say why a head is not a classifier that may start at zero, or return an empty string."""
     if any(degree == 0 for at in operations for fixed in flow[at].fixed for _, degree in fixed.degrees):
         return "its weight is divided by its own norm, which zeros leave undefined"
     inside = {*operations, *reach.seen}
@@ -212,7 +216,7 @@ def _obstacle(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], reach:
 
 
 def _objection(flow: Dataflow, kind_at: KindAt, at: int, inside: set[int]) -> str:
-    """Why an operation that reads what is made of a head, the operations `inside`, could not read zeros."""
+    """Say why an operation that reads a head's result, through the operations `inside`, cannot read zeros."""
     operation = flow[at]
     own = [operand in inside for operand in operation.operands]
     name = operation.name

@@ -1,4 +1,4 @@
-"""What is on no path of a block: layers of the stem, around a block, between blocks, of the head; the unresolved."""
+"""Assign the layers outside the paths of blocks to stem, trunk, head or a block; list unresolved operations."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from normless.residual.layers import LayerRun, Layers
 from normless.residual.network import ResidualMap
 from normless.residual.sums import Sum, SumFinder
 
-# They add and multiply at once, so that no operation holds the branch's output by itself.
+# These add and multiply in one operation, so no operation returns the branch's output alone.
 _FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
 _VIEWS = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
 _SPLITS = {"split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
@@ -19,18 +19,19 @@ _CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
 
 
 @dataclass
-class Outside:
-    """Gives the layers on no path of a block to the stem, the trunk, the head, or to a block around its paths."""
+class OuterLayers:
+    """Assign the layers outside the paths of blocks to the stem, the trunk, the head, or a block around its paths."""
 
     layers: Layers
     blocks: list[ResidualBlock]
     sums: list[Sum]
 
     def place(self, inside: set[LayerRun]) -> ResidualMap:
-        """The map of the blocks with their shared layers and those after their sums, and of stem, trunk and head.
+        """Build the map from the blocks, given the runs of layers on their paths.
 
-        A layer belongs to the block in whose module it lies. Where that is both neighbours or none (all at the root),
-        what reads the sum directly comes after it: an activation, or a norm that the branch does without (post-norm).
+        A layer belongs to the block with the module that contains it. If both neighbours or neither contain it (all
+        at the root), an activation that reads the sum directly comes after the sum, and so does a norm if the branch
+        has none (post-norm).
         """
         stem, trunk, head = list[Layer](), list[Layer](), list[Layer]()
         blocks, sums, flow = self.blocks, self.sums, self.layers.flow
@@ -52,7 +53,7 @@ class Outside:
         return ResidualMap(tuple(blocks), tuple(stem), tuple(trunk), tuple(head))
 
     def _beside(self, run: LayerRun) -> bool:
-        """Whether a layer runs in the first block's module and does not feed the block, as of a second stream."""
+        """Whether a layer runs in the first block's module without feeding the block, as in a second stream."""
         feeds = any(self.layers.flow.depends(total.at, run.operations[-1]) for total in self.sums[:1])
         return bool(self.blocks) and _belongs(run, self.blocks[0]) and not feeds
 
@@ -64,10 +65,10 @@ class Outside:
         if not self.layers.flow.depends(fork, run.operations[-1]):
             return False
         if before < 0:
-            # A module with weight layers before its first fork is more than a block: it holds the stem.
-            weights = (one for one in self.layers.runs if one.layer.kind == "weight" and one.operations[0] <= fork)
-            return not any(_belongs(one, blocks[0]) for one in weights)
-        # Where one module holds both blocks, only a projecting block shares its pre-activation.
+            # A module with weight layers before its first fork is more than a block: it contains the stem.
+            weights = [other for other in self.layers.runs if other.layer.kind == "weight"]
+            return not any(_belongs(weight, blocks[0]) for weight in weights if weight.operations[0] <= fork)
+        # If one module contains both blocks, only a projecting block shares its pre-activation.
         shares = bool(blocks[following].skip) and not self._reads_sum(run, before)
         return shares or not _belongs(run, blocks[before])
 
@@ -75,7 +76,7 @@ class Outside:
         block = self.blocks[before]
         if not self.layers.flow.depends(run.operations[0], self.sums[before].at):
             return False
-        neighbours = [_module(one) for one in self.blocks[following : following + 1]]
+        neighbours = [_module(neighbour) for neighbour in self.blocks[following : following + 1]]
         if _module(block) not in ("", *neighbours):
             return _belongs(run, block)
         kind = run.layer.kind
@@ -84,7 +85,7 @@ class Outside:
         return kind in ("norm", "activation") and self._reads_sum(run, before)
 
     def _reads_sum(self, run: LayerRun, number: int) -> bool:
-        """Whether a layer reads a block's sum itself, or what the block's own layers after the sum made of it."""
+        """Whether a layer reads a block's sum, directly or through the block's other layers after the sum."""
         flow = self.layers.flow
         total, after = self.sums[number].at, self.blocks[number].after_sum
 
@@ -100,13 +101,13 @@ def _module(block: ResidualBlock) -> str:
 
 
 def _belongs(run: LayerRun, block: ResidualBlock) -> bool:
-    """Whether a layer is inside the block's module; at the root it is unknown, so False."""
+    """Whether a layer is inside the block's module; False if that is the root, where this is unknown."""
     module = _module(block)
     return module != "" and run.layer.path.startswith((f"{module}.", f"{module}:"))
 
 
 def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
-    """Name each thing that cannot be understood once, by its module and the reason."""
+    """List each unresolved operation once, by its module and the reason."""
     reasons = {
         _is_fused_sum: "{} adds and multiplies at once, so that no branch can be separated from its sum; write the "
         "product and the addition as two operations",
@@ -141,13 +142,13 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
         return False
     bases = flow[written.index].parents[:1]
     if flow[written.index].name == "getitem" and not any(flow[base].name in _SPLITS for base in bases):
-        # One of several results, as the values of topk, is not part of another tensor.
+        # An item of several results, as the values of topk, is not part of another tensor.
         return False
     return any(reader > written.index for base in bases for reader in flow.consumers[base])
 
 
 def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
-    """Whether paths that may each be a branch or the skip path meet outside every block; in one they are branches."""
+    """Whether paths that could each be a branch or the skip path merge outside all blocks."""
     around = (finder.flow.between(total.fork, total.at) for total in finder.sums.values())
     return index in finder.merges - finder.sums.keys() and not any(index in inside for inside in around)
 

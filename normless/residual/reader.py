@@ -1,4 +1,4 @@
-"""The graph of an exported network read as a dataflow."""
+"""Read the graph of an exported network as a dataflow."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from normless.residual.operations import LAYOUT, SHAPE_ONLY
 
 _ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
-# They return a part of a tensor that shares its memory.
+# These return a part of a tensor that shares its memory.
 _PARTS = {"select", "slice", "unbind", "getitem"}
-# Regions of forward code that export keeps as graphs of their own: they compute what they would compute without.
+# Regions of forward code that export keeps as subgraphs, without an effect on the values.
 _REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
 _RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
 
 
 def read_dataflow(program: ExportedProgram) -> Dataflow:
-    """The operations of an exported program that depend on its inputs."""
+    """Read the operations of an exported program that depend on its inputs."""
     return _Reader(program).flow
 
 
 class _Reader:
-    """Turns the nodes of an exported graph into operations."""
+    """Convert the nodes of an exported graph to operations."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self.index: dict[Node, int] = {}
@@ -45,7 +45,7 @@ class _Reader:
         meta = program.graph_module.meta
         self.flow = Dataflow(calls=meta.get(CALLS, []), follows_values=FOLLOWS_VALUES in meta)
         signature = program.graph_signature
-        # The signature makes them anew at each access.
+        # The signature computes these at each access.
         inputs = {name for name in signature.user_inputs if isinstance(name, str)}
         parameters, buffers = signature.inputs_to_parameters, signature.inputs_to_buffers
         for node in program.graph.nodes:
@@ -70,7 +70,7 @@ class _Reader:
         """Make a node the next operation of the flow."""
         value = node.meta.get("val")
         if isinstance(value, Tensor):
-            # A size that depends on values is no number, or 0 where the example inputs have none of something.
+            # A size that depends on values is not an integer, or it is 0 if the example inputs select nothing.
             sizes = [size if isinstance(size, int) else size.node.maybe_as_int() for size in value.shape]
             shape = tuple(sizes) if all(sizes) else None
             properties |= {"shape": shape, "floating": value.is_floating_point()}
@@ -78,17 +78,17 @@ class _Reader:
         self.flow.operations.append(Operation(name, **properties))
 
     def _same(self, node: Node, source: Any) -> None:
-        """Let a node be another one under a second name."""
+        """Treat a node as a second name of `source`."""
         if source in self.index:
             self.index[node] = self.index[source]
         elif source in self.fixed or not isinstance(source, Node):
             self.fixed[node] = self.fixed.get(source, Fixed())
 
     def _region(self, node: Node) -> bool:
-        """Read the graph of a `no_grad`, autocast or checkpointed region in its place; False for any other node."""
+        """Inline the graph of a `no_grad`, autocast or checkpointed region; return False for any other node."""
         if getattr(node.target, "__name__", "") not in _REGIONS:
             return False
-        bodies = [one for one in node.args if isinstance(one, Node) and one.op == "get_attr"]
+        bodies = [argument for argument in node.args if isinstance(argument, Node) and argument.op == "get_attr"]
         body: Any = node.graph.owning_module.get_submodule(str(bodies[0].target))  # type: ignore[union-attr]
         given = iter(node.args[node.args.index(bodies[0]) + 1 :])
         for inner in body.graph.nodes:
@@ -103,7 +103,7 @@ class _Reader:
 
     def _call(self, node: Node) -> None:
         self.flow.called.update(modules_around(node))
-        # Of several results, as an LSTM's, those that nothing reads are left out.
+        # Unused results, as of an LSTM, are omitted.
         if self._region(node) or (node.target is getitem and not node.users):
             return
         if node.target is getitem and node.args[0] in self.results:
@@ -120,7 +120,7 @@ class _Reader:
         if name == "cat":
             self._tokens(node)
             given = self._plain(node.args)
-            # Activations joined anew are the same activation.
+            # Repeated concatenations of the same activations are the same activation.
             if all(isinstance(part, Operand) for part in given[0]):
                 repeated = self.joined.setdefault(given, node)
                 if repeated is not node:
@@ -131,7 +131,9 @@ class _Reader:
         fixed = [self.fixed[source] for source in sources if source in self.fixed]
         parameters = tuple(dict.fromkeys(name for source in fixed for name in source.parameters))
         if not parents:
-            numbers = [one for one in node.args if name in {"add", "rsub"} and isinstance(one, (int, float))]
+            numbers = [
+                argument for argument in node.args if name in {"add", "rsub"} and isinstance(argument, (int, float))
+            ]
             self.fixed[node] = Fixed(
                 parameters=parameters,
                 buffers=tuple(dict.fromkeys(name for source in fixed for name in source.buffers)),
@@ -142,7 +144,7 @@ class _Reader:
             )
             return
         number = (node.meta.get("custom") or {}).get(CALL)
-        # Export marks the second call of a module by `@1`.
+        # Export marks the second call of a module with `@1`.
         calls = (re.findall(r"@(\d+)", str(key)) for key in node.meta.get("nn_module_stack") or ())
         self._append(
             node,
@@ -161,7 +163,7 @@ class _Reader:
             self._write(node)
 
     def _degrees(self, node: Node, name: str) -> tuple[tuple[str, float], ...]:
-        """How a tensor computed from parameters alone scales with each of them."""
+        """Return the degrees of homogeneity of a tensor that is computed from parameters alone."""
 
         def read(argument: Any) -> Degrees | None:
             return dict(self.fixed[argument].degrees) if argument in self.fixed else None
@@ -171,7 +173,7 @@ class _Reader:
         return tuple(degrees_of(name, node.args, read, name in LAYOUT).items())
 
     def _write(self, node: Node) -> None:
-        """Let a new tensor that a node writes into, perhaps through views, be what the node returns from here on."""
+        """Replace a constant tensor into which a node writes, possibly through views, by the node's result."""
         views, base = [], node.args[0]
         while isinstance(base, Node):
             views.append(base)
@@ -183,24 +185,24 @@ class _Reader:
                 self.index[view] = self.index[node]
 
     def _added(self, node: Node, name: str) -> tuple[str, ...]:
-        """The parameters that a node adds to its result, by what its operation calls its arguments."""
+        """Return the parameters that a node adds to its result, by the argument names of its operation."""
         schema = node.target._schema.arguments if isinstance(node.target, torch._ops.OpOverload) else []
-        given = {**dict(zip((one.name for one in schema), node.args, strict=False)), **node.kwargs}
-        terms = [given.get("bias"), *(given.get(one) for one in _TERMS.get(name, ()))]
+        given = {**dict(zip((parameter.name for parameter in schema), node.args, strict=False)), **node.kwargs}
+        terms = [given.get("bias"), *(given.get(argument) for argument in _TERMS.get(name, ()))]
         fixed = (self.fixed[term] for term in terms if isinstance(term, Node) and term in self.fixed)
-        return tuple(dict.fromkeys(chain.from_iterable(one.parameters for one in fixed)))
+        return tuple(dict.fromkeys(chain.from_iterable(term.parameters for term in fixed)))
 
     def _tokens(self, node: Node) -> None:
-        """Make operations of the learned tensors that a concatenation joins to activations."""
+        """Convert the learned tensors that a concatenation joins to activations to operations."""
         if any(source in self.index for source in node.all_input_nodes):
             for source in node.all_input_nodes:
                 self._activate(source)
 
     def _activate(self, node: Node) -> None:
-        """Make operations of a learned tensor and of what makes a node of it, as the norm of a class token."""
+        """Convert a learned tensor, and the nodes that compute from it alone, as the norm of a class token."""
         if node in self.fixed and self.fixed[node].parameters:
             parameters = self.fixed.pop(node).parameters
-            # A token is its copy for every example.
+            # A copy of a token for each example is the token.
             is_copy = operation_name(node) in LAYOUT | {"expand", "repeat"}
             source = node.args[0] if node.op == "call_function" and not is_copy else None
             if isinstance(source, Node):
@@ -211,7 +213,7 @@ class _Reader:
                 self._append(node, "parameter", parameters=parameters)
 
     def _plain(self, value: Any) -> Any:
-        """An argument as data: nodes as `Operand` or `Fixed`, sequences as tuples; None for what is not plain."""
+        """Convert an argument to data: nodes to `Operand` or `Fixed`, sequences to tuples, other objects to None."""
         if isinstance(value, Node):
             return Operand(self.index[value]) if value in self.index else self.fixed.get(value)
         if isinstance(value, (list, tuple)):
@@ -220,7 +222,7 @@ class _Reader:
 
 
 def operation_name(node: Node) -> str:
-    """The name of a node's operation without overload, ending in an underscore if in place; empty for no call."""
+    """Return the name of a node's operation without overload, ending in an underscore if in place, or ""."""
     target = node.target
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2]
@@ -228,7 +230,7 @@ def operation_name(node: Node) -> str:
 
 
 def modules_around(node: Node) -> tuple[str, ...]:
-    """Qualified names of the modules whose forward runs a node, outermost first."""
-    # A slice of a Sequential, as model.features[1:4], is none of the network's modules; its children are.
+    """Return the qualified names of the modules in whose forward a node runs, outermost first."""
+    # A slice of a Sequential, as model.features[1:4], is not a module of the network; its children are.
     names = (re.sub(r"\.slice\([^)]*\)", "", name) for name, _ in (node.meta.get("nn_module_stack") or {}).values())
     return tuple(name.removeprefix("L['self']").removeprefix(".") for name in names) or ("",)

@@ -1,4 +1,4 @@
-"""A network as a list of steps, the one description that moments are propagated along."""
+"""A network as a list of steps, along which moments are propagated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Literal
 from torch import nn
 
 Kind = Literal[
-    "input", "parameter", "weight", "norm", "activation", "factor", "greatest", "average", "padding", "join", "add",
-    "sum", "gate", "attention", "dropout", "layout", "other",
+    "input", "parameter", "weight", "norm", "activation", "factor", "max_pool", "average_pool", "padding", "join",
+    "add", "sum", "gate", "attention", "dropout", "layout", "other",
 ]  # fmt: skip
 
 _UNSCALED: tuple[Kind, ...] = ("dropout", "layout", "other")
@@ -19,26 +19,26 @@ _UNSCALED: tuple[Kind, ...] = ("dropout", "layout", "other")
 
 @dataclass(frozen=True)
 class Step:
-    """One operation.
+    """One step of a network's computation.
 
     Attributes:
         kind: `input` and `parameter` (a learned tensor, an embedding) begin a signal; `weight` is a convolution or
-            linear layer; `greatest` and `average` are poolings; `padding` adds channels of zeros; `join` is a
-            concatenation; `sum` is residual; `factor` multiplies by a constant or a learned scale; `layout` leaves
-            the values as they are.
-        reads: indices of earlier steps; of a `sum` skip path and branches, of a `gate` the value and the factor, of
-            an `attention` the value and, where they are known, query and key.
-        path: of the layer it is, else empty.
-        parameters: names of the learned tensors it reads.
-        shifts: of those, what a norm or a weight layer adds.
-        module: what it applies; None where that is unknown.
-        size: elements of a pooling that count as independent, the share of a padding that is not zero, a constant
-            factor, the share of a convolution's taps that lie inside its input.
-        shares: how much of a `join` each of `reads` is; the factors of a `sum` on skip path and branches, 0 for a
+            linear layer; `max_pool` and `average_pool` are poolings; `padding` adds channels of zeros; `join` is a
+            concatenation; `sum` is residual; `factor` multiplies by a constant or a learned scale; `layout` keeps
+            the values.
+        reads: the indices of the earlier steps that it reads. A `sum` reads the skip path and the branches, a `gate`
+            the value and the factor, an `attention` the value and, if known, query and key.
+        path: the path of its layer, empty if it is not a layer.
+        parameters: the names of the learned tensors that it reads.
+        shifts: those of `parameters` that a norm or a weight layer adds.
+        module: the module that it applies, None if unknown.
+        size: the number of independent elements of a pooling, the share of a padding that is not zero, a constant
+            factor, or the share of a convolution's taps that lie inside its input.
+        shares: the share of each of `reads` in a `join`; the factors of a `sum` on skip path and branches, 0 for a
             branch that is computed and not added.
-        shape: of what it reads in the traced pass, where the layout matters; None where that is unknown.
+        shape: the shape of its input in the traced pass where the layout matters, None if unknown.
         tokens: for a `parameter` that is joined to activations, its first position there and their number.
-        call: which run of the layer it is, 0 for the first.
+        call: the number of this run of the layer, 0 for the first.
     """
 
     kind: Kind
@@ -59,9 +59,9 @@ class Steps:
     """The steps of a network in execution order.
 
     Attributes:
-        forks: where a residual block starts.
-        totals: for every residual sum the step that its result is, a factor on the total included.
-        outputs: what the network returns.
+        forks: the steps at which residual blocks start.
+        totals: for each residual sum, the step of its result, including a factor on the total.
+        outputs: the steps that the network returns.
     """
 
     steps: list[Step] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Steps:
 
     @cached_property
     def readers(self) -> list[list[int]]:
-        """For every step those that read it."""
+        """For each step, the steps that read it."""
         readers: list[list[int]] = [[] for _ in self.steps]
         for index, step in enumerate(self.steps):
             for read in step.reads:
@@ -88,11 +88,13 @@ class Steps:
 
     @cached_property
     def is_free(self) -> list[bool]:
-        """Whether a step's scale makes no difference: every path from it to the network's end passes a norm."""
+        """Whether the scale of each step is arbitrary: every path from it to the outputs passes a norm."""
         free = [True] * len(self.steps)
         for index in reversed(range(len(free))):
             readers = self.readers[index]
-            free[index] = index not in self.outputs and all(self[one].kind == "norm" or free[one] for one in readers)
+            free[index] = index not in self.outputs and all(
+                self[reader].kind == "norm" or free[reader] for reader in readers
+            )
         return free
 
     @cached_property
@@ -105,25 +107,25 @@ class Steps:
 
     def reads_norm(self, index: int) -> bool:
         """Whether a step reads a norm's output, with at most activations, dropout or poolings between them."""
-        between: tuple[Kind, ...] = ("activation", "factor", "greatest", "average", "padding", *_UNSCALED)
+        between: tuple[Kind, ...] = ("activation", "factor", "max_pool", "average_pool", "padding", *_UNSCALED)
         return any(self.steps[self.origin(read, between)].kind == "norm" for read in self.steps[index].reads[:1])
 
     def origin(self, index: int, passed: tuple[Kind, ...]) -> int:
-        """The nearest step before a step, or itself, that is of none of these kinds."""
+        """Follow the first inputs of a step back, from itself on, to the nearest step not of the `passed` kinds."""
         while self.steps[index].kind in passed and self.steps[index].reads:
             index = self.steps[index].reads[0]
         return index
 
-    def is_independent(self, one: int, other: int) -> bool:
-        """Whether weights lie between two steps and anything that both are computed from."""
-        first, second = (
+    def is_independent(self, first: int, second: int) -> bool:
+        """Whether weight layers separate two steps from everything that both are computed from."""
+        origins, other_origins = (
             self.reachable([index], lambda at: () if self[at].kind == "weight" else self[at].reads)
-            for index in (one, other)
+            for index in (first, second)
         )
-        return set(first).isdisjoint(second)
+        return set(origins).isdisjoint(other_origins)
 
     def reachable(self, start: Iterable[int], following: Callable[[int], Iterable[int]]) -> list[int]:
-        """Some steps, those that follow them, and so on; each once."""
+        """Return the steps in `start`, the steps that follow them, and so on, each once."""
         reached, pending = dict[int, None](), list(start)
         while pending:
             at = pending.pop()

@@ -1,4 +1,4 @@
-"""Norms of parts of a batch: modules that hold nothing but batch norms, and run several, or others in evaluation."""
+"""Sub-batch norms: modules of several batch norms that normalize parts of a batch or differ in evaluation."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Identity)
 
 
 def is_sub_batch_norm(module: nn.Module) -> bool:
-    """Whether a module is one norm made of batch norms: of parts of a batch, or of auxiliary examples.
+    """Whether a module is a norm made of batch norms for parts of a batch or for auxiliary examples.
 
-    SlowFast's SubBatchNorm3d, timm's SplitBatchNorm2d and chunks normalized one after the other are; one of several
-    norms that is chosen for a whole batch is none. It is run by itself in both modes.
+    Examples are SlowFast's SubBatchNorm3d, timm's SplitBatchNorm2d and ghost norms that normalize chunks in turn. A
+    module that chooses one of several norms for the whole batch is not a sub-batch norm. The module is run alone, in
+    both modes, to find out.
     """
     norms = _norms_in(module)
     if not norms or type(module).__module__.startswith("torch.nn"):
@@ -30,7 +31,7 @@ def is_sub_batch_norm(module: nn.Module) -> bool:
 
 
 def sub_batch_norms(modules: Mapping[str, nn.Module], norms: Iterable[str]) -> list[str]:
-    """The paths of the modules around norms at these paths that are norms of parts of a batch."""
+    """Return the paths of the sub-batch norms among the modules around the norms at these paths."""
     around = {path.rpartition(".")[0] for path in norms if "." in path}
     # The norms may be in a list of the module.
     holders = around | {path.rpartition(".")[0] for path in around}
@@ -38,7 +39,7 @@ def sub_batch_norms(modules: Mapping[str, nn.Module], norms: Iterable[str]) -> l
 
 
 def calls_of(flow: Dataflow, holder: str) -> dict[int, int]:
-    """Which run of a module every operation in it belongs to, those of its children too."""
+    """Return the number of the module's run for each operation in the module and its children."""
     calls: dict[int, int] = {}
     waiting: list[int] = []
     latest: int | None = None
@@ -57,7 +58,7 @@ def calls_of(flow: Dataflow, holder: str) -> dict[int, int]:
 
 
 def norm_of_evaluation(module: nn.Module) -> _BatchNorm | None:
-    """The batch norm whose statistics a sub-batch norm uses in evaluation; None if it is not one alone."""
+    """Return the batch norm that a sub-batch norm uses in evaluation, None if it does not use exactly one."""
     ran = {*(_runs(module, False) or ())} if _norms_in(module) else set[str]()
     path = ran.pop() if len(ran) == 1 else None
     found = None if path is None else module.get_submodule(path)
@@ -65,7 +66,7 @@ def norm_of_evaluation(module: nn.Module) -> _BatchNorm | None:
 
 
 def affine_of_evaluation(module: nn.Module) -> tuple[nn.Parameter | None, nn.Parameter | None]:
-    """γ and β of a sub-batch norm: those of the norm that evaluation runs, or else its own."""
+    """Return γ and β of a sub-batch norm: those of its norm of evaluation, or else its own."""
     base = norm_of_evaluation(module)
     owner = base if base is not None and base.affine else module
     gamma, beta = getattr(owner, "weight", None), getattr(owner, "bias", None)
@@ -73,15 +74,15 @@ def affine_of_evaluation(module: nn.Module) -> tuple[nn.Parameter | None, nn.Par
 
 
 def _norms_in(module: nn.Module) -> list[_BatchNorm]:
-    """The batch norms in a module that holds nothing else but vectors; none in any other."""
-    inner = [one for one in module.modules() if one is not module and not isinstance(one, _CONTAINERS)]
-    norms = [one for one in inner if isinstance(one, _BatchNorm)]
-    has_matrices = any(one.dim() > 1 for one in module.parameters(recurse=False))
+    """Return the batch norms in a module that contains nothing else except vectors; empty for any other module."""
+    inner = [child for child in module.modules() if child is not module and not isinstance(child, _CONTAINERS)]
+    norms = [child for child in inner if isinstance(child, _BatchNorm)]
+    has_matrices = any(parameter.dim() > 1 for parameter in module.parameters(recurse=False))
     return norms if len(norms) == len(inner) and not has_matrices else []
 
 
 def _runs(module: nn.Module, training: bool) -> list[str] | None:
-    """The paths of the batch norms that run, the module's own being empty; None if it does not run by itself."""
+    """Return the paths of the batch norms that run, empty for the module itself; None if it cannot run alone."""
     for x in _trials(module):
         ran: list[str] = []
         try:
@@ -98,8 +99,10 @@ def _runs(module: nn.Module, training: bool) -> list[str] | None:
 
 
 def _trials(module: nn.Module) -> Iterator[Tensor]:
-    """Batches that the narrowest of its norms may take."""
-    reference = next((one for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()), None)
+    """Make trial batches that fit the narrowest of the module's norms."""
+    reference = next(
+        (tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.is_floating_point()), None
+    )
     widths = [norm.num_features for norm in module.modules() if isinstance(norm, _BatchNorm)]
     for count in _BATCHES:
         for axes in (2, 1, 0, 3):

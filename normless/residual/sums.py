@@ -1,20 +1,20 @@
-"""Which additions of a dataflow are residual sums, and what lies between their forks and them.
+"""Find the residual sums among the additions of a dataflow, with their forks, skip paths and branches.
 
 A residual sum adds a skip path and one or more branches that all start at one activation, the fork. The skip path
-is the fork itself or at most one linear layer on it; a branch has weights, or a norm or pooling. Other sums are
-left out: of activations without a common origin (position embeddings, masks), attention logits and their
-bias, parallel linear layers (which are one layer), merges of several streams that are also read elsewhere.
-Layers may only compute a factor for a branch: squeeze-excite, an attention's query and key.
+is the fork itself or at most one linear layer on it. A branch has weights, or a norm or pooling. Other sums are
+ignored: sums of activations without a common origin (position embeddings, masks), attention logits and their bias,
+parallel linear layers (which are one layer), and merges of several streams that are also read elsewhere. Some layers
+only compute a factor for a branch: squeeze-excite, the query and key of an attention.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from normless.residual.blocks import Kind
-from normless.residual.graph import Dataflow, Operand, Operation
+from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.main_path import PRODUCTS, gates, main_path, spans_streams
 from normless.residual.operations import (
     ATTENTION,
     BATCH_NORM,
@@ -27,18 +27,20 @@ from normless.residual.operations import (
 
 _ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
-_PRODUCTS = {"matmul", "bmm", "einsum"}
-# "linear" mixes the heads of an attention (talking heads).
-_AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
-# What lies between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
+# Operations between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
 _LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
 
 
 @dataclass(frozen=True)
 class Sum:
-    """A residual sum: the operations of the addition, its fork, the last operation of the skip path and branches.
+    """A residual sum, by the indices of operations.
 
-    `interpolates` says that it is x + c·(f(x) − x), where a branch f(x) of zeros leaves (1 − c)·x.
+    Attributes:
+        at: the addition.
+        fork: the fork.
+        skip: the last operation of the skip path.
+        branches: the last operation of each branch.
+        interpolates: whether the sum is x + c·(f(x) − x), which is (1 − c)·x for f(x) = 0.
     """
 
     at: int
@@ -49,10 +51,13 @@ class Sum:
 
 
 class SumFinder:
-    """The residual `sums` of a dataflow by the operation that adds.
+    """Find the residual sums of a dataflow.
 
-    `parallel` sums are one linear layer; `merges` add paths of one fork that all bend what a weight layer returns, so
-    that none of them is a skip path.
+    Attributes:
+        sums: the residual sums by the operation that adds.
+        parallel: the additions that are part of one linear layer.
+        merges: the additions of paths from one fork that all have an activation after a weight layer, so that none of
+            them is a skip path.
     """
 
     def __init__(self, layers: Layers) -> None:
@@ -67,7 +72,7 @@ class SumFinder:
                 self._judge(index, terms)
 
     def _terms(self, operation: Operation) -> list[int]:
-        """What an operation adds: two summands, or those stacked before a sum over the stack."""
+        """Return the summands of an operation: those of an addition, or the members of a stack that it sums over."""
         arguments = operation.arguments
         if operation.name in _ADDS:
             terms = operation.operands[:: -1 if operation.name == "rsub" else 1]
@@ -87,9 +92,9 @@ class SumFinder:
         # (x + f(x)) + (x + g(x)) stays a sum of two.
         whole = self._residual(at, parts) if joined and len({*parts}) == len(parts) else None
         if at in self.parallel:
-            # All of it is one layer, and so are the sums in it.
+            # The whole sum is one layer, including the sums in it.
             self.parallel |= joined
-            self.sums = {one: total for one, total in self.sums.items() if one not in joined}
+            self.sums = {index: total for index, total in self.sums.items() if index not in joined}
             return
         if whole is not None and all(self._starts_at(whole.fork, term) for term in joined):
             for term in joined:
@@ -100,7 +105,7 @@ class SumFinder:
             self.sums[at] = whole
 
     def _parts(self, terms: list[int], at: int) -> list[int]:
-        """What terms add themselves, where that goes nowhere else, in the order of additions."""
+        """Expand terms that are sums read here alone into their own terms, in the order of the additions."""
         parts = []
         for term in terms:
             whole = term in self.layers.owner or term in self.parallel or self.flow.consumers[term] != [at]
@@ -109,7 +114,7 @@ class SumFinder:
         return [part for several in sorted(parts, key=len, reverse=True) for part in several]
 
     def _starts_at(self, fork: int, term: int) -> bool:
-        """Whether the parts of a term are branches from the fork, which may share a norm but no weight layer."""
+        """Whether the parts of a term are branches from the fork that share no weight layer, at most a norm."""
         inner = self.sums.get(term)
         joined = term if self.flow[term].name in _ADDS else self.flow[term].parents[0]
         start = self.flow.dominators[joined] if inner is None else inner.fork
@@ -120,32 +125,32 @@ class SumFinder:
         return not self.layers.has_weight(self.flow.between(fork, start))
 
     def _residual(self, at: int, terms: list[int]) -> Sum | None:
-        """The sum with its parts where these terms make it a residual one."""
+        """Return the residual sum of these terms, or None if they do not form one."""
         candidates = [(skip, fork) for skip in terms if (fork := self.fork_of(skip, terms)) is not None]
         if self.flow[at].name in {"sub", "rsub"}:
-            # x - f(x) is residual; f(x) - x is no more than a difference.
+            # x - f(x) is residual; f(x) - x is only a difference.
             candidates = [(skip, fork) for skip, fork in candidates if skip == terms[0]]
         elif not candidates or len(terms) > 2:
-            # Of several terms a branch may be a single chain where the skip path, joined from several, is none.
+            # With several terms, a branch may be a single chain while the skip path joins several activations.
             candidates += self._joined(at, terms)
         if not candidates:
             return None
-        paths = {one: self.flow.between(one[1], one[0]) for one in candidates}
+        paths = {pair: self.flow.between(pair[1], pair[0]) for pair in candidates}
         skip, fork = min(
-            candidates, key=lambda one: (self.chain(paths[one]), self.layers.taps(paths[one]), len(paths[one]))
+            candidates, key=lambda pair: (self.chain(paths[pair]), self.layers.taps(paths[pair]), len(paths[pair]))
         )
         branches = list(terms)
         branches.remove(skip)
         interpolates = self._interpolates(at, skip, branches)
         before = self.flow.dominators[at]
         if interpolates and before is not None and not self.layers.has_weight(self.flow.between(fork, at)):
-            # The skip path is read for the difference, and what it comes from for the rest of the branch.
+            # The branch reads the skip path for the difference, and the activation before it for the rest.
             fork = before
         candidate = Sum(at, fork, skip, tuple(branches), interpolates)
         return candidate if self._is_residual(candidate) else None
 
     def fork_of(self, skip: int, terms: list[int]) -> int | None:
-        """The last operation on the single chain up to `skip` that all other terms descend from."""
+        """Return the last operation on the single chain up to `skip` from which all other terms descend."""
         others = list(terms)
         others.remove(skip)
         at = skip
@@ -159,7 +164,7 @@ class SumFinder:
         return None
 
     def _unchanged(self, fork: int, others: list[int]) -> int:
-        """The activation itself where a fork is a view of it and other terms read another one too."""
+        """Replace a fork that is a view by the viewed activation if the other terms also read other views of it."""
         at = fork
         while self.flow[at].leaves_unchanged:
             before, at = at, self.flow[at].parents[0]
@@ -169,7 +174,7 @@ class SumFinder:
         return fork
 
     def _joined(self, at: int, terms: list[int]) -> list[tuple[int, int]]:
-        """A fork for a skip path that a gate multiplies, as x · (1 - g(x)) + f(x) · g(x), or joined from several."""
+        """Find a fork for a gated skip path, as in x · (1 - g(x)) + f(x) · g(x), or one that joins activations."""
         fork = self.flow.dominators[at]
         if fork is None or not self.flow[fork].floating or not self.flow.is_closed(self.flow.between(fork, at), at):
             return []
@@ -183,17 +188,17 @@ class SumFinder:
             joins = {self.flow[at].name for at in several}
             return joins <= _SKIP_JOINS and self.sums.keys().isdisjoint(path)
 
-        # What only computes a factor, as of a stream, is on no main path.
+        # Operations that only compute a factor, as of a stream, are not on a main path.
         mains = {term: sorted(main_path(self.layers, path, term)) for term, path in paths.items()}
         return [(term, fork) for term, path in mains.items() if skips(path)]
 
     def _weighs(self, at: int) -> bool:
         """Whether an operation multiplies a value by factors of streams, or by a gate computed from the value."""
         operation = self.flow[at]
-        is_product = operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2
+        is_product = operation.name in PRODUCTS | {"mul"} and len(operation.parents) == 2
         pairs = (operation.parents, operation.parents[::-1]) if is_product else ()
         return any(
-            _gates(self.layers, value, factor) or _spans_streams(self.flow, operation, value, factor)
+            gates(self.layers, value, factor) or spans_streams(self.flow, operation, value, factor)
             for factor, value in pairs
         )
 
@@ -208,9 +213,9 @@ class SumFinder:
             end = self.flow.source(index, passes)
             return {
                 name
-                for one in range(end + 1, index + 1)
-                if self.flow.depends(index, one)
-                for name in self.flow[one].factors
+                for step in range(end + 1, index + 1)
+                if self.flow.depends(index, step)
+                for name in self.flow[step].factors
             }
 
         ends = (self.flow[self.flow.source(branch, passes)] for branch in branches)
@@ -233,17 +238,17 @@ class SumFinder:
         return self.chain(main) == 0 or self._is_projection(candidate, main, paths)
 
     def _is_projection(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether the skip path only fits shapes: it is linear after its first weight layer, or read here alone."""
+        """Whether the skip path only adapts shapes: it is linear after its first weight layer, or read here alone."""
         kinds = self._kinds(skip)
         if self._bends(skip) and not all(self.flow.is_closed(path, candidate.at) for path in (skip, *paths)):
             return False
         gates = any(
-            self.flow[one].name == "mul" and len(self.flow[one].parents) > 1 for path in paths for one in path
+            self.flow[index].name == "mul" and len(self.flow[index].parents) > 1 for path in paths for index in path
         )
         if all(map(self._bends, (skip, *paths))) and not gates and self.chain(skip) >= min(map(self.chain, paths)):
             self.merges.add(candidate.at)
         for path in paths:
-            # A branch of whole blocks that is read elsewhere too, or no longer than the skip path, makes it a merge.
+            # If a branch contains blocks and is read elsewhere, or is not longer than the skip path, this is a merge.
             streams = any(index in self.sums for index in path) and not self.flow.is_closed(path, candidate.at)
             nonlinear = not {"norm", "activation"}.isdisjoint(self._kinds(path))
             more = not nonlinear or "activation" in kinds
@@ -257,7 +262,7 @@ class SumFinder:
         return "weight" in kinds and "activation" in kinds[kinds.index("weight") :]
 
     def _kinds(self, path: list[int]) -> list[Kind | None]:
-        """The kinds of the layers on a path, operation by operation; a recurrent layer ends in an activation."""
+        """Return the layer kind of each operation on a path; a recurrent layer ends in an activation."""
         kinds = [self.layers.kind(index) for index in path]
         return [*kinds, "activation"] if any(self.flow[index].name in RECURRENT for index in path) else kinds
 
@@ -266,7 +271,7 @@ class SumFinder:
         return pools or self.layers.kind(index) == "norm"
 
     def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
-        """Whether all terms are linear and single layers, so that their sum is one layer too."""
+        """Whether all terms are single linear layers, so that their sum is one layer too."""
         every = [skip, *paths]
         if self.chain(skip) and all(self.layers.has_weight(path) and self._is_linear(path, set()) for path in every):
             return True
@@ -274,7 +279,7 @@ class SumFinder:
             return False
         bare = len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip)
         if bare and self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
-            # Parts of one kernel are all normalized or none; a shortcut beside a normalized branch is a skip path.
+            # Parts of one kernel are all normalized or all not; a shortcut beside a normalized branch is a skip path.
             return False
         weights = sum(map(self.layers.has_weight, every))
         convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
@@ -288,7 +293,7 @@ class SumFinder:
         return any(self.flow[index].name in BATCH_NORM for index in path)
 
     def _is_linear(self, path: list[int], names: set[str]) -> bool:
-        """Whether a path has weight layers, sums of linear layers and operations of these names, and nothing else."""
+        """Whether a path consists of weight layers, sums of linear layers and operations of these names."""
         return all(
             self.layers.kind(index) == "weight"
             or self.flow[index].name in names
@@ -298,7 +303,10 @@ class SumFinder:
         )
 
     def chain(self, path: list[int], counted: set[LayerRun] | None = None) -> int:
-        """The weight layers in series on a path, each level of a recurrent one; or the modules among `counted`."""
+        """Count the weight layers in series on a path, with each level of a recurrent layer.
+
+        If `counted` is given, only its runs count, a recurrent layer once.
+        """
         depth: dict[int, int] = {}
         for index in path:
             parents = [parent for parent in self.flow[index].parents if parent in depth]
@@ -310,7 +318,7 @@ class SumFinder:
         return max(depth.values(), default=0)
 
     def _feeds_softmax(self, at: int) -> bool:
-        """Whether a sum only makes attention logits: every path from it reaches a softmax before the next weights."""
+        """Whether a sum only computes attention logits: every path from it reaches a softmax before other layers."""
         pending, seen, reached = [at], {at}, False
         while pending:
             index = pending.pop()
@@ -327,7 +335,7 @@ class SumFinder:
 
 
 def _reduces_stack(total: Operation, stack: Operation) -> bool:
-    """Whether a sum runs over the very dimension that a stack made."""
+    """Whether a sum runs over the dimension that a stack made."""
     if total.shape is None or stack.shape is None:
         return False
     stacked = stack.arguments[1] if len(stack.arguments) > 1 else 0
@@ -335,52 +343,3 @@ def _reduces_stack(total: Operation, stack: Operation) -> bool:
     dimensions = over if isinstance(over, tuple) else (over,)
     size = len(stack.shape)
     return [int(dimension) % size for dimension in dimensions if isinstance(dimension, int)] == [int(stacked) % size]
-
-
-def main_path(layers: Layers, path: list[int], end: int) -> set[int]:
-    """The operations of a branch whose results reach its end other than as a factor."""
-    inside = set(path)
-    main = {end} & inside
-    for index in sorted(inside, reverse=True):
-        if index in main:
-            main |= inside.intersection(passed_on(layers, index))
-    return main
-
-
-def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
-    """What an operation reads, without factors: x of x · g(x) if g has weights, v of softmax(q kᵀ) v."""
-    flow = layers.flow
-    operation = flow[index]
-    if operation.name in ATTENTION:
-        return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
-    if operation.name in _PRODUCTS | {"mul"} and len(operation.parents) == 2:
-        for factor, value in (operation.parents, operation.parents[::-1]):
-            is_softmax = operation.name != "mul" and _comes_from_softmax(flow, factor)
-            if is_softmax or _gates(layers, value, factor) or _spans_streams(flow, operation, value, factor):
-                return (value,)
-    return operation.parents
-
-
-def _gates(layers: Layers, value: int, factor: int) -> bool:
-    """Whether a factor is computed by weights from the very value that it multiplies, an activation and no mask."""
-    flow = layers.flow
-    value = flow.source(value, lambda at: flow[at].leaves_unchanged)
-    before = (index for index in range(value + 1) if flow.depends(value, index))
-    return layers.has_weight(flow.between(value, factor)) and layers.has_weight(before)
-
-
-def _spans_streams(flow: Dataflow, operation: Operation, value: int, factor: int) -> bool:
-    """Whether a factor has no channels of its own: it says how much of a value goes into each of several streams."""
-    shape, of_value, of_factor = operation.shape, flow[value].shape, flow[factor].shape
-    if not shape or not of_value or not of_factor or of_value[-1] != shape[-1] or of_factor[-1] == shape[-1]:
-        return False
-    if operation.name == "mul":
-        return of_factor[-1] == 1 and prod(shape) > prod(of_value)
-    return prod(shape) == prod(of_value) * of_factor[-1] == prod(of_factor) * of_value[-1]
-
-
-def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
-    def passes(at: int) -> bool:
-        return len(flow[at].parents) == 1 and (flow[at].leaves_unchanged or flow[at].name in _AFTER_SOFTMAX)
-
-    return flow[flow.source(index, passes)].name in SOFTMAX

@@ -1,4 +1,4 @@
-"""The residual map printed as a table."""
+"""Print a residual map as a table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from normless.residual.blocks import Layer, ResidualBlock, Role
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200
-# Stands for a space at which no line is broken, until the table is set.
+# A placeholder for a space without a line break, until the table is printed.
 GLUE = "\ue000"
 ARROW = f"{GLUE}→ "
 
 
 class Shown(Protocol):
-    """What a table shows of a residual map."""
+    """The attributes of a residual map that a table shows."""
 
     @property
     def blocks(self) -> tuple[ResidualBlock, ...]:
@@ -47,15 +47,15 @@ class Shown(Protocol):
 
     @property
     def directions(self) -> dict[str, str]:
-        """Reasons by the paths of the norms that are not of the trunk."""
+        """The reason for each norm outside the trunk, by path."""
 
     @property
     def unresolved(self) -> tuple[object, ...]:
-        """What could not be placed."""
+        """The parts that could not be placed."""
 
 
 def format_map(residual_map: Shown) -> str:
-    """How many blocks, the table of them, and what could not be placed."""
+    """Format the number of blocks, their table and the unresolved parts."""
     parts = [f"{residual_map.depth} residual blocks", format_blocks(residual_map)]
     if residual_map.directions:
         parts += ["norms that are not of the trunk", *map(": ".join, residual_map.directions.items())]
@@ -65,11 +65,11 @@ def format_map(residual_map: Shown) -> str:
 
 
 def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
-    """A table with one row per block between the stem's and the head's; the middle of a very deep one is left out.
+    """Format a table with one row per block between those of the stem and the head.
 
-    Blocks inside a branch follow the block around them, indented. Each branch of a sum of several has a line of
-    its own that starts with +; layers that only compute a factor for the branch are in parentheses.
-    `width` is the number of characters in a line; longer cells go on in the next.
+    The middle of a very deep network is omitted. Blocks inside a branch follow the block around them, indented. Each
+    of several branches has its own line that starts with +. Layers that only compute a factor for the branch are in
+    parentheses. `width` is the number of characters in a line; longer cells continue in the next line.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
@@ -97,7 +97,7 @@ def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
 
 
 def _rows(block: ResidualBlock, roles: dict[str, Role], number: str, level: int = 0) -> Iterator[tuple[str, ...]]:
-    """The block's row and those of the blocks inside its branch."""
+    """Iterate over the rows of a block and the blocks inside its branch."""
     branch = _sequence(block.branch_layers, roles)
     if len(block.branches) > 1:
         branch = "\n".join(f"+ {_sequence(layers, roles)}" for layers in block.branches)
@@ -113,7 +113,7 @@ def _rows(block: ResidualBlock, roles: dict[str, Role], number: str, level: int 
 
 
 def _sequence(layers: tuple[Layer, ...], roles: dict[str, Role]) -> str:
-    """The layers joined by arrows, gates in parentheses; the middle of a very long sequence is left out."""
+    """Join layers by arrows, with gates in parentheses; omit the middle of a very long sequence."""
     hidden = len(layers) - 2 * SHOWN_AT_EACH_END
     if hidden > 1:
         first, last = layers[:SHOWN_AT_EACH_END], layers[-SHOWN_AT_EACH_END:]

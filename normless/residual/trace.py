@@ -1,4 +1,4 @@
-"""The residual map of any network, read from its `torch.export` dataflow, never from class names."""
+"""Read the residual map of any network from its `torch.export` dataflow, never from class names."""
 
 from __future__ import annotations
 
@@ -16,21 +16,26 @@ from normless.residual.blocks import Head, Layer, ResidualBlock, Site
 from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.main_path import main_path, passed_on
 from normless.residual.network import ResidualMap
 from normless.residual.outputs import heads_of
-from normless.residual.outside_blocks import Outside, find_unresolved
+from normless.residual.outside_blocks import OuterLayers, find_unresolved
 from normless.residual.reader import read_dataflow
-from normless.residual.sums import Sum, SumFinder, main_path, passed_on
+from normless.residual.sums import Sum, SumFinder
 
 
 def traced_map(model: nn.Module, *inputs: Any, **kwargs: Any) -> ResidualMap:
-    """The residual map of a network by its dataflow; raises UnresolvedStructureError if it cannot be exported."""
+    """Read the residual map of a network from its dataflow.
+
+    Raises:
+        UnresolvedStructureError: the network cannot be exported.
+    """
     return _Tracer(model, Layers(model, read_dataflow(exported(model, inputs, kwargs)))).map()
 
 
 @dataclass
 class _Block:
-    """A residual sum, the operations of its paths, the layers that do more than compute a factor, inner blocks."""
+    """A residual sum with the operations on its paths, its non-gating layers (`main`) and its inner blocks."""
 
     sum: Sum
     skip: list[int]
@@ -40,7 +45,7 @@ class _Block:
     inner: list[_Block] = field(default_factory=list)
 
     def walk(self) -> Iterator[_Block]:
-        """The block and those inside it, outer before inner."""
+        """Iterate over the block and the blocks inside it, outer before inner."""
         yield self
         for block in self.inner:
             yield from block.walk()
@@ -65,17 +70,17 @@ class _Tracer:
             for run in set(self.layers.along(block.branch)) - block.main:
                 run.layer = replace(run.layer, gating=True)
         inside = {run for block in outer for run in self.layers.along([*block.branch, *block.skip])}
-        # For every sum the number of sums in series up to it, itself included.
+        # For each sum, the number of sums in series up to it, including itself.
         self._levels: dict[int, int] = {}
         for at, total in sorted(self.finder.sums.items()):
-            before = (level for one, level in self._levels.items() if self.flow.depends(total.fork, one))
+            before = (level for index, level in self._levels.items() if self.flow.depends(total.fork, index))
             self._levels[at] = 1 + max(before, default=0)
         mapped = [self._block(block, names) for block in outer]
-        whole = Outside(self.layers, mapped, [block.sum for block in outer]).place(inside)
+        whole = OuterLayers(self.layers, mapped, [block.sum for block in outer]).place(inside)
         return replace(whole, unresolved=find_unresolved(self.finder), flow=self.flow, heads=self._heads(whole))
 
     def _heads(self, whole: ResidualMap) -> tuple[Head, ...]:
-        """The heads among the layers after the blocks, or of a network without blocks among all."""
+        """Find the heads among the layers after the blocks, or among all layers if there are no blocks."""
         after = whole.head_layers if whole.blocks else whole.stem_layers
         runs = [run for run in self.layers.runs if run.layer in after and run.layer.kind == "weight"]
         return heads_of(
@@ -92,13 +97,13 @@ class _Tracer:
         return _Block(total, self.flow.between(total.fork, total.skip), branches, branch, {*self.layers.along(main)})
 
     def _own(self, path: list[int], fork: int) -> list[int]:
-        """A path from a fork without blocks that start before the fork: g of b + g(a) after a + f(b)."""
+        """Remove blocks that start before the fork from a path: of b + g(a) after a + f(b), keep only g."""
         sums = {at: self.finder.sums[at] for at in path if at in self.finder.sums}
         foreign = [at for at, total in sums.items() if not self.flow.depends(total.fork, fork)]
         return [index for index in path if not any(self.flow.depends(at, index) for at in foreign)]
 
     def _side_inputs(self, path: list[int], total: Sum) -> set[int]:
-        """What a branch makes of other activations by one weight layer, as key and value in cross-attention."""
+        """Find operations on other activations, up to one weight layer, as key and value in cross-attention."""
         inside = {*path, total.fork}
         inputs: set[int] = set()
         pending = list(path)
@@ -108,17 +113,19 @@ class _Tracer:
                     inputs.add(parent)
                     if self.layers.kind(parent) != "weight":
                         pending.append(parent)
-        # What another operation reads is not part of the branch, nor is what no weight layer has produced.
+        # Operations that others read are not part of the branch, nor are those that no weight layer produces.
         while shared := {index for index in inputs if not inside | inputs >= set(self.flow.consumers[index])}:
             inputs -= shared
-        # What the fork itself comes from is before the block.
+        # Ancestors of the fork are before the block.
         inputs = {index for index in inputs if not self.flow.depends(total.fork, index)}
-        # What another stream makes of its own fork for a joint attention is on the branch of that stream's block.
+        # Operations of another stream for a joint attention are on the branch of that stream's block.
         for at, branches in self._branches.items():
             fork = self.finder.sums[at].fork
             if not self.flow.depends(total.fork, fork) and not any(total.at in path for path in branches):
                 inputs = inputs.difference(*branches)
-        return {one for one in inputs if self.layers.has_weight(at for at in inputs if self.flow.depends(one, at))}
+        return {
+            index for index in inputs if self.layers.has_weight(at for at in inputs if self.flow.depends(index, at))
+        }
 
     def _block(self, block: _Block, names: dict[int, str]) -> ResidualBlock:
         branches = [self._layers_on(path) for path in block.branches]
@@ -145,7 +152,7 @@ class _Tracer:
         )
 
     def _linear_end(self, total: Sum, number: int, path: list[int]) -> Layer | None:
-        """The last layer of a branch where only factors and changes of layout lie between it and the sum."""
+        """Return the last layer of a branch if only factors and changes of layout lie between it and the sum."""
 
         def passes(at: int) -> bool:
             step, kind = self.flow[at], self.layers.kind(at)
@@ -158,14 +165,14 @@ class _Tracer:
         return run.layer if run is not None and run.layer.kind not in ("scale", "dropout") else None
 
     def _added(self, total: Sum) -> float:
-        """The number by which a sum itself multiplies a branch, as torch.add(x, branch, alpha=0.1) does."""
+        """Return the number by which the addition multiplies a branch, as in torch.add(x, branch, alpha=0.1)."""
         operation = self.flow[total.at]
-        numbers = [one for one in operation.arguments[2:] if isinstance(one, (int, float))]
+        numbers = [argument for argument in operation.arguments[2:] if isinstance(argument, (int, float))]
         is_last = operation.name in ("add", "sub") and operation.operands[-1:] == list(total.branches[-1:])
         return float(numbers[0]) if is_last and numbers else 1.0
 
     def _constant(self, end: int, path: list[int]) -> float:
-        """The product of the constants between the last layer of a branch and the sum."""
+        """Return the product of the constants between the last layer of a branch and the sum."""
         product, at = 1.0, end
         while at in path and len(self.flow[at].parents) == 1 and self.layers.kind(at) in (None, "scale", "dropout"):
             operation = self.flow[at]
@@ -176,14 +183,14 @@ class _Tracer:
         return product
 
     def _stored(self, fixed: Fixed) -> float:
-        """The value of a buffer of one element; 1 for what is learned, of several elements or computed."""
+        """Return the value of a buffer of one element; 1 for anything learned, computed or of several elements."""
         if fixed.parameters or len(fixed.buffers) != 1 or fixed.rooted:
             return 1.0
         value = self.model.get_buffer(fixed.buffers[0])
         return float(value) if value.numel() == 1 and not value.is_meta else 1.0
 
     def _last_weights(self, end: int, path: list[int]) -> tuple[Layer, ...]:
-        """The weight layers that a branch ends in: several where it concatenates or adds what they return."""
+        """Return the weight layers that a branch ends in, several if it concatenates or adds their outputs."""
         found: dict[Layer, None] = {}
         pending = [end]
         while pending:
@@ -196,7 +203,7 @@ class _Tracer:
         return tuple(reversed(found))
 
     def _sites(self, total: Sum) -> tuple[Site, ...]:
-        """The additions in forward code that join branches to the skip path, in order; none if a module adds."""
+        """Return the additions in forward code that join branches to the skip path; none if a module adds."""
         sites: list[Site] = []
         at = total.at
         while at != total.skip:
@@ -214,7 +221,7 @@ class _Tracer:
         return tuple(reversed(sites))
 
     def _ends_in_layer(self, total: Sum, layers: tuple[Layer, ...]) -> bool:
-        """Whether the sum adds the last layer's output as it is; a `ResidualSum`'s multiplier is part of the sum."""
+        """Whether the sum adds the last layer's output directly; a `ResidualSum`'s multiplier is part of the sum."""
         end = total.branches[0]
         run = self.layers.owner.get(self.flow.source(end, lambda at: self._sum_module(at) is not None))
         if total.interpolates:
@@ -230,9 +237,9 @@ class _Tracer:
         return tuple(run.layer for run in self.layers.along(path))
 
     def _names(self, outer: list[_Block]) -> dict[int, str]:
-        """The module around each sum and its branch; several blocks in one are `layer.0#1`, …, outermost first."""
+        """Name each block by its module; several blocks in one module are `layer.0#1`, …, outermost first."""
         blocks = [*outer, *(inner for block in outer for inner in block.walk() if inner is not block)]
-        # One module under several names is one.
+        # A module under several names counts once.
         modules = [self.layers.names.canonical(self._module_of(block)) for block in blocks]
         outermost = Counter(modules[: len(outer)])
         total, seen = Counter(modules), Counter[str]()
@@ -244,7 +251,7 @@ class _Tracer:
         return names
 
     def _module_of(self, block: _Block) -> str:
-        """The innermost module that runs the sum and, so that a module that only adds is none, part of a branch."""
+        """Return the innermost module that runs the sum and a part of a branch, not a module that only adds."""
         around = self.flow[block.sum.at].modules
         own = (index for index in block.branch if self._sum_module(index) is None)
         branch = {path for index in own for path in self.flow[index].modules}
@@ -253,11 +260,11 @@ class _Tracer:
 
 
 def _nested(blocks: list[_Block]) -> list[_Block]:
-    """The outermost blocks; each other one is put into the smallest whose branch contains its sum."""
+    """Return the outermost blocks, with every other block inside the smallest block that contains its sum."""
     outermost: list[_Block] = []
     placed: list[_Block] = []
-    for block in sorted(blocks, key=lambda one: len(one.branch), reverse=True):
-        around = [one for one in placed if block.sum.at in one.branch]
+    for block in sorted(blocks, key=lambda block: len(block.branch), reverse=True):
+        around = [outer for outer in placed if block.sum.at in outer.branch]
         (around[-1].inner if around else outermost).append(block)
         placed.append(block)
     for siblings in (outermost, *(block.inner for block in blocks)):

@@ -75,7 +75,7 @@ def save(
     strangers = [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]
     if strangers:
         raise RecipeError(f"safetensors holds tensors alone, and {strangers[0]} in the network's state is not one.")
-    file = next((one for one in (folder, *folder.parents) if one.is_file()), None)
+    file = next((parent for parent in (folder, *folder.parents) if parent.is_file()), None)
     if file is not None:
         raise RecipeError(f"Expected a folder to save to, but {file} is a file; name another folder.")
     recipe = replace(recipe, state=state_of(net))
@@ -193,9 +193,11 @@ def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
     try:
         rebuilt, inputs = _rebuilt(recipe, recipe.model, None)
         built = further_buffers(rebuilt)
-        buffers = {name: one for name, one in further_buffers(net).items() if not _same(one, built.get(name))}
+        buffers = {
+            name: buffer for name, buffer in further_buffers(net).items() if not _same(buffer, built.get(name))
+        }
         recipe = replace(recipe, state=replace(recipe.state, buffers=list(buffers)))
-        stored = {name: one.detach().cpu() for name, one in (net.state_dict() | buffers).items()}
+        stored = {name: value.detach().cpu() for name, value in (net.state_dict() | buffers).items()}
         _fill(rebuilt, recipe, stored)
         check_equal(net, rebuilt.to(device_of(net)), on_device_of(net, *arguments_of(inputs)))
     except NormlessError as error:
@@ -207,8 +209,8 @@ def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
     return recipe
 
 
-def _same(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.dtype == other.dtype and torch.equal(one.cpu(), other.cpu())
+def _same(a: Tensor, b: Tensor | None) -> bool:
+    return b is not None and a.dtype == b.dtype and torch.equal(a.cpu(), b.cpu())
 
 
 def _scheme_text(net: nn.Module) -> str:
@@ -284,6 +286,6 @@ def _stored(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(str(path), framework="pt") as file:
             stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            return stored | {other: stored[kept] for other, kept in (file.metadata() or {}).items() if kept in stored}
+            return stored | {alias: stored[kept] for alias, kept in (file.metadata() or {}).items() if kept in stored}
     except (OSError, SafetensorError) as error:
         raise RecipeError(f"The weights {path} cannot be read: {error}.") from error

@@ -72,7 +72,7 @@ class Recipe:
         modules, values["state"]["modules"] = values["state"]["modules"], []
         text = json.dumps({"format": _FORMAT} | values, indent=2, ensure_ascii=False, allow_nan=False)
         # A line for each kind of module: indented, they would take thousands.
-        lines = [json.dumps(one, ensure_ascii=False, allow_nan=False) for one in modules]
+        lines = [json.dumps(module, ensure_ascii=False, allow_nan=False) for module in modules]
         listed = ",\n      ".join(lines)
         before, _, after = text.rpartition('"modules": []')
         return f'{before}"modules": [\n      {listed}\n    ]{after}\n'
@@ -97,12 +97,12 @@ def read_recipe(folder: Path) -> Recipe:
     values.setdefault("state", {})
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
-    wrong = wrong or [name for name, one in values["state"].items() if not _is_part_of_state(name, one)]
+    wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]
     if wrong:
         raise RecipeError(f"{path} is not a recipe of a network: {', '.join(wrong)} is not as normless writes it.")
 
-    def resolved(one: str) -> str:
-        return os.path.normpath(folder.resolve() / one)
+    def resolved(file: str) -> str:
+        return os.path.normpath(folder.resolve() / file)
 
     model = None if values["model"] is None else _with_paths(values["model"], resolved)
     values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved)}
@@ -112,10 +112,10 @@ def read_recipe(folder: Path) -> Recipe:
 def _is_part_of_state(name: str, value: Any) -> bool:
     """Whether a value has the form of the part of a state with this name."""
     parts: dict[str, Callable[[Any], bool]] = {
-        "modules": lambda one: isinstance(one, dict) and one.keys() == {"class", "settings", "absent", "paths"},
-        "ties": lambda one: isinstance(one, list),
-        "fixed": lambda one: isinstance(one, str),
-        "buffers": lambda one: isinstance(one, str),
+        "modules": lambda item: isinstance(item, dict) and item.keys() == {"class", "settings", "absent", "paths"},
+        "ties": lambda item: isinstance(item, list),
+        "fixed": lambda item: isinstance(item, str),
+        "buffers": lambda item: isinstance(item, str),
     }
     return name in parts and isinstance(value, list) and all(map(parts[name], value))
 
@@ -168,7 +168,9 @@ def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
 
     Floating tensors are normal and of the dtype of the first parameter, whole numbers 0, truth values True.
     """
-    floating = next((one.dtype for one in parameters if one.is_floating_point()), torch.get_default_dtype())
+    floating = next(
+        (parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.get_default_dtype()
+    )
     generator = torch.Generator().manual_seed(0)
 
     def example(value: Any) -> Any:
@@ -177,7 +179,7 @@ def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
         if not isinstance(value, dict):
             return value
         if set(value) != _TENSOR:
-            return {key: example(one) for key, one in value.items()}
+            return {key: example(item) for key, item in value.items()}
         dtype = getattr(torch, value["dtype"])
         if dtype.is_floating_point:
             return torch.randn(value["shape"], generator=generator).to(floating)

@@ -33,10 +33,10 @@ class _NotStoredError(Exception):
 def kinds_of_modules(net: nn.Module) -> list[dict[str, Any]]:
     """The modules of a network, those of one class and equal settings together; see `State.modules`."""
     kinds: list[dict[str, Any]] = []
-    for path, one in _described_modules(net).items():
-        known = next((kind for kind in kinds if all(kind[key] == one[key] for key in one)), None)
+    for path, module in _described_modules(net).items():
+        known = next((kind for kind in kinds if all(kind[key] == module[key] for key in module)), None)
         if known is None:
-            kinds.append(one | {"paths": [path]})
+            kinds.append(module | {"paths": [path]})
         else:
             known["paths"].append(path)
     return kinds
@@ -79,7 +79,10 @@ def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:
             "class": type(module).__name__,
             "settings": dict(_settings(vars(module), _OF_EVERY_MODULE, seen)),
             "absent": sorted(
-                name for table in (module._parameters, module._buffers) for name, one in table.items() if one is None
+                name
+                for table in (module._parameters, module._buffers)
+                for name, tensor in table.items()
+                if tensor is None
             ),
         }
         for path, module in net.named_modules()
@@ -133,8 +136,8 @@ def _described_container(value: Any, seen: set[int]) -> Any:
     if len(value) > _LONGEST:
         raise _NotStoredError
     if isinstance(value, dict):
-        return {"items": [[_described(key, seen), _described(one, seen)] for key, one in value.items()]}
-    items = [_described(one, seen) for one in value]
+        return {"items": [[_described(key, seen), _described(item, seen)] for key, item in value.items()]}
+    items = [_described(item, seen) for item in value]
     return {"set": sorted(items, key=str)} if isinstance(value, (set, frozenset)) else items
 
 
@@ -143,7 +146,7 @@ def _restored(value: Any, current: Any) -> Any:
     if isinstance(value, list):
         is_like = isinstance(current, (list, tuple)) and len(current) == len(value)
         before = list(current) if is_like else [None] * len(value)
-        items = [_restored(one, old) for one, old in zip(value, before, strict=True)]
+        items = [_restored(item, old) for item, old in zip(value, before, strict=True)]
         return items if isinstance(current, list) else tuple(items)
     if not isinstance(value, dict):
         return value
@@ -155,13 +158,13 @@ def _restored(value: Any, current: Any) -> Any:
         return set(_restored(value["set"], None))
     if "items" in value:
         known = current if isinstance(current, dict) else {}
-        pairs = [(_restored(key, None), one) for key, one in value["items"]]
-        return {key: _restored(one, known.get(key)) for key, one in pairs}
+        pairs = [(_restored(key, None), item) for key, item in value["items"]]
+        return {key: _restored(item, known.get(key)) for key, item in pairs}
     if value == _named(current):
         return current
     if value.get("object") == type(current).__name__:
         own = current.__dict__
-        own.update({name: _restored(one, own.get(name)) for name, one in value["settings"].items()})
+        own.update({name: _restored(setting, own.get(name)) for name, setting in value["settings"].items()})
         return current
     raise _NotStoredError
 

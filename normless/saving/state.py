@@ -26,7 +26,7 @@ def state_of(net: nn.Module) -> State:
     return State(
         modules=kinds_of_modules(net),
         ties=_ties(net),
-        fixed=[name for name, one in net.named_parameters() if not one.requires_grad],
+        fixed=[name for name, parameter in net.named_parameters() if not parameter.requires_grad],
         buffers=list(further_buffers(net)),
     )
 
@@ -34,7 +34,7 @@ def state_of(net: nn.Module) -> State:
 def further_buffers(net: nn.Module) -> dict[str, Tensor]:
     """The buffers that `state_dict` leaves out, by name."""
     kept = net.state_dict(keep_vars=True).keys()
-    return {name: one.detach() for name, one in net.named_buffers(remove_duplicate=False) if name not in kept}
+    return {name: buffer.detach() for name, buffer in net.named_buffers(remove_duplicate=False) if name not in kept}
 
 
 def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
@@ -58,7 +58,7 @@ def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
     for name, value in stored.items():
         path, _, last = name.rpartition(".")
         module = modules.get(path, nn.Module())
-        device = next((one.device for one in net.parameters()), value.device)
+        device = next((parameter.device for parameter in net.parameters()), value.device)
         # Registered as None: a bias that a layer got by folding, statistics that a norm got.
         if module._parameters.get(last, value) is None:
             module._parameters[last] = nn.Parameter(torch.empty_like(value, device=device))
@@ -83,14 +83,14 @@ def complete(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None
         before = modules[path]._buffers.get(last)
         value = stored[name] if before is None else stored[name].to(before.device)
         modules[path].register_buffer(last, value, persistent=False)
-    for name, one in net.named_parameters() if state.modules else ():
-        one.requires_grad_(name not in state.fixed)
+    for name, parameter in net.named_parameters() if state.modules else ():
+        parameter.requires_grad_(name not in state.fixed)
 
 
 def check_equal(net: nn.Module, rebuilt: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
     """Raise a RecipeError where two networks of the same settings differ in parameters or outputs, in either mode."""
     own, other = state_of(net), state_of(rebuilt)
-    absent = [{path: kind["absent"] for kind in one.modules for path in kind["paths"]} for one in (own, other)]
+    absent = [{path: kind["absent"] for kind in state.modules for path in kind["paths"]} for state in (own, other)]
     if absent[0] != absent[1] or own.ties != other.ties or own.fixed != other.fixed:
         raise RecipeError("Other parameters are tied, trained or absent.")
     if not any(map(len, arguments)):
@@ -112,12 +112,14 @@ def _outputs(
     net: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], training: bool
 ) -> list[Tensor] | None:
     """The tensors that a network returns on the same random numbers; None where it does not run."""
-    if training and any(one.device.type != "cpu" for one in net.parameters()):
+    if training and any(parameter.device.type != "cpu" for parameter in net.parameters()):
         return None  # Random numbers of a card are not restored.
     with running(net, training):
         torch.default_generator.manual_seed(0)
         try:
-            return [one for one in tree_leaves(net(*arguments[0], **arguments[1])) if isinstance(one, Tensor)]
+            return [
+                output for output in tree_leaves(net(*arguments[0], **arguments[1])) if isinstance(output, Tensor)
+            ]
         except Exception:
             return None
 
@@ -140,7 +142,7 @@ def _in_place_of(
     if type(module).__name__ == kind:
         return None
     prefix = f"{path}." if path else ""
-    own = OrderedDict((name, one) for name, one in module.named_children() if f"{prefix}{name}" in wanted)
+    own = OrderedDict((name, child) for name, child in module.named_children() if f"{prefix}{name}" in wanted)
     if kind == FrozenAffine.__name__ and {f"{prefix}scale", f"{prefix}shift"} <= stored.keys():
         return FrozenAffine(stored[f"{prefix}scale"].clone(), stored[f"{prefix}shift"].clone(), own)
     if kind in (nn.Identity.__name__, nn.Sequential.__name__):
@@ -151,8 +153,8 @@ def _in_place_of(
 def _ties(net: nn.Module) -> list[list[str]]:
     """The names of every parameter that has several."""
     names: dict[int, list[str]] = defaultdict(list)
-    for name, one in net.named_parameters(remove_duplicate=False):
-        names[id(one)].append(name)
+    for name, parameter in net.named_parameters(remove_duplicate=False):
+        names[id(parameter)].append(name)
     return [group for group in names.values() if len(group) > 1]
 
 
@@ -164,10 +166,14 @@ def _tie(net: nn.Module, ties: list[list[str]]) -> None:
     group_of = {name: tuple(group) for group in ties for name in group}
     shared: dict[tuple[object, ...], nn.Parameter] = {}
     taken: set[int] = set()
-    for name, one in named.items():
-        key = (group_of.get(name, name), tuple(one.shape))
+    for name, parameter in named.items():
+        key = (group_of.get(name, name), tuple(parameter.shape))
         if key not in shared:
-            shared[key] = one if id(one) not in taken else nn.Parameter(one.detach().clone(), one.requires_grad)
-            taken.add(id(one))
+            shared[key] = (
+                parameter
+                if id(parameter) not in taken
+                else nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
+            )
+            taken.add(id(parameter))
         path, _, last = name.rpartition(".")
         net.get_submodule(path)._parameters[last] = shared[key]

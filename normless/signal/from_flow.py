@@ -14,9 +14,10 @@ from normless.nn import ResidualSum
 from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
+from normless.residual.main_path import passed_on
 from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX
 from normless.residual.steps import Kind, Step, Steps
-from normless.residual.sums import Sum, SumFinder, passed_on
+from normless.residual.sums import Sum, SumFinder
 
 _PRODUCTS = {"matmul", "bmm", "einsum"}
 
@@ -176,13 +177,13 @@ class _Reader:
         (source, *_), name, arguments = operation.parents, operation.name, operation.arguments[1:]
         if name == "cumsum" or "fft" in name:
             return Step("other", (source,))
-        kind: Kind = "greatest" if "max" in name else "average"
+        kind: Kind = "max_pool" if "max" in name else "average_pool"
         module: nn.Module | None = None
         if "adaptive" in name or name == "mean" or not (arguments and isinstance(arguments[0], tuple)):
             size = self._ratio(source, operation)
-            module = _TorchOperation(name, _plain(operation)) if kind == "average" else None
+            module = _TorchOperation(name, _plain(operation)) if kind == "average_pool" else None
         else:
-            what, axes = "Max" if kind == "greatest" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
+            what, axes = "Max" if kind == "max_pool" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
             # After the dilation torch's module is told whether to return indices.
             returned = (False,) if what == "Max" and arguments[4:] else ()
             module = getattr(nn, f"{what}Pool{axes}d")(*arguments[:4], *returned, *arguments[4:])

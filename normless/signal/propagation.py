@@ -219,7 +219,7 @@ def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return f"the factor {step.path}" if factor is None else x.times(factor * step.size)
 
 
-@rule("greatest")
+@rule("max_pool")
 def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """The greatest of independent elements; a window has the mean and second moment of its positions together."""
     if not p.by_position:
@@ -235,7 +235,7 @@ def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
     return greatest(one, inside.round().clamp_min(1), p.examples)
 
 
-@rule("average")
+@rule("average_pool")
 def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """The mean over n independent positions: the mean of their means, 1/n of the mean of their variances."""
     if not p.by_position:

@@ -70,9 +70,9 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, shtab: Any) -> No
 def _choices(action: argparse.Action) -> list[str] | None:
     """The values of an argument that can be listed: its type's, or the registered names."""
     if action.choices is not None:
-        return [str(one) for one in action.choices]
+        return [str(choice) for choice in action.choices]
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):
-        return [one for one in action.metavar.strip("{}").split(",") if one != "null"]
+        return [choice for choice in action.metavar.strip("{}").split(",") if choice != "null"]
     table = ARGUMENTS.get(action.dest, "models")
     return None if table == "models" else list(names_of(table))
 

@@ -32,12 +32,12 @@ def _combinations(status: SweepStatus) -> RenderableType:
     axes = list(status.combinations[0].labels)
     rows = [
         (
-            *one.labels.values(),
-            f"{one.finished}/{one.wanted}",
-            *(Text(str(one.outcomes[name] or "–"), OUTCOME_COLOURS[name]) for name in OUTCOMES),
-            Text(str(one.running or "–"), OUTCOME_COLOURS["running"]),
+            *combination.labels.values(),
+            f"{combination.finished}/{combination.wanted}",
+            *(Text(str(combination.outcomes[name] or "–"), OUTCOME_COLOURS[name]) for name in OUTCOMES),
+            Text(str(combination.running or "–"), OUTCOME_COLOURS["running"]),
         )
-        for one in status.combinations
+        for combination in status.combinations
     ]
     titles = [*axes, "finished", *OUTCOMES, "running"]
     return table(titles, rows, right=tuple(range(len(axes), len(titles))))
@@ -45,8 +45,8 @@ def _combinations(status: SweepStatus) -> RenderableType:
 
 def _running(status: SweepStatus) -> RenderableType:
     rows = [
-        (", ".join(one.labels.values()) or status.name, f"{one.rate:.4g}", str(one.seed), f"{one.epochs}/{one.of}")
-        for one in status.running[:MOST_LISTED]
+        (", ".join(run.labels.values()) or status.name, f"{run.rate:.4g}", str(run.seed), f"{run.epochs}/{run.of}")
+        for run in status.running[:MOST_LISTED]
     ]
     if len(status.running) > MOST_LISTED:
         rows.append((f"… {len(status.running) - MOST_LISTED} more", "", "", ""))

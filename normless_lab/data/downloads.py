@@ -51,7 +51,7 @@ def find_or_fetch(
         return next((data for read in readers if (data := first_of(read, folders)) is not None), None)
 
     folder = root / name
-    folders = [folder, *(root / other for other in other_names), root]
+    folders = [folder, *(root / other_name for other_name in other_names), root]
     data = find(folders)
     if data is not None:
         return data
@@ -96,7 +96,7 @@ def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
 @contextmanager
 def _staged(folder: Path, url: str) -> Iterator[Path]:
     """A folder to download into, whose content moves to its place when all of it is complete."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with (
@@ -109,7 +109,7 @@ def _staged(folder: Path, url: str) -> Iterator[Path]:
                 if not target.exists():
                     item.rename(target)
     except (OSError, RuntimeError, HTTPException, tarfile.TarError) as error:
-        for one in made:
+        for path in made:
             with suppress(OSError):
-                one.rmdir()
+                path.rmdir()
         raise DataNotFoundError(f"Downloading {url} into {folder} failed: {error}.") from error

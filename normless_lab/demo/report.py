@@ -79,7 +79,8 @@ def finding(runs: pd.DataFrame) -> str:
         names = list(rows["scheme"].replace("none", "the network without normalization"))
         if outcome != "diverged":
             names = [
-                f"{name} ({format_accuracy(one)})" for name, one in zip(names, rows["test_accuracy"], strict=True)
+                f"{name} ({format_accuracy(accuracy)})"
+                for name, accuracy in zip(names, rows["test_accuracy"], strict=True)
             ]
         if names:
             parts.append(f"{' and '.join(filter(None, (', '.join(names[:-1]), names[-1])))} {phrase}")

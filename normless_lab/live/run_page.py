@@ -57,7 +57,7 @@ def run_view(folder: Path) -> View:
     inner = RunDirectory(newest_curves(folder).parent, TrainConfig, RunResult)
     config, result = files.read(inner.config, read_yaml, dict), files.read(place.result, _json, dict)
     epochs, begun = files.table(inner.epochs), files.read(inner.unfinished, _pairs, list)
-    findings = [one for one in files.read(inner.findings, _json, list) if isinstance(one, dict)]
+    findings = [finding for finding in files.read(inner.findings, _json, list) if isinstance(finding, dict)]
     steps = files.table(inner.steps)
     # Of a run that diverged in its first epoch it is not known how many steps one has.
     in_steps = epochs.empty and not steps.empty
@@ -71,7 +71,7 @@ def run_view(folder: Path) -> View:
     of = of if isinstance(of, int) else 0
     running = not result and is_locked(folder, place.lock.name)
     x_label, key = ("step", "step") if in_steps else ("epoch", "epochs")
-    marks = [float(one[key]) for one in findings if isinstance(one.get(key), (int, float))]
+    marks = [float(finding[key]) for finding in findings if isinstance(finding.get(key), (int, float))]
     return View(
         title=folder.resolve().name,
         state=str(result.get("outcome", "unknown")) if result else "running" if running else "interrupted",
@@ -83,7 +83,7 @@ def run_view(folder: Path) -> View:
             for title, lines in charts.items()
         ]
         + _probe_charts(files, inner),
-        findings=[_in_words(one) for one in reversed(findings)],
+        findings=[_in_words(finding) for finding in reversed(findings)],
         settings=[(str(name), str(value)) for name, value in config.items()],
         problems=files.problems,
     )
@@ -105,8 +105,8 @@ def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_st
         per_epoch = 1 if in_steps else int((steps["epoch"] == 1).sum()) or 1
         at, losses = list(np.asarray(steps["step"], float) / per_epoch), list(steps["loss"])
         # While an epoch is evaluated its steps are in both files.
-        begun = [] if in_steps else [one for one in begun if one[0] > at[-1] + 0.5 / per_epoch]
-    at, losses = at + [one for one, _ in begun], losses + [loss for _, loss in begun]
+        begun = [] if in_steps else [point for point in begun if point[0] > at[-1] + 0.5 / per_epoch]
+    at, losses = at + [epoch for epoch, _ in begun], losses + [loss for _, loss in begun]
     return [line("each step", at, losses, "quiet", 0.5)] if at else []
 
 

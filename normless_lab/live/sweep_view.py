@@ -51,14 +51,14 @@ class SweepViewer:
             begun = {name: path for name, path in begun.items() if name not in rows}
             settings = {name: files.read(path / "config.yaml", read_yaml, dict) for name, path in begun.items()}
             runs = _differing({name: row.config for name, row in rows.items()} | settings)
-            epochs = {name: one.get("epochs", "?") for name, one in settings.items()}
+            epochs = {name: values.get("epochs", "?") for name, values in settings.items()}
             wanted = 0
         else:
             needed = needed_runs(self._sweep, self._metrics, self._read)
             rows, wanted = needed.rows, len(needed.points)
-            runs = {name: {**one.labels, "rate": one.rate, "seed": one.seed} for name, one in needed.points}
+            runs = {name: {**point.labels, "rate": point.rate, "seed": point.seed} for name, point in needed.points}
             begun = {name: begun[name] for name in needed.missing if name in begun}
-            epochs = {name: one.config.epochs for name, one in needed.points}
+            epochs = {name: point.config.epochs for name, point in needed.points}
         running = {name: path for name, path in begun.items() if is_locked(path)}
         curves = {name: files.table(newest_curves(path)) for name, path in running.items()}
         counts = Counter(row.outcome for row in rows.values())
@@ -134,7 +134,7 @@ def _texts(labels: Labels, axes: Iterable[str]) -> list[str]:
 
 def _differing(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Labels]:
     """Of each run's settings, as far as they are known, those not the same in all, and always rate and seed."""
-    names = dict.fromkeys(name for one in settings.values() for name in one)
-    texts = {name: {str(one.get(name)) for one in settings.values() if one} for name in names}
+    names = dict.fromkeys(name for values in settings.values() for name in values)
+    texts = {name: {str(values.get(name)) for values in settings.values() if values} for name in names}
     shown = [name for name in names if len(texts[name]) > 1 and name not in _NUMBERS]
-    return {run: {name: one.get(name) for name in (*shown, *_NUMBERS)} for run, one in settings.items()}
+    return {run: {name: values.get(name) for name in (*shown, *_NUMBERS)} for run, values in settings.items()}

@@ -178,16 +178,21 @@ def render_artefacts(page: ArtefactsPage, front: str = "index.html") -> dict[str
     papers = {paper.file: paper for paper in page.papers if paper.cards}
     if front in papers:
         raise ValueError(f"Expected another name for the front page than {front}, the page of a paper.")
-    return {front: _render(page, None, front)} | {name: _render(page, one, front) for name, one in papers.items()}
+    return {front: _render(page, None, front)} | {name: _render(page, group, front) for name, group in papers.items()}
 
 
 def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
     mentions = _mentions(page.cards)
     by_basis = [(basis, budget, _verdicts(page.cards, budget, basis)) for budget in page.budgets for basis in BASES]
     rows = [row for row in page.headlines if paper is None or row.paper == paper.key]
-    drawn = {(card.id, one.budget): one for card in (paper.cards if paper else ()) for one in card.results if one.svg}
-    svgs = {place: one.svg for place, one in drawn.items()}
-    captions = {place: one.caption for place, one in drawn.items()}
+    drawn = {
+        (card.id, result.budget): result
+        for card in (paper.cards if paper else ())
+        for result in card.results
+        if result.svg
+    }
+    svgs = {place: result.svg for place, result in drawn.items()}
+    captions = {place: result.caption for place, result in drawn.items()}
     texts, styles = with_shared_styles(list(svgs.values()))
     return template("artefacts.html.j2").render(
         page=page,
@@ -199,7 +204,7 @@ def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
         styles=Markup(styles),
         shown_at=_shown_at(rows, svgs),
         figures_of=lambda row: [(place, captions[place]) for place in _figures_of(row, svgs)[:1]],
-        summary=[(one, budget, _verdicts(one.cards, budget)) for budget in page.budgets for one in page.papers],
+        summary=[(group, budget, _verdicts(group.cards, budget)) for budget in page.budgets for group in page.papers],
         by_basis=[row for row in by_basis if row[2]],
         bases=BASES,
         inks=VERDICT_INKS,

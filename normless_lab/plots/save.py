@@ -117,8 +117,8 @@ def _own_ids(root: ElementTree.Element, name: str) -> dict[str, str]:
     """The ids that something refers to, with those that they have on the page."""
     known = dict.fromkeys(element.get("id", "") for element in root.iter())
     values = (value for element in root.iter() for value in element.attrib.values())
-    referred = dict.fromkeys(one or other for value in values for one, other in _REFERENCE.findall(value))
-    return {one: f"{name}-{place}" for place, one in enumerate(referred) if one in known}
+    referred = dict.fromkeys(quoted or plain for value in values for quoted, plain in _REFERENCE.findall(value))
+    return {reference: f"{name}-{place}" for place, reference in enumerate(referred) if reference in known}
 
 
 def _with_ids(attribute: str, value: str, own: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def description(axes: Axes) -> str:
     figure = axes.get_figure(root=True)
     every = figure.axes if isinstance(figure, Figure) else [axes]
     overall = figure.get_suptitle() if isinstance(figure, Figure) else ""
-    parts = [_words(overall), *(_panel(one) for one in every)]
+    parts = [_words(overall), *(_panel(panel) for panel in every)]
     return " ".join(f"{part.rstrip('.')}." for part in parts if part)
 
 

@@ -28,13 +28,13 @@ def checked_size(value: Any) -> Any:
     """A value of lists and mappings, unless it has more than 100,000 parts with each alias written out."""
     sizes: dict[int, float] = {}
 
-    def size(one: Any) -> float:
-        parts = one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
-        if id(one) not in sizes:
+    def size(node: Any) -> float:
+        parts = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+        if id(node) not in sizes:
             # Within itself a value has no end.
-            sizes[id(one)] = float("inf")
-            sizes[id(one)] = 1 + sum(map(size, parts))
-        return sizes[id(one)]
+            sizes[id(node)] = float("inf")
+            sizes[id(node)] = 1 + sum(map(size, parts))
+        return sizes[id(node)]
 
     if size(value) > MOST_VALUES:
         raise ValueError(f"Expected YAML of at most {MOST_VALUES:,} values, aliases written out, and it has more.")

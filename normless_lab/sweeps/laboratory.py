@@ -243,8 +243,8 @@ class Laboratory:
             with suppress(WorkerDiedError):
                 error = future.result()
                 if error is not None:
-                    one = distinct[key]
-                    errors.setdefault(error, []).append(f"{one.model} with {one.scheme} on {one.data}")
+                    config = distinct[key]
+                    errors.setdefault(error, []).append(f"{config.model} with {config.scheme} on {config.data}")
         if errors:
             raise SweepError(
                 "No run was begun, since some cannot start: "

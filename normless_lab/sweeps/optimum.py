@@ -71,7 +71,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     row |= {outcome: int(np.sum(outcomes == outcome)) for outcome in ("diverged", "chance", "failed")}
     # At least k of the runs at a rate trained, so that the mean over the best is one over trained runs.
     at_rates = [outcomes[tried == rate] for rate in np.unique(tried)]
-    row["trainable"] = any(np.sum(one == "trained") >= min(len(one), best) for one in at_rates)
+    row["trainable"] = any(np.sum(at_rate == "trained") >= min(len(at_rate), best) for at_rate in at_rates)
     values, counted = _comparable(runs, metric), outcomes != "failed"
     values_at = {
         float(rate): -sign * np.sort(-sign * values[counted & (tried == rate)])[:best]
@@ -88,7 +88,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
     values = values_at[rate]
     deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
     slack = 0.0 if math.isnan(deviation) else deviation
-    near = [one for one in finite if means[one] >= means[rate] - slack]
+    near = [candidate for candidate in finite if means[candidate] >= means[rate] - slack]
     row |= {"mean": float(np.mean(values)), "deviation": deviation, "n": len(values), "rate": rate}
     return row | {"rate_low": min(near), "rate_high": max(near), "edge": ends.get(rate, "")}
 

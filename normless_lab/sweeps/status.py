@@ -66,17 +66,19 @@ class SweepStatus:
     @property
     def wanted(self) -> int:
         """Runs needed so far; extensions of the learning rates may add some."""
-        return sum(one.wanted for one in self.combinations)
+        return sum(combination.wanted for combination in self.combinations)
 
     @property
     def finished(self) -> int:
         """Runs with a row."""
-        return sum(one.finished for one in self.combinations)
+        return sum(combination.finished for combination in self.combinations)
 
     @property
     def outcomes(self) -> dict[RunOutcome, int]:
         """Finished runs by outcome."""
-        return {outcome: sum(one.outcomes[outcome] for one in self.combinations) for outcome in OUTCOMES}
+        return {
+            outcome: sum(combination.outcomes[outcome] for combination in self.combinations) for outcome in OUTCOMES
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """The output of ``normless sweep status --json``."""
@@ -85,8 +87,10 @@ class SweepStatus:
             "wanted": self.wanted,
             "finished": self.finished,
             "outcomes": self.outcomes,
-            "combinations": [vars(one) | {"finished": one.finished} for one in self.combinations],
-            "running": [vars(one) for one in self.running],
+            "combinations": [
+                vars(combination) | {"finished": combination.finished} for combination in self.combinations
+            ],
+            "running": [vars(run) for run in self.running],
             "interrupted": self.interrupted,
             "errors": [{"error": error, "runs": runs} for error, runs in self.errors],
         }

@@ -121,7 +121,7 @@ class RunState:
         statement = dialect.insert(RUNS).on_conflict_do_nothing(index_elements=[RUNS.c.hash])
         # Not asdict, which would copy every number of every epoch.
         values = [{name: getattr(row, name) for name in _VALUES} for row in rows]
-        values = [one | {"digest": digest_of_values(_json(json.dumps(one)))} for one in values]
+        values = [row | {"digest": digest_of_values(_json(json.dumps(row)))} for row in values]
         self._do(lambda connection: connection.execute(statement, values))
 
     def finished(self, hashes: Collection[str]) -> set[str]:

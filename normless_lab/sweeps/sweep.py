@@ -62,14 +62,14 @@ def _mapped(value: Any, convert: Callable[[str, Any], Any]) -> Any:
     """A mapping with text as keys and converted values; all else, which validation refuses, unchanged."""
     if not isinstance(value, Mapping):
         return value
-    return {label_of(key): convert(str(key), one) for key, one in value.items()}
+    return {label_of(key): convert(str(key), entry) for key, entry in value.items()}
 
 
 def _exclusions(value: Any) -> Any:
     """Exclusions from a file, with text as labels."""
     if not isinstance(value, (list, tuple)):
         return () if value is None else value
-    return tuple(_mapped(one, lambda _, label: label_of(label)) for one in value)
+    return tuple(_mapped(entry, lambda _, label: label_of(label)) for entry in value)
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Sweep:
     def combinations(self) -> tuple[Labels, ...]:
         """The labels, one of each axis, of every combination that is run."""
         every = product(*self.axes.values())
-        excluded = [set(one.items()) for one in self.exclude]
-        return tuple(labels for labels in every if not any(one <= self.named(labels).items() for one in excluded))
+        excluded = [set(pairs.items()) for pairs in self.exclude]
+        return tuple(labels for labels in every if not any(pairs <= self.named(labels).items() for pairs in excluded))
 
     @property
     def seeds(self) -> range:

@@ -150,8 +150,8 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
     for name in names:
         flags = (f"--{name.replace('_', '-')}", *ALIASES.get(name, ()))
         meaning = " ".join(meanings[name].split()).rstrip(".").replace("%", "%%")
-        for other in (one for one in hints if "_" in one):
-            meaning = re.sub(rf"\b{other}\b", f"--{other.replace('_', '-')}", meaning)
+        for hint in (name for name in hints if "_" in name):
+            meaning = re.sub(rf"\b{hint}\b", f"--{hint.replace('_', '-')}", meaning)
         hint, default = hints[name], getattr(kind, name)
         if default is None:
             meaning = meaning.replace("if null", "if left out")
@@ -165,8 +165,8 @@ def descriptions(kind: type[Any]) -> dict[str, str]:
     """The meaning of each setting, from the docstrings of a dataclass and its bases."""
     return {
         parameter.arg_name: parameter.description or ""
-        for one in reversed(kind.__mro__)
-        for parameter in docstring_parser.parse(one.__doc__ or "").params
+        for base in reversed(kind.__mro__)
+        for parameter in docstring_parser.parse(base.__doc__ or "").params
     }
 
 

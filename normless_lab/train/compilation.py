@@ -55,7 +55,7 @@ def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
     called = None if mapped.flow is None else mapped.flow.called
     if "" in paths or not (called is None or paths <= set(called)):
         return []
-    outermost = [path for path in paths if not any(path.startswith(f"{other}.") for other in paths)]
+    outermost = [path for path in paths if not any(path.startswith(f"{outer}.") for outer in paths)]
     return [model.get_submodule(path) for path in sorted(outermost)]
 
 

@@ -69,8 +69,8 @@ def _modules(path: Path) -> list[Path]:
         roots = {path.parent, file.parent}
         names = _imported(file, file.stat().st_mtime_ns)
         places = (root.joinpath(*name.split(".")) for root in roots for name in names)
-        modules = (one for place in places for one in (place.with_suffix(".py"), place / "__init__.py"))
-        files += [one for one in dict.fromkeys(modules) if one not in files and one.is_file()]
+        modules = (candidate for place in places for candidate in (place.with_suffix(".py"), place / "__init__.py"))
+        files += [module for module in dict.fromkeys(modules) if module not in files and module.is_file()]
     return [path, *sorted(files[1:])]
 
 
@@ -81,11 +81,11 @@ def _imported(file: Path, _time: int) -> list[str]:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):
         return []
-    names = [one.name for node in nodes if isinstance(node, ast.Import) for one in node.names]
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     for node in nodes:
         if isinstance(node, ast.ImportFrom):
             module = node.module or ""
-            names += [module, *(f"{module}.{one.name}".lstrip(".") for one in node.names)]
+            names += [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
     return [name for name in names if name]
 
 

@@ -67,11 +67,11 @@ class LiveFiles(RunListener[Row, Report]):
         """Write all findings, if there is a new one."""
         findings = () if self._watch is None else self._watch.findings
         if len(findings) > self._told:
-            known = {(one["kind"], *one["where"]) for one in self._findings}
-            for one in findings[self._told :]:
-                if (one.kind, *one.where) not in known:
-                    step = float(one.evidence["step"])
-                    self._findings.append(one.to_dict() | {"step": step, "epochs": step / self._steps_per_epoch})
+            known = {(finding["kind"], *finding["where"]) for finding in self._findings}
+            for finding in findings[self._told :]:
+                if (finding.kind, *finding.where) not in known:
+                    step = float(finding.evidence["step"])
+                    self._findings.append(finding.to_dict() | {"step": step, "epochs": step / self._steps_per_epoch})
             self._told = len(findings)
             with suppress(OSError), replaced(self._directory.findings) as part:
                 part.write_text(json.dumps(self._findings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -30,11 +30,11 @@ def activation_bytes(network: nn.Module, *inputs: Any) -> int:
     """Bytes that the backward pass of a training step would read beside parameters and buffers; none are kept."""
     # Weak references, so that the address of a freed storage is not taken for that of the next one.
     reference: Any = StorageWeakRef
-    total, seen = 0, {reference(one.untyped_storage()) for one in (*network.parameters(), *network.buffers())}
+    total, seen = 0, {reference(tensor.untyped_storage()) for tensor in (*network.parameters(), *network.buffers())}
 
-    def count(one: Tensor) -> None:
+    def count(tensor: Tensor) -> None:
         nonlocal total
-        storage = one.untyped_storage()
+        storage = tensor.untyped_storage()
         if reference(storage) not in seen:
             seen.add(reference(storage))
             total += storage.nbytes()

@@ -66,7 +66,7 @@ def _summed(
     kind = next(network.parameters()).dtype
     total = torch.zeros((), dtype=torch.float64, device=fabric.device)
     for *inputs, targets in batches:
-        real = [in_memory_order(one.to(kind)) if one.is_floating_point() else one for one in inputs]
+        real = [in_memory_order(tensor.to(kind)) if tensor.is_floating_point() else tensor for tensor in inputs]
         with fabric.autocast():
             logits: Tensor = network(*real)
         values = sums(logits.to(torch.get_default_dtype()), targets)

@@ -129,7 +129,7 @@ class Report(Scored):
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The inverse of `to_dict`."""
         row: Any = cls.ROW
-        rows = tuple(row(**_from_json(row, one)) for one in values["epochs"])
+        rows = tuple(row(**_from_json(row, entry)) for entry in values["epochs"])
         return cls(**_from_json(cls, values) | {"epochs": rows})
 
 

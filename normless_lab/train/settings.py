@@ -137,7 +137,7 @@ def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     except ValidationError as error:
         hints = get_type_hints(kind, include_extras=True)
         details = error.errors(include_url=False)
-        raise ValueError(" ".join(_sentence(hints[str(one["loc"][0])], one) for one in details)) from None
+        raise ValueError(" ".join(_sentence(hints[str(detail["loc"][0])], detail) for detail in details)) from None
     # A NumPy float is a float to the validator, and none to YAML.
     return {name: float(value) if isinstance(value, float) else value for name, value in checked.items()}
 
@@ -180,7 +180,7 @@ def _sentence(hint: Any, error: Any) -> str:
         return f"Expected {name} to be one of {', '.join(get_args(hint))}; got {value!r}."
     if kind.startswith(("greater_than", "less_than")):
         return f"Expected {name} {_range(hint)}, got {value}."
-    kinds = [_TYPE_NAMES.get(one, str(one)) for one in (get_args(_plain(hint)) or (_plain(hint),))]
+    kinds = [_TYPE_NAMES.get(expected, str(expected)) for expected in (get_args(_plain(hint)) or (_plain(hint),))]
     return f"Expected {name} to be {' or '.join(kinds)}, got {value!r}."
 
 
@@ -188,13 +188,13 @@ def _plain(hint: Any) -> Any:
     """A type without the metadata of its parts."""
     if get_origin(hint) is Annotated:
         return get_args(hint)[0]
-    parts = [_plain(one) for one in get_args(hint)]
+    parts = [_plain(part) for part in get_args(hint)]
     return parts[0] | parts[1] if len(parts) == 2 else hint
 
 
 def _range(hint: Any) -> str:
     """The range of a number in words."""
-    limits = [limit for one in (hint, *get_args(hint)) for limit in getattr(one, "__metadata__", ())]
+    limits = [limit for part in (hint, *get_args(hint)) for limit in getattr(part, "__metadata__", ())]
     match limits:
         case [Ge(ge=low), Lt(lt=high)]:
             return f"in [{low}, {high})"

@@ -38,37 +38,37 @@ class Sharded(ModelParallelStrategy):
 
     def save_checkpoint(self, path: Any, state: dict[str, Any], *_: Any, **__: Any) -> None:
         """Write the state with whole tensors in the first process."""
-        whole = {name: _whole(one.state_dict()) if _is_stateful(one) else one for name, one in state.items()}
+        whole = {name: _whole(item.state_dict()) if _is_stateful(item) else item for name, item in state.items()}
         if self.is_global_zero:
             torch.save(whole, path)
 
     def load_checkpoint(self, path: Any, state: Any = None, *_: Any, **__: Any) -> dict[str, Any]:
         """Restore the objects in `state` from a file with whole tensors; returns what else is in it."""
         stored: dict[str, Any] = torch.load(Path(path), map_location="cpu", weights_only=True)
-        for name, one in state.items():
+        for name, item in state.items():
             entry = stored.pop(name)
-            if isinstance(one, nn.Module):
-                own = one.state_dict()
-                one.load_state_dict({key: _part(value, own.get(key)) for key, value in entry.items()})
-            elif isinstance(one, torch.optim.Optimizer):
-                parameters = [parameter for group in one.param_groups for parameter in group["params"]]
+            if isinstance(item, nn.Module):
+                own = item.state_dict()
+                item.load_state_dict({key: _part(value, own.get(key)) for key, value in entry.items()})
+            elif isinstance(item, torch.optim.Optimizer):
+                parameters = [parameter for group in item.param_groups for parameter in group["params"]]
                 parts = {
                     index: {part: _part(value, parameters[index]) for part, value in values.items()}
                     for index, values in entry["state"].items()
                 }
-                one.load_state_dict(entry | {"state": parts})
+                item.load_state_dict(entry | {"state": parts})
             else:
                 state[name] = entry
         return stored
 
 
-def _is_stateful(one: Any) -> bool:
-    return isinstance(one, nn.Module | torch.optim.Optimizer)
+def _is_stateful(value: Any) -> bool:
+    return isinstance(value, nn.Module | torch.optim.Optimizer)
 
 
 def _whole(state: Any) -> Any:
     """A nested state with every tensor whole; every process takes part."""
-    return tree_map(lambda one: one.full_tensor().cpu() if isinstance(one, DTensor) else one, state)
+    return tree_map(lambda value: value.full_tensor().cpu() if isinstance(value, DTensor) else value, state)
 
 
 def _part(value: Any, like: Any) -> Any:

@@ -324,7 +324,7 @@ def check_start(config: Settings, directory: Path | str) -> None:
     Errors are those of `train`. A subclass is checked as the kind of run that it derives from; a configuration of
     another type is not checked.
     """
-    kind = next((one for one in type(config).__mro__ if one in TASKS), None)
+    kind = next((base for base in type(config).__mro__ if base in TASKS), None)
     if kind is not None:
         with torch.random.fork_rng(devices=[]):
             _task_type(kind)(config, _place(directory, kind)).build_network()

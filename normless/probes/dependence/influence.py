@@ -134,12 +134,14 @@ def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int
     slices: list[ExampleSlice] = []
     for axis, size in enumerate(change.shape):
         along = change.movedim(axis, 0).reshape(size, -1).any(dim=1).cpu()
-        for inner in (one for one in range(1, size // batch + 1) if size % (batch * one) == 0):
+        for inner in (divisor for divisor in range(1, size // batch + 1) if size % (batch * divisor) == 0):
             rows = along.view(-1, batch, inner).any(dim=2).any(dim=0)
             examples = frozenset(rows.nonzero().flatten().tolist())
             if len(examples) <= count:
                 slices.append(ExampleSlice(axis, size, inner, examples))
-    return next((one for one in slices if one.examples <= set(expected)), slices[0] if slices else None)
+    return next(
+        (candidate for candidate in slices if candidate.examples <= set(expected)), slices[0] if slices else None
+    )
 
 
 def hook_calls(model: nn.Module, hook: Hook) -> None:
@@ -217,7 +219,11 @@ class Tracker:
             is_innermost = not any(inner.startswith(path and f"{path}.") for inner in self.moving)
             self.moving += [path] * is_innermost
         replacements = (restored.get(index, tensor) for index, tensor in enumerate(tensors))
-        return map_tensors(lambda one: next(replacements) if _is_dense(one) else one, value) if restored else value
+        return (
+            map_tensors(lambda tensor: next(replacements) if _is_dense(tensor) else tensor, value)
+            if restored
+            else value
+        )
 
     def _restored(self, author: str, tensor: Tensor, original: Tensor, kept: ExampleSlice) -> Tensor:
         """A tensor with its original values outside a slice; the call that computed it is recorded as mixing."""
@@ -230,7 +236,7 @@ class Tracker:
 
 def _joined(slices: list[ExampleSlice | None]) -> ExampleSlice | None:
     """The first of some slices with the examples of all; None where one is unknown, or there is none."""
-    known = [one for one in slices if one is not None]
+    known = [part for part in slices if part is not None]
     if not known or len(known) < len(slices):
         return None
-    return replace(known[0], examples=frozenset().union(*(one.examples for one in known)))
+    return replace(known[0], examples=frozenset().union(*(part.examples for part in known)))

@@ -114,7 +114,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         changes: Changes = {}
         # 2⌈log₂ B⌉ groups, of which for all i ≠ j one contains i and not j.
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
-            group = frozenset(one for one in range(batch) if one >> bit & 1 == value)
+            group = frozenset(example for example in range(batch) if example >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
         how, state = _traced(network, arguments, changes, batch)
         if _FAINTLY in how.values():
@@ -138,7 +138,9 @@ def _traced(
     _, again = _run_copy(model, arguments, influence.recorder(record, rounding))
     expected = record["", 0, False]
     of_examples = [
-        one for one in zip(expected.values, expected.noise, strict=True) if influence.has_example_axis(one[0], batch)
+        pair
+        for pair in zip(expected.values, expected.noise, strict=True)
+        if influence.has_example_axis(pair[0], batch)
     ]
     if not of_examples:
         raise ValueError(

@@ -109,7 +109,7 @@ class _Additions(TorchFunctionMode):
         if run is None or not firsts:
             return None
         place = running_place(self.kinds[run.key[0]], frame)
-        first = next((one for one in firsts if one.name == name and place and one.is_at(place)), None)
+        first = next((call for call in firsts if call.name == name and place and call.is_at(place)), None)
         if first is None:
             return None
         turn = run.turns[first]

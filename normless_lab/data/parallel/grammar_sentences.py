@@ -156,12 +156,12 @@ class RelativeClause:
     def ambiguous(self, head: NounPhrase) -> bool:
         """Whether the German clause stays the same when subject and object are exchanged."""
         if self.subject is not None:
-            other = RelativeClause(replace(self.predicate, patient=self.subject))
+            exchanged = RelativeClause(replace(self.predicate, patient=self.subject))
         elif self.predicate.patient is not None and self.predicate.recipient is None:
-            other = RelativeClause(replace(self.predicate, patient=None), self.predicate.patient)
+            exchanged = RelativeClause(replace(self.predicate, patient=None), self.predicate.patient)
         else:
             return False
-        return self.german(head) == other.german(head)
+        return self.german(head) == exchanged.german(head)
 
 
 @dataclass(frozen=True)

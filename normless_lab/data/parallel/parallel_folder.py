@@ -170,7 +170,7 @@ def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:
         raise DataFormatError(f"{folder} has train.tags.{pair}.{source} but no IWSLT*.{pair}.{source}.xml beside it.")
     talks = [_talk_pairs(*(folder / f"{name}{side}.xml" for side in (source, target))) for name in names]
     test = Pairs(*(tuple(chain(*side)) for side in zip(*talks, strict=True)))
-    return "talks", whole.take([not one for one in aside]), whole.take(aside), test
+    return "talks", whole.take([not put_aside for put_aside in aside]), whole.take(aside), test
 
 
 def _talk_lines(path: Path) -> list[str]:

@@ -51,7 +51,7 @@ def heat_map(
         matrix.columns.to_numpy(),
         matrix.index.to_numpy(),
         matrix.to_numpy(float),
-        cmap=LinearSegmentedColormap.from_list("values", [one.light for one in colours]),
+        cmap=LinearSegmentedColormap.from_list("values", [colour.light for colour in colours]),
         vmin=-limit if signed else 0,
         vmax=limit,
         shading="nearest",

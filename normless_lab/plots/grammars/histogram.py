@@ -55,14 +55,14 @@ def histogram(
     axes, drawn = begin(ax, frame), []
     low, high = limits or (0.0, 1.02 * float(table[x].max()) if x else 1.0)
     for name, rows, ink in series_of(table, by, frame, inks):
-        single = [one for _, one in rows.groupby(each, sort=False)] if each else [rows]
-        for number, one in enumerate(single):
+        single = [part for _, part in rows.groupby(each, sort=False)] if each else [rows]
+        for number, part in enumerate(single):
             label = "_same" if number or not name else name
             if bars and x:
-                heights = one[height].to_numpy(float)
-                axes.bar(one[x], heights, width=0.7, color=ink.light, zorder=3, label=label)
+                heights = part[height].to_numpy(float)
+                axes.bar(part[x], heights, width=0.7, color=ink.light, zorder=3, label=label)
             else:
-                heights, edges = _counted(one, x, height, np.linspace(low, high, bins + 1), share)
+                heights, edges = _counted(part, x, height, np.linspace(low, high, bins + 1), share)
                 fill: dict[str, Any] = {"fill": True, "alpha": 0.2 / len(single), "linewidth": 0, "zorder": 2}
                 outline: dict[str, Any] = {"alpha": 1.0 if len(single) == 1 else 0.6, "linewidth": 1.2, "zorder": 3}
                 axes.stairs(heights, edges, color=ink.light, **fill)

@@ -70,7 +70,7 @@ def lines(
     require_columns(table, [x, *columns, *others], frame.get("title", "A plot of lines"))
     axes, curves = begin(ax, frame, table[columns]), list[Curve]()
     for name, rows, ink in series_of(table, by, frame, inks):
-        single = [one.sort_values(x) for _, one in rows.groupby(each, sort=False)] if each else []
+        single = [part.sort_values(x) for _, part in rows.groupby(each, sort=False)] if each else []
         ordered = _summarized(rows if summary or not each else single[-1], x, summary)
         for column, dashes in zip(columns, cycle(_DASHES), strict=False):
             line = _Line(axes, x, column, ink, "y" in frame.get("log", ""))

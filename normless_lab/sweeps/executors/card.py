@@ -166,10 +166,10 @@ class CardProcess:
         self._process, self.connection = None, None
 
     def _start(self) -> None:
-        self.connection, other = CONTEXT.Pipe()
-        self._process = CONTEXT.Process(target=serve, args=(other, *self._settings), daemon=True)
+        self.connection, remote = CONTEXT.Pipe()
+        self._process = CONTEXT.Process(target=serve, args=(remote, *self._settings), daemon=True)
         self._process.start()
-        other.close()
+        remote.close()
 
     def _forget(self, exit_code: int) -> None:
         """The process died: its tasks may be submitted again."""

@@ -107,7 +107,9 @@ class LocalExecutor:
         group = process.group
         if group not in self._waiting:
             taken = {task.group for task in self._working.values()}
-            group = next((one for one in self._waiting if one not in taken), next(iter(self._waiting)))
+            group = next(
+                (candidate for candidate in self._waiting if candidate not in taken), next(iter(self._waiting))
+            )
         task = self._waiting[group].popleft()
         if not self._waiting[group]:
             del self._waiting[group]

@@ -64,6 +64,21 @@ def gain_first(self: Any, x: Tensor) -> Tensor:
     return self.g * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5) + self.b
 
 
+@style("g", 1 / sqrt(WIDTH))
+def gain_before_a_length(self: Any, x: Tensor) -> Tensor:
+    return self.g * x / x.norm(dim=-1, keepdim=True)
+
+
+@style("g")
+def gain_before_a_root_mean_square(self: Any, x: Tensor) -> Tensor:
+    return (x * self.g) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
+
+
+@style("g", 1 / sqrt(WIDTH))
+def gain_before_a_sum_of_squares(self: Any, x: Tensor) -> Tensor:
+    return (self.g * x).view_as(x) / (x * x).sum(-1, keepdim=True).sqrt()
+
+
 @style("norm")
 def nothing_learned(self: Any, x: Tensor) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.var(-1, keepdim=True) + 1e-5)

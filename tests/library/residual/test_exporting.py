@@ -115,6 +115,23 @@ def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do(
     assert "forward" not in vars(model)
 
 
+@pytest.mark.parametrize("name", ["double", "half", "type"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_submodule_of_a_methods_name_is_named(name: str, inside: bool) -> None:
+    class Hiding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, name, nn.Linear(WIDTH, WIDTH))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y: torch.Tensor = self._modules[name](x)  # type: ignore[misc]
+            return x + y
+
+    model = nn.Sequential(nn.ReLU(), Hiding()) if inside else Hiding()
+    with pytest.raises(UnresolvedStructureError, match=f"{'1.' if inside else ''}{name} has the name of a method"):
+        residual_map(model, torch.ones(2, WIDTH))
+
+
 def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_cannot_be_traced() -> None:
     with pytest.raises(UnresolvedStructureError, match=r"it stopped in conv1, a Conv2d .*Check that forward takes"):
         residual_map(torchvision.models.resnet18(), torch.zeros(1, 5, 64, 64))
