@@ -94,7 +94,7 @@ class Training:
     def _judge_jump(
         self, step: int, loss: float | None, total: float, gradients: Numbers, replayed: Replayed
     ) -> Iterator[Finding]:
-        """Report two steps in a row beyond the bound: a single one may be an odd batch; gradient norms by logarithm."""
+        """Report two steps in a row beyond the bound (one may be an odd batch); gradient norms are logarithmic."""
         name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
         past = self._values.setdefault(name, deque(maxlen=WINDOW))
         if len(past) == FEW and not self._start:
@@ -132,10 +132,7 @@ class Training:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
         sizes = as_floats(outputs.sizes) if outputs else {}
         for place, ratio in jumped(sizes, (measured.output for measured in self._measured), OUTPUT).items():
-            return (
-                place,
-                f"the output of {place or 'the network'} is the first to jump, to {ratio:.3g} times its median",
-            )
+            return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
         ratios = jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
             return "", "no single layer's output or gradient jumps; look at the batch"

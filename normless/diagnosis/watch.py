@@ -377,9 +377,9 @@ def watch(model: nn.Module, interval: int = 20) -> Watch:
         watch.table, watch.messages, watch.plot(), watch.save("watch.parquet")
 
     The watch sees every step of an optimizer that holds the network's parameters: the norms of all gradients, and
-    the loss if it is passed to `watch.loss(loss)` or returned by a closure. Every `interval`-th step is measured, starting
-    with the first: its forward pass is repeated without gradients, with buffers and random states restored, and the
-    weights before and after the step are compared. Copies, pickles and states of the network do not change.
+    the loss if it is passed to `watch.loss(loss)` or returned by a closure. Every `interval`-th step is measured,
+    starting with the first: its forward pass is repeated without gradients, with buffers and random states restored,
+    and the weights before and after the step are compared. Copies, pickles and states of the network do not change.
 
     Args:
         model: a network that trains, also inside DistributedDataParallel or torch.compile.
