@@ -11,7 +11,7 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
-from normless._internal.garbage import uncollected
+from normless._internal.garbage import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
 from normless.edits.verify import verify
@@ -68,7 +68,7 @@ def convert(
         ValueError: the scheme's name or arguments are unknown, or a name in `only` is.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
-    with uncollected():
+    with collection_paused():
         chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
         network = model if in_place else copied(model)
         surgery = _operate(Surgery(network, mapped, inputs, kwargs, only=chosen.only), chosen)
@@ -167,7 +167,7 @@ def _prepared(
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Carry out the scheme's edits."""
     never_fuse(surgery.model)
-    with uncollected():
+    with collection_paused():
         for edit in scheme.edits:
             try:
                 surgery.run(edit)

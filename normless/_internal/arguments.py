@@ -1,4 +1,4 @@
-"""Example inputs: the arguments of a network's forward, given one by one or as one value."""
+"""Example inputs: the arguments of a network's forward, given separately or as a single value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CARRIED = "normless_example_inputs"
 
 
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Inputs as positional and keyword arguments: one tensor, a tuple or a mapping of them, or None for none."""
+    """Return inputs (a tensor, a tuple, a mapping or None) as positional and keyword arguments."""
     if inputs is None or isinstance(inputs, Mapping):
         return (), dict(inputs or {})
     return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
@@ -28,15 +28,15 @@ def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def forward_arguments(
     inputs: tuple[Any, ...], kwargs: Mapping[str, Any], example_inputs: Any
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The positional and keyword arguments of a function that takes them one by one or as `example_inputs=`.
+    """Return the positional and keyword arguments of a function that takes them separately or as `example_inputs=`.
 
     Raises:
-        ValueError: they came both ways.
+        ValueError: they were given both ways.
         InputsError: they are numbers or NumPy arrays, without a tensor.
     """
     positional, named = (inputs, dict(kwargs)) if example_inputs is None else arguments_of(example_inputs)
     if example_inputs is not None and (inputs or kwargs):
-        raise ValueError("Expected example inputs one by one or as example_inputs=…, and got both.")
+        raise ValueError("Expected example inputs as separate arguments or as example_inputs=…, got both.")
     _refuse_numbers(tree_leaves((positional, named)))
     return positional, named
 
@@ -49,12 +49,12 @@ def _refuse_numbers(leaves: Sequence[Any]) -> None:
         came, way = f"a NumPy array of shape {leaves[0].shape}", "torch.from_numpy(array)"
     else:
         came = "numbers: " + ", ".join(map(str, leaves[:4])) + (", …" if len(leaves) > 4 else "")
-        way = "torch.tensor(numbers), or torch.randn(shape) where they are its shape"
+        way = "torch.tensor(numbers), or torch.randn(shape) if the numbers are a shape"
     raise InputsError(f"Expected tensors as example inputs, got {came}. Pass {way}.")
 
 
 def require_network(model: object) -> None:
-    """Raise a TypeError for what is no network (a class), an UnresolvedStructureError for one of TorchScript."""
+    """Raise a TypeError for anything but a network, and an UnresolvedStructureError for a TorchScript network."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"Expected a network, a torch.nn.Module, got {model!r}.")
     if isinstance(model, torch.jit.ScriptModule):
@@ -62,7 +62,7 @@ def require_network(model: object) -> None:
 
 
 def inputs_missing(model: nn.Module, function: str, why: str = "") -> UnresolvedStructureError:
-    """The error of a function that has to trace a network and got no example inputs."""
+    """Return the error of a function that has to trace a network and got no example inputs."""
     return UnresolvedStructureError(
         f"A {type(model).__name__} {why}has to be traced: "
         f"pass example inputs, as in {function}(model, torch.randn(2, 3, 224, 224))."
@@ -70,7 +70,7 @@ def inputs_missing(model: nn.Module, function: str, why: str = "") -> Unresolved
 
 
 def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a network or a loss returns; an InputsError says that it does not take these arguments."""
+    """Call a network or a loss; raise an InputsError if it does not take these arguments."""
     try:
         return function(*args, **kwargs)
     except (NormlessError, torch.OutOfMemoryError):
@@ -84,12 +84,12 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Let a network remember the shapes and types of its example inputs, so that nothing asks for them again."""
+    """Store the shapes and types of the example inputs in a network, so that they need not be given again."""
     setattr(model, CARRIED, tree_map_only(Tensor, partial(torch.empty_like, device="meta"), (inputs, kwargs)))
 
 
 def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Zeros of the shapes that a converted network remembers, where its parameters are; nothing for any other."""
+    """Return zeros of the shapes stored in a converted network, on its device; no arguments for other networks."""
     shapes = vars(model).get(CARRIED)
     if shapes is None:
         return (), {}
@@ -98,25 +98,25 @@ def carried_inputs(model: nn.Module) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def carried_as_keywords(model: nn.Module) -> dict[str, Any] | None:
-    """The example inputs that a converted network remembers, by the names of arguments; None where there are none."""
+    """Return the example inputs stored in a converted network by argument name, or None if there are none."""
     inputs, kwargs = carried_inputs(model)
     return {**dict(zip(signature(model.forward).parameters, inputs, strict=False)), **kwargs} or None
 
 
 def on_device_of(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The arguments with their tensors where the network's parameters are."""
+    """Return the arguments with their tensors on the device of the network."""
     device = device_of(model)
     args, named = tree_map_only(Tensor, lambda tensor: tensor.to(device), (tuple(inputs), dict(kwargs)))
     return args, named
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """The device of a network's first parameter; the CPU for one without any."""
+    """Return the device of a network's first parameter, or the CPU if it has no parameters."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The converted network inside a wrapper of one child (DDP, a compiled or an Opacus module); else the module."""
+    """Return the converted network inside wrappers with one child (DDP, compiled, Opacus), or else the module."""
     inner = model
     while CARRIED not in vars(inner):
         children = list(inner.children())

@@ -1,4 +1,4 @@
-"""Deep copies of networks, also of those that keep tensors computed from parameters."""
+"""Deep copies of networks, also of networks that store tensors computed from parameters."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def copied(value: Value) -> Value:
-    """A deep copy of a network, or of a tuple of what belongs together, as a network and its optimizer.
+    """Return a deep copy of a network, or of a tuple of objects that belong together, such as network and optimizer.
 
-    torch copies no tensor that was computed from parameters, as `weight_norm`, `spectral_norm` and `prune` keep; here
-    they are copied without their history, and the copy computes them anew as the original does.
+    torch does not copy tensors computed from parameters, which `weight_norm`, `spectral_norm` and `prune` store. Here
+    they are copied without their history, and the copy computes them anew like the original.
     """
     members = value if isinstance(value, tuple) else (value,)
     networks = [member for member in members if isinstance(member, nn.Module)]
@@ -30,7 +30,7 @@ def copied(value: Value) -> Value:
     memo: dict[int, Any] = {
         id(tensor): tensor.detach().clone() for tensor in chain.from_iterable(map(_computed, networks))
     }
-    # A module has a dozen empty tables of hooks, on which deepcopy spends half of its time.
+    # A module has a dozen empty tables of hooks, which take half of the time of deepcopy.
     memo |= {
         id(table): type(table)()
         for network in networks
@@ -42,7 +42,7 @@ def copied(value: Value) -> Value:
 
 
 def without_values(model: Model) -> Model:
-    """A copy of a network whose parameters and buffers have shapes and types, but no memory and no values."""
+    """Return a copy of a network with parameters and buffers on the meta device: shapes and types without values."""
     require_whole(model)
     tensors = chain(model.buffers(), _computed(model))
     memo: dict[int, Tensor] = {id(tensor): torch.empty_like(tensor, device="meta").detach() for tensor in tensors}
@@ -54,7 +54,7 @@ def without_values(model: Model) -> Model:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether processes share the weights of a network, each of which holds a part (FSDP2, tensor parallelism)."""
+    """Whether the weights of a network are divided among processes (FSDP2, tensor parallelism)."""
     return any(hasattr(parameter, "to_local") for parameter in model.parameters())
 
 
@@ -68,7 +68,7 @@ def require_whole(model: nn.Module, kind: type[NormlessError] = UnsupportedEditE
 
 
 def _computed(model: nn.Module) -> Iterator[Tensor]:
-    """The tensors that modules keep as attributes or buffers and that autograd knows how they were computed."""
+    """Return the tensors with an autograd history that modules store as attributes or buffers."""
     for module in model.modules():
         for value in chain(vars(module).values(), module._buffers.values()):
             if isinstance(value, Tensor) and not value.is_leaf:

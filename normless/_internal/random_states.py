@@ -12,7 +12,7 @@ from torch import nn
 
 @contextmanager
 def forked_generators(network: nn.Module) -> Iterator[None]:
-    """Restore after the body what torch's generators held, on the CPU and the devices of a network."""
+    """Restore the states of torch's generators after the body, on the CPU and the devices of a network."""
     devices = {tensor.device for tensor in chain(network.parameters(), network.buffers())}
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=[]))
@@ -23,5 +23,5 @@ def forked_generators(network: nn.Module) -> Iterator[None]:
 
 
 def has_generators(device: torch.device) -> bool:
-    """Whether a device has generators of its own whose states torch saves by the device, as CUDA's."""
+    """Whether a device has generators of its own with states that torch saves by device, such as CUDA."""
     return device.type != "mps" and hasattr(getattr(torch, device.type, None), "get_rng_state")

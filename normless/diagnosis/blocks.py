@@ -1,4 +1,4 @@
-"""The residual blocks: signal and gradient along the skip path, branches that are dead or were never opened."""
+"""Checks of the residual blocks: signal and gradient along the skip path, branches that are dead or never opened."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.probes import predicted_moments
 
-# One class predicted for nine examples in ten, the target of half of them at most, at twice the loss of guessing.
+# A class dominates if it is predicted for nine examples in ten but the target of at most half, at twice the loss of
+# guessing.
 PREDICTED, TRUE, TIMES_GUESSING = 0.9, 0.5, 2.0
-# The signal of normalized networks grows with the number n of blocks; growth up to 16 n is no finding.
+# The signal of normalized networks grows with the number n of blocks; growth up to 16 n is not a finding.
 SIGNAL_MARGIN = 16.0
 # With norms on the branches the gradient's norm changes with the root of the number of blocks.
 GRADIENT_MARGIN = 32.0
@@ -38,7 +39,7 @@ def check_growth(exam: Examination) -> Steps:
         first = int(np.isfinite(moments).argmin())
         block, before = max(first, 1), float(moments[first - 1]) if first else nan
         if not before > SIGNAL_MARGIN * block * moments[0]:
-            # Not a signal that grows: what makes such a value is found by itself.
+            # The signal does not grow; the check of finite values finds the cause.
             return "not finite"
         evidence = {"block": block, "blocks": len(names), "second_moment_before": before}
         yield finding("overflow", 1.0, [names[block - 1]], evidence)
@@ -54,9 +55,9 @@ def check_growth(exam: Examination) -> Steps:
         grows = kind == "growing_variance"
         first, last, factor = _largest_rise(logarithms)
         where, blocks = (names[first - 1], names[last - 1]), last - first + 1
-        # Not the first branch alone, which may be larger or smaller than what enters it, as after an embedding.
+        # The first branch alone may be larger or smaller than its input, for example after an embedding.
         later = factor if len(moments) <= 3 else _largest_rise(logarithms[1:])[2]
-        # One block shows no growth in depth.
+        # Growth in depth needs two blocks.
         if blocks < 2 or min(factor, later) <= SIGNAL_MARGIN * blocks or (factor <= 2.0**10 and not grows):
             continue
         evidence = {
@@ -68,7 +69,7 @@ def check_growth(exam: Examination) -> Steps:
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
         if grows and factor > BEYOND and any(known.kind == "not_finite" for known in exam.found):
-            # Values that are not finite later on are made by this growth.
+            # This growth causes later values that are not finite.
             severity = 1.0
         if grows:
             assert exam.map is not None
@@ -82,7 +83,7 @@ def check_growth(exam: Examination) -> Steps:
 
 
 def _largest_rise(logarithms: np.ndarray) -> tuple[int, int, float]:
-    """The blocks, numbered from 1, over which logarithms to base 2 rise most: the first, the last, and the factor."""
+    """Return the first and last block, numbered from 1, of the largest rise of base-2 logarithms, and its factor."""
     lowest = np.minimum.accumulate(logarithms)
     last = int((logarithms - lowest)[1:].argmax()) + 1
     first = int(logarithms[: last + 1].argmin()) + 1
@@ -100,7 +101,7 @@ def check_backward(exam: Examination) -> Steps:
     if not np.isfinite(norms).all():
         return "not finite"
     if not norms.all():
-        raise NotAsked("zero: the classifier, or another layer after the blocks, passes none on yet")
+        raise NotAsked("it is zero: the classifier, or another layer after the blocks, does not pass it on yet")
     (first, last), explodes = sorted((int(norms.argmax()), int(norms.argmin()))), norms.argmax() < norms.argmin()
     ratio, blocks = float(norms.max() / norms.min()), last - first + 1
     if ratio > GRADIENT_MARGIN * blocks:
@@ -138,7 +139,7 @@ def check_classes(exam: Examination) -> Steps:
         severity = min(0.7, 0.4 + (loss - guessing) / (10 * guessing))
         yield finding("dominant_class", severity, [*filter(None, [exam.classifier])], evidence)
     return (
-        f"loss {loss:.3g}, that of guessing among {len(table)} is {guessing:.3g}; class {int(favoured['class'])} "
+        f"the loss is {loss:.3g}, guessing among {len(table)} gives {guessing:.3g}; class {int(favoured['class'])} "
         f"is predicted for {predicted:.0%} of the examples"
     )
 
@@ -172,7 +173,7 @@ def check_branches(exam: Examination) -> Steps:
 
 
 def _branch_parameters(exam: Examination) -> dict[str, list[str]]:
-    """The trainable parameters of every block's branch, including a multiplier in its sum."""
+    """Return the trainable parameters of each block's branch, including a multiplier in its sum."""
     trainable = {name for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
     parameters = {}
     for block in exam.blocks:
@@ -184,7 +185,7 @@ def _branch_parameters(exam: Examination) -> dict[str, list[str]]:
 
 
 def _gradients(exam: Examination) -> Mapping[str, float | None]:
-    """Norms of the parameters' gradients, with a random classifier where a zero one stops them all."""
+    """Return the norms of the parameters' gradients, with a random classifier if a zero one stops all gradients."""
     sums = exam.passed.tables["backward"]["gradient_norm"].dropna()
     if exam.classifier is None or sums.empty or sums.iloc[-1] != 0:
         return exam.passed.gradients

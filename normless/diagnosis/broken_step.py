@@ -1,4 +1,4 @@
-"""Where a value of a training step that is not finite arises: the step's pass is made again, with gradients."""
+"""Find where a value that is not finite arises in a training step, by repeating its pass with gradients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from normless.diagnosis.nonfinite import Broken, Search
 from normless.diagnosis.replay import Replay
 from normless.probes import preserve_state
 
-# Operations of a loss that are named.
+# The largest number of operations of a loss to name.
 NAMED = 6
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where such a value arises: a path if it is known, words for a person, where to look, and numbers."""
+    """The origin of a value that is not finite: a path if known, a description, where to look, and numbers."""
 
     where: tuple[str, ...]
     words: str
@@ -38,9 +38,9 @@ class BrokenStep:
     """A step whose loss or gradient is not finite, before its update.
 
     Attributes:
-        seen: its last pass, None if none was seen; `passes` is how many it made.
-        loss: the tensor that the watch was told, if it still exists.
-        gradients: their norms by name.
+        seen: the last pass of the step, or None; `passes` is the number of its passes.
+        loss: the loss that was given to the watch, if the tensor still exists.
+        gradients: the norms of the gradients by name.
     """
 
     what: str
@@ -50,7 +50,7 @@ class BrokenStep:
     gradients: Mapping[str, float]
 
     def origin(self, model: nn.Module) -> Origin:
-        """The first call of the last pass that makes such a value, or what is known without one.
+        """Return the first call of the last pass that makes a value that is not finite, or what else is known.
 
         Gradients, buffers and random states are restored; hooks on the gradients of parameters do not run.
         """
@@ -67,19 +67,19 @@ class BrokenStep:
             return self._of_call(broken, tensors((args, kwargs)))
         if self.passes > 1:
             return self._unseen(
-                f"this step made {self.passes} passes, and the last of them, the only one that is kept, has finite "
-                "outputs and gradients"
+                f"this step made {self.passes} passes; only the last of them can be repeated, and its outputs and "
+                "gradients are finite"
             )
         return self._of_loss({tensor.grad_fn.name() for tensor in output if tensor.grad_fn is not None})
 
     def _of_call(self, broken: Broken, inputs: list[Tensor]) -> Origin:
-        """A call, the state or the data that hold such a value."""
+        """Describe a call, a state or data with such a value."""
         call, evidence = broken.call, {"what": self.what}
         if call.kind in ("parameter", "buffer"):
             return Origin((call.name,), f"{call.name} holds such values already", call.name, evidence)
         if call.kind == "inputs":
             counts = count_not_finite(inputs)
-            words = f"{counts['values']} values of the inputs are not, the first in example {counts['example']}"
+            words = f"{counts['values']} input values are not finite, the first in example {counts['example']}"
             return Origin((), words, "the data", {**evidence, **counts})
         at = f"{call.name} in {call.place}" if call.line is None else f"in {call.place}, {call.name} at {call.line}"
         words = f"{at} is the first to {broken.does} ({broken.value}); it reads {broken.all_reads}"
@@ -87,14 +87,14 @@ class BrokenStep:
         return Origin((call.path,), words, broken.line, known)
 
     def _of_loss(self, ends: set[str]) -> Origin:
-        """That it arises in the loss, whose operations end where the network's outputs begin."""
-        seen = "made again, the network's outputs" + (" and their gradients" if self.what == "gradient" else "")
+        """Describe a value that arises in the loss, after the operations that made the network's outputs (`ends`)."""
+        seen = "in a repeated pass, the outputs" + (" and their gradients" if self.what == "gradient" else "")
         partial = self._last_gradient() if self.what == "gradient" else None
         if partial is not None:
             return Origin(partial[:1], f"{seen} are finite, and {partial[1]}", partial[0], {"what": self.what})
         names = [] if self.loss is None else _operations(self.loss, ends)
         made = f", made by {', '.join(names)}" if names else ""
-        words = f"{seen} are finite, so it arises in the loss{made}, or in numbers drawn anew"
+        words = f"{seen} are finite, so it arises in the loss{made}, or in random numbers of the first pass"
         return Origin((), words, "the loss (nl.diagnose(model, batch, loss=…) names its line)", {"what": self.what})
 
     def _unseen(self, why: str) -> Origin:
@@ -105,23 +105,23 @@ class BrokenStep:
         return Origin((), f"{why}, so its layer is unknown", "the network and the loss", evidence)
 
     def _last_gradient(self) -> tuple[str, str] | None:
-        """The last parameter whose gradient is not finite, where that of a later one is."""
+        """Return the last parameter with a gradient that is not finite, if a later parameter has a finite one."""
         broken = [name for name, norm in self.gradients.items() if not isfinite(norm)]
         if not broken or broken[-1] == [*self.gradients][-1]:
             return None
-        return broken[-1], f"the last gradient that is not is that of {broken[-1]}, the next is finite"
+        return broken[-1], f"the last gradient that is not finite is that of {broken[-1]}; the next one is finite"
 
 
 def repeat_pass(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Call a network; what lies outside of its code has no line."""
+    """Call a network; lines outside its code are not the user's."""
     return model(*args, **kwargs)
 
 
 def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken | None:
-    """The first call that passes on such a gradient when the outputs get random ones."""
+    """Return the first call that passes on such a gradient if the outputs get random gradients."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
-    # Other processes may have found it in their forward pass, and norms would wait for them.
+    # Other processes may have found the value in their forward pass, and norms would wait for them.
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
     if not live or not alone:
         return None
@@ -131,12 +131,12 @@ def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken 
 
 
 def _leaf(value: object) -> object:
-    """An input without the history of its making."""
+    """Detach an input from its history."""
     return value.detach().requires_grad_(value.requires_grad) if isinstance(value, Tensor) else value
 
 
 def _operations(loss: Tensor, ends: set[str]) -> list[str]:
-    """The operations that made a loss, the last first, up to those that made the network's outputs."""
+    """Return the operations that made a loss, last first, up to those that made the network's outputs."""
     waiting, names = [loss.grad_fn], dict[str, None]()
     for node in waiting:
         if node is not None and node.name() not in ends and len(names) < NAMED:

@@ -1,4 +1,4 @@
-"""How the network was built: modules that never run, and initial scales that its own code asks for."""
+"""Checks of how the network was built: modules that never run, and initial scales other than its code asks for."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.probes import preserve_random_state
 from normless.residual.classify import kind_of
 
-# Methods by which networks initialize themselves: of each module in turn, and of all at once.
+# Methods that initialize a network: one module at a time, and all modules at once.
 BY_MODULE, AT_ONCE = (
     ("_init_weights",),
     ("init_weights", "initialize_weights", "_reset_parameters", "reset_parameters"),
 )
-# Standard deviations within this share of each other are the same; one below that share of another is scaled down.
+# Standard deviations that differ by less than SAME count as equal; below SCALED of another, as scaled down.
 SAME, SCALED = 0.1, 0.75
-# Weights of a network that has not been trained which are as they were drawn, as a share.
+# The share of unchanged weights above which a network counts as untrained.
 FRESH = 0.9
-# Residual sums from which on the scale of the branch ends matters.
+# The number of residual sums from which the scale of the branch ends matters.
 SUMS = 4
 _STORAGE = torch.Tensor.untyped_storage
 
 
 @check("modules that run")
 def check_calls(exam: Examination) -> Steps:
-    """Look for modules that were built and never called, and whose parameters nothing reads."""
+    """Look for modules that are never called and have no parameter that is read."""
     read = {source.name for call in exam.passed.flow.calls for source in call.sources() if source.kind == "parameter"}
     leaves = {name: module for name, module in exam.model.named_modules() if name and not any(module.children())}
 
@@ -54,7 +54,7 @@ def check_calls(exam: Examination) -> Steps:
 
 
 def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
-    """The outermost module around one that is not used in which nothing is."""
+    """Return the outermost module around an unused one that contains only unused modules."""
     while (outer := name.rpartition(".")[0]) and all(
         leaf in unused for leaf in leaves if leaf.startswith(f"{outer}.")
     ):
@@ -64,7 +64,7 @@ def _topmost(name: str, unused: set[str], leaves: dict[str, nn.Module]) -> str:
 
 @check("initial scale")
 def check_initial_scale(exam: Examination) -> Steps:
-    """Compare the weights with what the network's own initialization asks for, and branch ends with the others."""
+    """Compare the weights with the network's own initialization, and branch ends with the other weights."""
     asked = asked_deviations(exam.model)
     now = {name: _deviation(parameter) for name, parameter in exam.model.named_parameters() if parameter.dim() > 1}
     at_start = [name for name, asks in asked.items() if any(_same(now[name], deviation) for deviation in asks)]
@@ -73,7 +73,7 @@ def check_initial_scale(exam: Examination) -> Steps:
     profile = _profile(exam, now)
     if profile is None:
         if not summary:
-            raise NotAsked("the network states no initialization, and its weights have no common one")
+            raise NotAsked("the network defines no initialization, and its weights have no common scale")
         return summary
     common, ends = profile
     depth = len(exam.blocks)
@@ -88,7 +88,7 @@ def check_initial_scale(exam: Examination) -> Steps:
 def _unreached(
     exam: Examination, asked: dict[str, list[float]], now: dict[str, float], at_start: list[str]
 ) -> Iterator[Finding]:
-    """Weights of a fresh network for which its own code asks for a smaller scale than they have."""
+    """Report weights of an untrained network that are larger than its own initialization asks for."""
     large = [name for name, asks in asked.items() if min(asks) < SCALED * now[name]]
     others = [name for name in at_start if name not in large]
     is_fresh = bool(others) and len(others) >= FRESH * (len(asked) - len(large))
@@ -99,7 +99,7 @@ def _unreached(
 
 
 def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
-    """The standard deviations that a network's own initialization gives each weight, one for each time it does."""
+    """Return the standard deviations that a network's own initialization gives each weight, in order of the calls."""
     network = copied(model)
     asked: dict[str, list[float]] = {}
     names = {_STORAGE(weight)._cdata: name for name, weight in network.named_parameters() if weight.dim() > 1}
@@ -114,7 +114,7 @@ def asked_deviations(model: nn.Module) -> dict[str, list[float]]:
 
 
 def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
-    """The calls by which a network initializes its modules, the inner ones first as in `apply`."""
+    """Return the calls by which a network initializes its modules, inner modules first as in `apply`."""
     for name in BY_MODULE:
         function = getattr(model, name, None)
         if callable(function) and len(signature(function).parameters) == 1:
@@ -130,7 +130,7 @@ def _initializers(model: nn.Module) -> Iterator[Callable[[], Any]]:
 
 
 class _Written(TorchFunctionMode):
-    """Notes which weights, by the address of their storage, are written in place."""
+    """Records the weights that are written in place, identified by the address of their storage."""
 
     def __init__(self, known: dict[int, str]) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _Written(TorchFunctionMode):
 
 
 def _profile(exam: Examination, now: dict[str, float]) -> tuple[float, list[float]] | None:
-    """The one standard deviation of weights inside of branches, whatever their fan-in, and those at their ends."""
+    """Return the common standard deviation of weights inside branches of any fan-in, and those at the ends."""
     inner, ends = [], []
     for block in exam.blocks:
         layers = [
@@ -168,7 +168,7 @@ def _profile(exam: Examination, now: dict[str, float]) -> tuple[float, list[floa
 
 
 def _is_language_model(exam: Examination) -> bool:
-    """Whether there is a norm first on branches, and an output for each token of an embedding."""
+    """Whether branches begin with a norm, and the outputs have the length of an embedding."""
     embeddings = [module.num_embeddings for module in exam.model.modules() if isinstance(module, nn.Embedding)]
     logits = exam.passed.logits
     return exam.norms_placed == "pre" and logits.dim() == 3 and logits.shape[-1] in embeddings

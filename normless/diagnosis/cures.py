@@ -1,4 +1,4 @@
-"""Cures, tried before they are offered: copies with other norms or none, which take the same trial steps."""
+"""Cures, which are tried before they are offered: converted copies that take the same trial steps."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
-# Among the schemes of a finding, what is none: norms at their running statistics.
+# A cure in the list of schemes that is not a scheme: norms at their running statistics.
 FREEZE = "nl.freeze(model)"
-# Of a finding's cures, that take this share of the loss; such a trial needs no other rate.
+# The number of cures to try that lower the loss by this share; such a trial does not need another rate.
 ENOUGH, WELL = 2, 0.5
-# A trial that takes less goes on for this many times its steps.
+# A trial that lowers the loss by less is continued to this many times its steps.
 LONGER = 3
 
 
 def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings whose schemes lower the loss, ordered by the loss they reach; without steps, all that fit.
+    """Return the findings with the schemes that lower the loss, best first; without steps, with all that fit.
 
-    Where steps of the network as it is fit the batch, findings in its signal become advice.
+    If trial steps of the unchanged network fit the batch, findings in its signal become advice.
     """
     findings = _outranked(exam, findings, steps)
     if scheme_of(exam.model) is not None:
         return [replace(finding, cure=_of_original(finding.cure)) for finding in findings]
     trials: dict[str, Trial | None] = {}
     cures: dict[int, Cure] = {}
-    # Of the most severe finding two cures that work well; of others one, which may be one of these.
+    # Two cures that work well for the most severe finding; one for each other finding, possibly the same.
     needed, share = ENOUGH, WELL
     for finding in sorted(findings, key=lambda finding: (finding.advice, -finding.severity)):
         names = finding.cure.schemes
@@ -59,7 +59,7 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
 
 
 def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
-    """Findings in the signal as advice, where the network fits the batch at its rate or at another."""
+    """Return findings in the signal as advice if the network fits the batch at its own or another rate."""
     of_signal = [finding for finding in findings if finding.kind in OF_SIGNAL and not finding.advice]
     if not of_signal or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
@@ -77,18 +77,18 @@ def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _of_original(cure: Cure) -> Cure:
-    """The cure of a converted network, whose schemes are for the network that it was made of."""
+    """Return the cure for a converted network: its schemes apply to the network before the conversion."""
     names = _schemes(cure.schemes)
     words = f"{cure.words}: convert the original, nl.convert(original, {names[0]!r}, inputs)" if names else cure.words
     return replace(cure, words=words, schemes=names)
 
 
 def _words(cure: Cure, fitting: tuple[str, ...]) -> str:
-    """A cure in words, with the call of the first of the schemes that fit."""
+    """Return a cure in words, with the call of the first scheme that fits."""
     if not fitting:
-        none = f"; of its schemes none fits this network ({', '.join(cure.schemes)})" if cure.schemes else ""
+        none = f"; none of its schemes fits this network ({', '.join(cure.schemes)})" if cure.schemes else ""
         return f"{cure.words}{none}"
-    others = f", or {', '.join(map(repr, fitting[1:]))} in its place" if fitting[1:] else ""
+    others = f", or instead {', '.join(map(repr, fitting[1:]))}" if fitting[1:] else ""
     return f"{cure.words}: {_call(fitting[0])}{others}"
 
 
@@ -113,18 +113,19 @@ def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
     losses = dict(sorted(((name, trial.end) for name, trial in tried.items()), key=lambda pair: pair[1]))
     best = next(iter(losses), None)
     if best is None:
-        words = f"{cure.words}; none of {', '.join(cure.schemes)} lowered the loss in the trial, or fits the network"
+        names = ", ".join(cure.schemes)
+        words = f"{cure.words}; none of {names} fits the network and lowers the loss in the trial"
         return replace(cure, words=words, schemes=())
     first = tried[best]
     words = (
-        f"{cure.words}: {_call(best)}, of which {first.steps} trial steps at rate {first.rate:.3g} take the loss "
+        f"{cure.words}: {_call(best)}; {first.steps} trial steps with it at rate {first.rate:.3g} take the loss "
         f"from {first.losses[0]:.3g} to {first.losses[-1]:.3g}"
     )
     return Cure(words, _schemes(tuple(losses)), losses)
 
 
 def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
-    """The best trial of a treated copy over several rates; None if it does not fit or hardly lowers the loss."""
+    """Return the best trial of a treated copy over several rates; None if it does not fit or hardly helps."""
     if exam.map is None:
         return None
     with suppress(NormlessError):
@@ -138,17 +139,17 @@ def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
 def _best_trial(
     exam: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
 ) -> Trial | None:
-    """The best trial of copies of a network over several rates; None if all hardly lower the loss."""
+    """Return the best trial of copies of a network over several rates, or None if all hardly lower the loss."""
     begun: list[tuple[Trial, nn.Module, Optimizer]] = []
     for factor in FACTORS:
         trainee = copied(network)
         optimizer = optimizer_like(given, trainee, factor, mapped)
         begun.append((stepped(exam, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
-    # The two rates that begin best go on, the second only if the first fails.
+    # The two rates that start best are continued, the second only if the first fails.
     for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
         trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
         if MUCH < trial.progress < WELL:
-            # A loss that falls slowly may rise again: a cure is offered for what it reaches.
+            # A loss that falls slowly may rise again: a cure is judged by the loss it reaches.
             trial = stepped(exam, trainee, optimizer, LONGER * steps, trial)
         if trial.progress > MUCH:
             return trial
@@ -156,7 +157,7 @@ def _best_trial(
 
 
 def treated(model: nn.Module, name: str, inputs: object, mapped: ResidualMap | None = None) -> nn.Module:
-    """A copy with frozen norms, or converted by a scheme."""
+    """Return a copy with frozen norms, or a copy converted by a scheme."""
     positional, named = arguments_of(inputs)
     return freeze(model) if name == FREEZE else convert(model, name, *positional, residual_map=mapped, **named)
 
@@ -164,7 +165,7 @@ def treated(model: nn.Module, name: str, inputs: object, mapped: ResidualMap | N
 def optimizer_like(
     given: Optimizer, network: nn.Module, factor: float = 1.0, mapped: ResidualMap | None = None
 ) -> Optimizer:
-    """An optimizer of the class and settings of another one for a network, at its largest rate times `factor`."""
+    """Create an optimizer of the class and settings of a given one, at its largest rate times `factor`."""
     rate = factor * max(group["lr"] for group in given.param_groups)
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}

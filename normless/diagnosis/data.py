@@ -1,4 +1,4 @@
-"""The batch, before and beside any pass: values that no network can learn from, labels that the loss cannot take."""
+"""Checks of the batch: values that no network can learn from, and labels that the loss does not take."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors
 from normless.errors import InputsError, MissingValuesError
 
-# Inputs this far from 0 are large beside weights that are initialized for a variance of 1.
+# Inputs of this size are too large for weights that are initialized for inputs of variance 1.
 LARGE = 10.0
 IGNORED = -100
-# One value for all of this many labels is no chance.
+# If this many labels are all equal, it is not by chance.
 SEVERAL = 8
-# Functions whose targets are indices of classes, or need no axis of their own.
+# Functions that take class indices as targets, or combine arguments with different numbers of axes.
 _OF_CLASSES = frozenset(
     ["cross_entropy", "nll_loss", "ctc_loss", "gather", "take_along_dim", "cdist", "matmul", "__matmul__", "einsum"]
 )
@@ -57,14 +57,14 @@ def check_scale(exam: Examination) -> Steps:
     layers = exam.map.layers() if exam.map else ()
     if size > LARGE and not any(layer.kind == "norm" for layer in (*exam.passed.events, *layers)):
         evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-        # Where they overflow, what overflows first is not the cause.
+        # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
 @check("targets", blocks=True)
 def check_targets(exam: Examination) -> Steps:
-    """Look for targets that the loss refuses."""
+    """Check whether the loss takes the targets."""
     error, targets = exam.passed.error, exam.targets
     if error is not None and targets is None:
         raise ValueError(
@@ -100,10 +100,10 @@ def check_values(exam: Examination) -> Steps:
 
 
 def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:
-    """The first call of the loss that compares every output with every target, and the shapes of both.
+    """Return the first call of the loss that compares every output with every target, and the shapes of both.
 
-    Both must come as the network and the batch give them, with another number of axes: where the loss itself added an
-    axis, all pairs are meant.
+    Outputs and targets must have the shapes that the network and the batch gave them, with different numbers of axes.
+    If the loss itself added an axis, it intends to compare all pairs.
     """
     own: dict[Call, str] = {}
 
@@ -127,7 +127,7 @@ def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:
 
 
 def _are_pairs(a: Shape, b: Shape) -> bool:
-    """Whether two shapes of different numbers of axes broadcast to one with more elements than either."""
+    """Whether two shapes with different numbers of axes broadcast to a shape with more elements than either."""
     if len(a) == len(b):
         return False
     try:
@@ -138,22 +138,22 @@ def _are_pairs(a: Shape, b: Shape) -> bool:
 
 
 def _refused(targets: Tensor, logits: Tensor, error: Exception) -> Finding:
-    """Why the loss refuses the targets, by their type, shape and range."""
+    """Find out why the loss does not take the targets, from their type, shape and range."""
     evidence: dict[str, float | int | str] = {
         "targets": f"{tuple(targets.shape)} of {str(targets.dtype).removeprefix('torch.')}",
         "outputs": str(tuple(logits.shape)),
         "message": str(error).splitlines()[0],
     }
     if isinstance(error, (TypeError, KeyError, AttributeError)) or "unpack" in str(error):
-        # Its own code takes other outputs or targets; their shapes are not the point.
+        # The loss expects other outputs or targets; shapes are not the cause.
         return finding("loss_failed", 0.99, (), evidence)
     classes = logits.shape[1] if logits.dim() > 1 else 1
     is_index = targets.dtype in (torch.int64, torch.uint8)
     if targets.shape[:1] != logits.shape[:1] or (targets.dim() == logits.dim() and targets.shape[1:] == (1,)):
         return finding("label_shape", 0.99, (), evidence)
     if logits.dim() > 2 and targets.shape == logits.shape[:-1] != (len(logits), *logits.shape[2:]):
-        # The message of torch may be of a label that is beyond the length of a text.
-        evidence["message"] = "the classes are the last axis of the outputs, and the loss takes the second for them"
+        # torch's message may name a label that exceeds the length of a text.
+        evidence["message"] = "the classes are on the last axis of the outputs; the loss expects them on the second"
         return finding("label_shape", 0.99, (), evidence)
     if not is_index and targets.dim() == logits.dim() - 1:
         return finding("label_type", 0.99, (), evidence)

@@ -1,4 +1,4 @@
-"""`nl.diagnose` and `nl.treat`: what keeps a network from training, and the conversion that repairs it."""
+"""`nl.diagnose` and `nl.treat`: find what keeps a network from training, and repair it by a conversion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from normless.probes import Loss, own_loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
-# Of one recorded pass, and of the map.
+# Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
     *(finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
     *(outputs.check_last_activation, outputs.check_dependence),
@@ -40,19 +40,19 @@ _WIDTH = 110
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Every check of a network with its measurement and findings, and what could not be looked at."""
+    """The checks of a network with their measurements and findings, and the blocks that could not be measured."""
 
     checks: tuple[Check, ...]
     missed: tuple[Unresolved, ...]
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What keeps the network from training, the most severe first."""
+        """The findings that keep the network from training, the most severe first."""
         return tuple(found for found in self._ranked() if not found.advice)
 
     @property
     def advice(self) -> tuple[Finding, ...]:
-        """What would be better and keeps no network from training, as which γ to decay."""
+        """The findings that do not keep the network from training, such as which γ to decay."""
         return tuple(found for found in self._ranked() if found.advice)
 
     def _ranked(self) -> list[Finding]:
@@ -60,28 +60,28 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether there are no findings; advice is none."""
+        """Whether there are no findings; advice is not counted."""
         return not self.findings
 
     @property
     def scheme(self) -> str | None:
-        """The best scheme of the most severe finding that a scheme repairs; None if there is none."""
+        """The best scheme of the most severe finding that a scheme repairs, or None."""
         return next((found.cure.schemes[0] for found in self.findings if found.cure.schemes), None)
 
     @property
     def verdict(self) -> str:
-        """One line: why it does not train and what to try, or what was looked at and is fine."""
+        """One line: why the network does not train and what to try, or which checks found nothing."""
         if self.findings:
             first = self.findings[0]
             return f"{first.title} Try: {first.cure.words}."
         asked = sum(check.asked for check in self.checks)
         rest = [check.name for check in self.checks if not check.asked]
-        return f"Nothing was seen that keeps it from training: {asked} checks" + (
-            f"; not looked at: {', '.join(rest)}." if rest else "."
+        return f"Nothing was found that keeps it from training: {asked} checks" + (
+            f"; not checked: {', '.join(rest)}." if rest else "."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The diagnosis as data ready for JSON."""
+        """Return the diagnosis as data for JSON."""
         return {
             "healthy": self.healthy,
             "verdict": self.verdict,
@@ -98,23 +98,23 @@ class Diagnosis:
         return self.report()
 
     def report(self, *, why: bool = True) -> str:
-        """The verdict, the findings, with `why` the theory of each, and what was and was not looked at."""
+        """Return the verdict, the findings (with their theory if `why`), and the checks with their measurements."""
         parts = [fill(self.verdict, _WIDTH)]
         for number, found in enumerate(self.findings, 1):
             parts += ["", *_lines(f"{number}. ", found, why)]
         if self.advice:
-            parts += ["", "advice (it trains all the same):"]
+            parts += ["", "advice (the network trains without it):"]
             parts += [line for found in self.advice for line in _lines("- ", found, why)]
-        for title, asked in (("looked at:", True), ("not looked at:", False)):
+        for title, asked in (("checked:", True), ("not checked:", False)):
             checks = [check for check in self.checks if check.asked is asked]
             parts += ["", title, *(f"  {check.name}: {check.summary}" for check in checks)] if checks else []
         if self.missed:
-            parts += ["", f"not seen: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
+            parts += ["", f"not measured: {', '.join(map(str, self.missed[:3]))}{', …' * (len(self.missed) > 3)}"]
         return "\n".join(parts)
 
 
 def _lines(mark: str, found: Finding, why: bool) -> Iterator[str]:
-    """A finding, wrapped."""
+    """Format a finding as wrapped lines."""
     evidence = (
         f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
         for name, value in found.evidence.items()
@@ -137,23 +137,24 @@ def diagnose(
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode.
 
-    The network and the optimizer are unchanged; trial steps are made on copies. Schemes are cures only if a converted
-    copy lowers the loss in such steps, with the optimizer's class or SGD, at one of several rates.
+    The network and the optimizer are not changed; trial steps are made on copies. A scheme is offered as a cure only
+    if a converted copy lowers the loss in trial steps, with the optimizer's class or SGD, at one of several rates.
 
-    A healthy network costs about 10 training steps, one `torch.export` included, and with an optimizer about 35 (at
-    most 60); a rate that fails costs 5 more, and a cure that is tried one conversion, one export and 40 to
+    A healthy network costs about 10 training steps, including one `torch.export`, and about 35 (at most 60) with an
+    optimizer. A rate that fails costs 5 more steps. A cure that is tried costs one conversion, one export and 40 to
     100 steps.
 
     Args:
         batch: (inputs, targets) of the size used in training; inputs are one tensor, a tuple or a dictionary of
-            arguments, targets are whatever the loss takes. Inputs alone do for a network that returns its loss.
+            arguments, targets are whatever the loss takes. Inputs alone suffice for a network that returns its loss.
         loss: called as `loss(outputs, targets)` with what the network returns (a tensor, a tuple, a dictionary, an
-            object), or with the logits in it if it does not take that; losses of torch get the logits. A loss whose
-            second argument is called `batch`, or that does not take the targets, is called as `loss(outputs, batch)`
-            with the whole batch.
-        optimizer: to train it with; without one, weight decay and learning rate are not checked.
+            object), or with the logits in it if the loss does not take that; losses of torch get the logits. A loss
+            that does not take the targets, or has a second argument named `batch`, is called as
+            `loss(outputs, batch)` with the whole batch.
+        optimizer: the optimizer of the training; if None, weight decay and learning rate are not checked.
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
-        trial_steps: of the optimizer and of each cure; with 0 nothing is tried, and schemes that fit are proposed.
+        trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
+            schemes that fit are proposed.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
@@ -172,7 +173,7 @@ def diagnose(
         examination.found += check.findings
         if check.blocks:
             checks.append(
-                Check("everything else", f"{check.name} first: no pass can be judged with these", asked=False)
+                Check("everything else", f"repair the {check.name} first: no pass can be judged before", asked=False)
             )
             return Diagnosis(tuple(checks), ())
     if is_sharded(model):
@@ -183,10 +184,10 @@ def diagnose(
 
 
 def _checks(exam: Examination, steps: int) -> Iterator[Check]:
-    """All checks, in the order of what they need: the batch, a pass, a map, steps."""
+    """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
-        why = "its weights are sharded, and passes of one process wait for the others: diagnose it before fully_shard"
+        why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
         yield Check("everything else", why, asked=False)
         return
     yield data.check_inputs(exam)
@@ -198,7 +199,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
         yield data.check_targets(exam)
     except RuntimeError as error:
         integers = [tensor for tensor in tensors(exam.inputs) if not tensor.is_floating_point()]
-        # An error after the pass is the loss's own.
+        # After the pass, only the loss raises errors.
         said = str(error.__cause__ or error)
         if "more than 1 value per channel" in said and isinstance(error, PassError):
             evidence: Evidence = {"norms": 1, "message": said.splitlines()[0]}
@@ -234,14 +235,14 @@ class Treatment:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per check made of both: its summary before and after, and its verdicts."""
+        """A row for each check of both diagnoses: its summaries and verdicts before and after."""
         after = {check.name: check for check in self.after.checks}
         pairs = [(check, after[check.name]) for check in self.before.checks if check.name in after]
         rows = [(first.name, first.summary, first.verdict, second.summary, second.verdict) for first, second in pairs]
         return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
 
     def to_dict(self) -> dict[str, Any]:
-        """The treatment as data ready for JSON."""
+        """Return the treatment as data for JSON."""
         return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
 
 
@@ -259,13 +260,14 @@ def treat(
 
     Args:
         model, batch, loss: as in `diagnose`.
-        optimizer: that of the first diagnosis; the result is diagnosed with one of its class, settings and rate.
-        diagnosis: of the network; made here if None.
-        scheme: replaces the proposed one.
-        original: the network before its conversion if `model` carries a scheme; it is converted instead.
+        optimizer: the optimizer of the first diagnosis; the result is diagnosed with an optimizer of the same class,
+            settings and rate.
+        diagnosis: the diagnosis of the network; made here if None.
+        scheme: the scheme to convert by, in place of the proposed one.
+        original: the network before its conversion, if `model` carries a scheme; it is converted instead.
 
     Returns:
-        None if no finding is repaired by a scheme.
+        The treatment, or None if no finding is repaired by a scheme.
 
     Raises:
         AlreadyConvertedError: the network carries a scheme and no original was given.

@@ -1,4 +1,4 @@
-"""What the checks of a diagnosis read: the arguments, one recorded pass, and outputs in evaluation."""
+"""The data that the checks of a diagnosis read: the arguments, one recorded pass, and outputs in evaluation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from normless.residual import ResidualBlock, ResidualMap, Unresolved
 
 
 class PassError(InputsError):
-    """A network does not run on its inputs; `place` is the module that ran."""
+    """A network does not run on its inputs; `place` is the module that was running."""
 
     def __init__(self, message: str, place: str) -> None:
         super().__init__(f"{message} (in {place})" if place else message)
@@ -44,20 +44,20 @@ class PassError(InputsError):
 
 @dataclass(frozen=True)
 class Passed:
-    """A pass through a network in training mode, forward and back.
+    """A forward and backward pass through a network in training mode.
 
     Attributes:
         joins: the number of concatenations before the loss.
-        output: what the network returned.
-        logits: those in it.
+        output: the return value of the network.
+        logits: the logits in the output.
         flow: the calls of the network and of the loss.
-        loss: NaN if it could not be computed.
-        error: that of the loss, which the targets do not fit.
+        loss: the loss; NaN if it could not be computed.
+        error: the error of the loss, if it does not take the targets.
         entered: qualified names of the modules that ran.
         moved: names of the buffers that the pass changed.
-        gradients: the norm of each parameter's gradient, by name; None if none arrived.
-        tables: of the probes `signal`, `backward` and `logits`; without rows of blocks where there is no map.
-        missed: blocks that these could not observe.
+        gradients: the norm of each parameter's gradient, by name; None if it has no gradient.
+        tables: the tables of the probes `signal`, `backward` and `logits`; without a map they have no rows of blocks.
+        missed: blocks that the probes could not observe.
     """
 
     events: list[Event]
@@ -76,11 +76,13 @@ class Passed:
 
 @dataclass
 class Examination:
-    """The arguments of a diagnosis, and the pass; a network without a map has none for the reason `unmapped`.
+    """The arguments of a diagnosis and the recorded pass.
 
     Attributes:
-        trials: of the network as it is.
-        found: so far.
+        map: the residual map, or None.
+        unmapped: the reason if there is no map.
+        trials: the trials of the unchanged network.
+        found: the findings so far.
     """
 
     model: nn.Module
@@ -95,7 +97,7 @@ class Examination:
 
     @cached_property
     def passed(self) -> Passed:
-        """The recorded pass, which is made when it is first read."""
+        """The recorded pass, made on first access."""
         return pass_through(self.model, self.inputs, self.targets, self.loss, self.map)
 
     @cached_property
@@ -108,26 +110,26 @@ class Examination:
 
     @cached_property
     def _evaluated(self) -> Any:
-        """What the network returns in evaluation mode."""
+        """The return value of the network in evaluation mode."""
         with preserve_state(self.model, training=False), torch.no_grad():
             return compute_output(self.model, self.inputs)
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
-        """The outputs for other inputs in evaluation mode, in float64; of another network if one is given."""
+        """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
         with preserve_state(model, training=False), torch.no_grad():
             return compute_logits(model, inputs).double()
 
     @cached_property
     def evaluated_loss(self) -> float | None:
-        """The loss of the batch in evaluation mode; None if it does not take what the network returns there."""
+        """The loss of the batch in evaluation mode; None if it does not take the output in that mode."""
         with suppress(InputsError, ValueError), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             return float(loss_of(self.loss, self._evaluated, self.inputs, self.targets))
         return None
 
     def loss_at(self, logits: Tensor) -> Tensor:
-        """The loss of the batch if the network had returned other logits, and all else that it returned."""
+        """Return the loss of the batch with other logits in the output of the network."""
         own, output = self.passed.logits, self.passed.output
         output = tree_map(lambda value: logits if value is own else value, output)
         with warnings.catch_warnings():
@@ -136,7 +138,7 @@ class Examination:
 
     @cached_property
     def guessing(self) -> float:
-        """The lowest loss of outputs that are the same for all examples; NaN where it is not known."""
+        """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
         return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
 
     @property
@@ -151,12 +153,12 @@ class Examination:
 
     @property
     def classifier(self) -> str | None:
-        """The classifier by its qualified name."""
+        """The qualified name of the classifier, or None."""
         return None if self.map is None else self.map.classifier
 
     @property
     def norms_placed(self) -> str:
-        """`post` for norms after residual sums, `pre` for norms first on branches, else empty."""
+        """`post` if norms follow residual sums, `pre` if branches begin with norms, else empty."""
         if any(layer.kind == "norm" for block in self.blocks for layer in block.after_sum):
             return "post"
         return (
@@ -164,19 +166,19 @@ class Examination:
         )
 
     def observed(self, probe: str) -> pd.DataFrame:
-        """The rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
+        """Return the rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
         table = self.passed.tables[probe]
         return table[~table["name"].isin([item.path for item in self.passed.missed])]
 
 
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
-    """Run a network forward and back on a batch in training mode; it is left as it was."""
+    """Run a network forward and backward on a batch in training mode, and restore its state."""
     watchers = make_watchers(("signal", "backward", "logits"))
     setting = Setting(model, mapped or ResidualMap(()), targets)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The tape outside, so that the watchers do not count what it adds.
+        # The tape is outermost, so that it does not record the operations of the watchers.
         with recorded(model, inputs, targets) as tape:
             with attach_hooks(setting, list(watchers.values())):
                 output = _output(model, inputs, tape)
@@ -205,7 +207,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
 
 
 def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
-    """What a network returns; a pass that fails says in which module."""
+    """Return the output of a network; the error of a pass that fails names the module."""
     try:
         return compute_output(model, inputs)
     except InputsError as error:
@@ -218,9 +220,9 @@ def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
 
 
 def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
-    """Raise the error of a loss that does not take its targets, before it runs where that ends the process.
+    """Raise the error of a loss that does not take its targets before it runs on a device and ends the process.
 
-    On the CPU an index out of range is an error. A loss with tensors of its own may be unable to run there.
+    On the CPU an index out of range raises an error. A loss with tensors of its own may not run on the CPU.
     """
     given = tree_map(
         lambda value: value.detach().cpu() if isinstance(value, Tensor) else value, (output, inputs, targets)
@@ -235,22 +237,22 @@ def _refuse_on_cpu(loss: Loss, output: Any, inputs: Any, targets: Any) -> None:
 
 
 def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, targets: Any = None) -> float:
-    """The lowest loss of outputs that are the same for all examples, found by descent; NaN where there is none.
+    """Return the lowest loss of outputs that are the same for all examples, found by descent; NaN if none is found.
 
-    Of outputs of several positions they are the same for all positions too: one value for each channel, on axis 1 or
-    on the last.
+    Outputs with several positions are the same for all positions too: one value per channel, on axis 1 or on the last
+    axis.
     """
     if outputs.dim() < 1 or len(outputs) < 2 or not bool(outputs.isfinite().all()):
         return nan
     kept = {1, outputs.dim() - 1} if outputs.dim() > 2 else {1}
     found: list[float] = []
     for axis in kept:
-        others = [axis_of_mean for axis_of_mean in range(outputs.dim()) if axis_of_mean != axis]
+        others = [dim for dim in range(outputs.dim()) if dim != axis]
         mean = outputs.detach().float().mean(others, keepdim=True)
         starts = [torch.zeros_like(mean), mean]
         if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
             starts.append(targets.float().mean(others, keepdim=True))
-        # From nothing, for logits however large; from means, for probabilities.
+        # Zero suits logits of any size, means suit probabilities.
         for start in starts:
             with suppress(RuntimeError, ValueError, IndexError):
                 _descend_to_constant(loss_at, outputs, start, found)

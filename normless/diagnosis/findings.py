@@ -1,4 +1,4 @@
-"""Findings of a diagnosis: a cause, its evidence and theory, and the cure; their texts are in `findings.toml`."""
+"""Findings of a diagnosis: cause, evidence, theory and cure; their texts are in `findings.toml`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cure:
     Attributes:
         words: what to do, with the call that does it.
         schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
-        losses: by scheme, the loss that trial steps at its best rate reached; empty if none were made.
+        losses: the loss of each scheme after trial steps at its best rate; empty if no steps were made.
     """
 
     words: str
@@ -43,12 +43,12 @@ class Finding:
     """A cause that keeps a network from training, now or later.
 
     Attributes:
-        kind: an identifier, as `growing_variance`.
-        severity: from 0 to 1; findings are ranked by it.
+        kind: an identifier, such as `growing_variance`.
+        severity: a number from 0 to 1 by which findings are ranked.
         title: one sentence with the most important number.
         evidence: measured and predicted numbers by name.
         where: qualified names of the blocks, layers or parameters concerned.
-        theory: why it is a problem, with the paper.
+        theory: the reason why it is a problem, with the paper.
         cure: the repair.
         advice: whether the network trains all the same.
     """
@@ -63,20 +63,20 @@ class Finding:
     advice: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The finding as data ready for JSON."""
+        """Return the finding as data for JSON."""
         data: dict[str, Any] = jsonable(asdict(self))
         return data
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a network.
+    """The result of a check.
 
     Attributes:
-        summary: the measurement in words and numbers, whether or not it is a finding; where it was not made, why.
-        findings: empty if nothing is wrong.
+        summary: the measurement in words and numbers, or the reason why it was not made.
+        findings: the findings; empty if nothing is wrong.
         asked: False if the check does not apply or could not be made.
-        blocks: whether nothing else can be looked at before this is repaired.
+        blocks: whether its findings must be repaired before other checks can run.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Check:
 
 
 class NotAsked(Exception):  # noqa: N818
-    """A check does not apply or cannot be made, for the reason that it is raised with."""
+    """A check does not apply or cannot be made; the message is the reason."""
 
 
 Steps = Generator[Finding, None, str]
@@ -102,7 +102,7 @@ Given = ParamSpec("Given")
 
 
 def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps]], Callable[Given, Check]]:
-    """Make a check of a generator that yields findings and returns its measurement, or raises `NotAsked`."""
+    """Turn a generator that yields findings and returns a summary, or raises `NotAsked`, into a check."""
 
     def made(steps: Callable[Given, Steps]) -> Callable[Given, Check]:
         @wraps(steps)
@@ -122,9 +122,9 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
 
 
 def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: Any) -> Finding:
-    """A finding with the texts of its kind, which name evidence and further `words`.
+    """Create a finding from the texts of its kind, formatted with its evidence and further `words`.
 
-    `norms` says where those of the blocks are, as `Examination.norms_placed`; some cures depend on it.
+    The word `norms` is the position of the norms in blocks, see `Examination.norms_placed`; some cures depend on it.
     """
     texts = _TEXTS[kind]
     texts = _TEXTS.get(texts.get("like", ""), {}) | texts

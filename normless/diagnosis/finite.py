@@ -1,4 +1,4 @@
-"""Values that are not finite, in the loss and its gradient, in training and in evaluation."""
+"""Checks for values that are not finite, in the loss and its gradient, in training and in evaluation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EVALUATION = " in evaluation mode"
 
 @check("finite values")
 def check_finite(exam: Examination) -> Steps:
-    """Look for a loss or a gradient that is not finite, and for the first value that makes it so."""
+    """Look for a loss or a gradient that is not finite, and for the first such value in the pass."""
     passed = exam.passed
     if passed.error is not None:
         raise NotAsked("the loss could not be computed")
@@ -27,19 +27,19 @@ def check_finite(exam: Examination) -> Steps:
         what = "gradient" if isfinite(passed.loss) else "loss"
         broken = find_broken(exam.model, exam.inputs, exam.targets, exam.loss, training=True)
         yield _finding(exam, broken, what, training=True)
-        return f"the {what} is not"
+        return f"the {what} is not finite"
     if exam.evaluated_loss is not None and not isfinite(exam.evaluated_loss):
         broken = find_broken(exam.model, exam.inputs, exam.targets, exam.loss, training=False)
         yield _finding(exam, broken, "loss", training=False)
-        return "the loss in evaluation mode is not"
-    return f"the loss, {passed.loss:.3g}, and all gradients are"
+        return "the loss in evaluation mode is not finite"
+    return f"the loss, {passed.loss:.3g}, and all gradients are finite"
 
 
 def _finding(exam: Examination, broken: Broken | None, what: str, *, training: bool) -> Finding:
-    """What the first value that is not finite is due to: the batch, the network's state, or a call."""
+    """Report the cause of the first value that is not finite: the batch, the network's state, or a call."""
     severity, mode = (0.995, "") if training else (0.96, _EVALUATION)
     if broken is None:
-        # Made where no call is seen: in a compiled function, or by the sum of two gradients.
+        # The value arises where calls are not recorded: in a compiled function, or in a sum of two gradients.
         words = {"operation": "what was not seen", "does": "do so", "value": "unknown", "reads": "finite values"}
         return finding("first_not_finite", severity, (), {"what": what}, mode=mode, line="the loss", **words)
     call = broken.call
@@ -56,7 +56,7 @@ def _finding(exam: Examination, broken: Broken | None, what: str, *, training: b
 
 
 def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Finding:
-    """Parameters or buffers that are not finite."""
+    """Report parameters or buffers that are not finite."""
     state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     bad = [key for key, value in state.items() if value.is_floating_point() and not bool(value.isfinite().all())]
     count = int((~state[name].detach().isfinite()).sum())
@@ -65,7 +65,7 @@ def _of_state(model: nn.Module, name: str, severity: float, mode: str) -> Findin
 
 
 def count_not_finite(values: list[Tensor]) -> Mapping[str, int]:
-    """How many values are not finite, and the first example with one."""
+    """Count the values that are not finite, and find the first example with one."""
     for tensor in values:
         bad = ~tensor.detach().isfinite()
         if bad.any():
@@ -75,7 +75,7 @@ def count_not_finite(values: list[Tensor]) -> Mapping[str, int]:
 
 
 def _ignored(targets: Any, broken: Broken) -> Finding | None:
-    """Labels that are all left out of a mean."""
+    """Report labels that are all ignored by the mean of a loss."""
     if broken.call.name not in ("cross_entropy", "nll_loss") or broken.value != "NaN" or "NaN" in broken.reads:
         return None
     labels = [tensor for tensor in tensors(targets) if not tensor.is_floating_point() and tensor.numel()]

@@ -1,4 +1,4 @@
-"""The dataflow of a pass and of its loss: which call made each tensor, from what, and in which line."""
+"""The dataflow of a pass and its loss: the call that made each tensor, its inputs, and its line of code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.lifting import followed
 
-# Calls that keep values: another shape, type or device, or a part of them.
+# Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = frozenset(
     [
         "view",
@@ -67,9 +67,9 @@ MOVES = frozenset(
 )
 # Calls that draw random numbers.
 DRAWN = ("rand", "normal", "bernoulli")
-# Calls that make tensors of values whose history is lost.
+# Calls that make tensors from values without a history.
 VALUES = frozenset({"tensor", "as_tensor", "from_numpy", "asarray"})
-# The functions of this package that run a network or a loss: a line outside of them is the caller's.
+# The functions of this package that run a network or a loss; a line outside them belongs to the caller.
 ENTRIES = frozenset({"compute_output", "loss_of", "repeat_pass"})
 LOSS = "loss"
 OF_LIBRARIES = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
@@ -84,7 +84,7 @@ class Line:
 
     @property
     def code(self) -> str:
-        """Its text."""
+        """The text of the line."""
         return linecache.getline(self.file, self.number).strip()
 
     def __str__(self) -> str:
@@ -94,17 +94,17 @@ class Line:
 
 @dataclass(eq=False)
 class Call:
-    """A call that made tensors, or data that no call made.
+    """A call that made tensors, or given data.
 
     Attributes:
-        name: of the function; for data what they are, as `the targets` or `0.running_var`.
-        path: qualified name of the module whose code made it, empty for the network's own; `loss` for the loss.
-        kind: `call`, or of data `inputs`, `targets`, `parameter`, `buffer`.
-        reads: what made the tensors that it read, None for what was not seen to be made, with their shapes.
-        shape: of the first tensor that it made.
-        is_trained: whether parameters that train have a part in it.
-        is_signal: whether the inputs have a part in it, or random numbers, or what was not seen to be made.
-        is_copied: whether values of which no history is known have a part in it.
+        name: the name of the function; for data, a name such as `the targets` or `0.running_var`.
+        path: qualified name of the module that made the call, empty for the network itself; `loss` for the loss.
+        kind: `call`, or for data `inputs`, `targets`, `parameter` or `buffer`.
+        reads: the calls that made the tensors it read (None if unknown), with the shapes of these tensors.
+        shape: the shape of the first tensor that it made.
+        is_trained: whether the result depends on trainable parameters.
+        is_signal: whether the result depends on the inputs, on random numbers, or on tensors of unknown origin.
+        is_copied: whether the result depends on values without a known history.
         is_indexed: whether it read integers that are data.
     """
 
@@ -121,15 +121,15 @@ class Call:
 
     @property
     def place(self) -> str:
-        """Where it is, for a person."""
+        """The place of the call, for messages."""
         return self.path or "forward"
 
     def sources(self) -> Iterator[Call]:
-        """What made the tensors that it read, as far as it is known."""
+        """Return the calls that made the tensors it read, as far as they are known."""
         return (call for call, _ in self.reads if call is not None)
 
     def origin(self) -> Call:
-        """The call that made the values, before those that only moved them."""
+        """Return the call that made the values, before calls that only moved them."""
         call = self
         while call.name in MOVES and (before := next(call.sources(), None)) is not None:
             call = before
@@ -137,14 +137,14 @@ class Call:
 
 
 class Flow:
-    """The calls of a pass in their order, and by tensor the one that made it."""
+    """The calls of a pass in order, and the call that made each tensor."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
         self._made = WeakIdKeyDictionary()
 
     def given(self, values: Iterable[Tensor], kind: str, name: str = "") -> None:
-        """Name data."""
+        """Register data under a name."""
         for tensor in values:
             is_trained = isinstance(tensor, nn.Parameter) and tensor.requires_grad
             name = name or f"the {kind}"
@@ -153,7 +153,7 @@ class Flow:
             )
 
     def of(self, tensor: Tensor) -> Call | None:
-        """What made a tensor."""
+        """Return the call that made a tensor, or None if it is unknown."""
         found: Call | None = self._made.get(tensor)  # type: ignore[no-untyped-call]
         return found
 
@@ -181,15 +181,15 @@ class Flow:
 
 
 class Tracer(TorchFunctionMode):
-    """Follows the dataflow of the passes that a network makes, and of what else runs in it.
+    """Follows the dataflow of a network's passes and of its loss.
 
     A subclass receives every call that makes a tensor in `on_call`.
 
     Attributes:
         flow: the calls.
-        running: qualified names of the modules that run, and `loss` in the loss.
+        running: qualified names of the modules that are running, and `loss` during the loss.
         entered: qualified names of the modules that ran.
-        failed: the module that ran when a call raised an error; empty if none did.
+        failed: the module that was running when a call raised an error; empty if no call did.
     """
 
     def __init__(self) -> None:
@@ -201,7 +201,7 @@ class Tracer(TorchFunctionMode):
 
     @property
     def in_loss(self) -> bool:
-        """Whether the loss runs and not the network."""
+        """Whether the loss is running, not the network."""
         return LOSS in self.running
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
@@ -223,17 +223,17 @@ class Tracer(TorchFunctionMode):
         return result
 
     def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What `on_call` gets of a call that has not been made yet."""
+        """Return what `on_call` receives as `before`; called before the call is made."""
         return torch.is_grad_enabled()
 
     def on_call(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
-        """Receive a call with what it was given and made; no gradients are recorded."""
+        """Receive a call with its arguments and results; no gradients are recorded."""
 
     @contextmanager
     def of_loss(self) -> Iterator[None]:
-        """The body runs the loss."""
+        """Attribute the calls of the body to the loss."""
         self.running.append(LOSS)
         try:
             yield
@@ -242,7 +242,7 @@ class Tracer(TorchFunctionMode):
 
     @contextmanager
     def follow(self, model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[None]:
-        """Follow a network on a batch while the body runs it."""
+        """Follow a network while the body runs it on a batch."""
         flow = self.flow
         for name, parameter in model.named_parameters():
             flow.given([parameter], "parameter", name)
@@ -263,12 +263,12 @@ class Tracer(TorchFunctionMode):
 
 
 def tensors(values: Any) -> list[Tensor]:
-    """The tensors of nested values."""
+    """Return the tensors in nested values."""
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
 def running_line() -> Line | None:
-    """The line of the user's code that runs now: the innermost outside of torch and of this package."""
+    """Return the running line of the user's code: the innermost line outside torch and this package."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename

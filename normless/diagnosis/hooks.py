@@ -13,7 +13,7 @@ Enter = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
 
 
 class Entered:
-    """The hook on a network's forward. A copy of the network, or a pickled one, has a hook that does nothing."""
+    """The hook on a network's forward; copies and pickles of the network have a hook that does nothing."""
 
     def __init__(self, enter: Enter) -> None:
         self.enter = enter
@@ -23,11 +23,11 @@ class Entered:
         self.enter(args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A function of the standard library that takes anything: the file can be read without this package.
+        # A function of the standard library that takes any arguments, so that pickles load without this package.
         return getattr, (nullcontext(), "__exit__")
 
 
 def weakly(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method that does nothing once its object is deleted, and does not keep it."""
+    """Return a function that calls a method, and does nothing once the object is deleted."""
     known = weakref.WeakMethod(method)
     return lambda *args: None if (call := known()) is None else call(*args)

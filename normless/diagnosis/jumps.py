@@ -1,4 +1,4 @@
-"""When a number jumps out of its last values."""
+"""Detect jumps of numbers relative to their last values."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import isfinite, log
 from statistics import median
 
-# Numbers that a series must have before one is judged, and the last ones that it is compared with.
+# A series is judged from FEW numbers on, and compared with its last WINDOW numbers.
 FEW, WINDOW = 10, 100
-# A layer's output or gradient jumps if it is larger by this factor at least: gradients vary more.
+# The least factors by which a layer's output or gradient jumps; gradients vary more.
 OUTPUT, GRADIENT = 3.0, 10.0
-# The least rise of a loss that is a jump, as a share of the first losses.
+# The least jump of a loss, as a share of the first losses.
 RISE = 0.1
 
 
 def bound(past: Sequence[float], margin: float) -> float:
-    """What a number must exceed to be a jump: the median, plus twice the largest deviation upward or the margin.
+    """Return the bound of a jump: the median plus twice the largest upward deviation, or plus the margin if larger.
 
-    Of a normal distribution the largest of 100 is 2.5 standard deviations above the median, so this is five.
+    The largest of 100 normal numbers is 2.5 standard deviations above the median, so the bound is five of them.
     """
     middle = median(past)
     return middle + max(2 * (max(past) - middle), margin)
 
 
 def jumped(values: Mapping[str, float], past: Iterable[Mapping[str, float]], factor: float) -> dict[str, float]:
-    """The ratio of each number to the median of its past, for those that jump on a logarithmic scale.
+    """Return the ratios to the median of their past for the numbers that jump on a logarithmic scale.
 
-    Numbers with fewer than two past values are not judged; one that is not finite jumps.
+    Numbers with fewer than two past values are not judged. A number that is not finite is a jump.
     """
     rows = list(past)
     found = {}

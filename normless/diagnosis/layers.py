@@ -1,4 +1,4 @@
-"""Every layer, not only blocks: how signal and gradient change from the first to the last, and units that are off."""
+"""Checks of all layers, not only blocks: signal and gradient from the first to the last, and units that are off."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from normless.diagnosis.flow import tensors
 from normless.diagnosis.tape import Event
 from normless.probes import preserve_random_state, without_zeros
 
-# Over a whole network without residual blocks, this much is no scale that one learning rate suits.
+# Without residual blocks, a single learning rate does not suit layers that differ by this factor.
 FACTOR = 1e4
-# Without skip paths, more layers than these whose gradients differ more than this train badly, also with norms.
+# Without skip paths, more layers than this train badly, also with norms, if their gradients differ by this factor.
 DEEP, UNEVEN = 25, 10.0
 SOME = 10
-# Of ReLUs alone about forty leave this share of the difference between two uncorrelated examples.
+# About forty ReLUs leave this share of the difference between two uncorrelated examples.
 LEFT = 0.02
-# A layer's units, and an activation's values, of which at least so many are useless.
+# Shares above which units are dead, values are flat, and rows of attention are certain.
 DEAD, FLAT, CERTAIN = 0.9, 0.8, 0.5
-# Of the variance that the first layer reads, the share between examples.
+# The least share of the variance at the first layer that is between examples.
 BETWEEN = 0.01
 _RECTIFIERS = ("relu", "relu_", "relu6", "clamp_min", "threshold")
 
@@ -46,7 +46,7 @@ def check_layers(exam: Examination) -> Steps:
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
     grown = max(filter(isfinite, sizes), default=nan)
     if wrong is not None and not grown > FACTOR * sizes[0]:
-        # Not a signal that grows: what makes such a value is found by itself.
+        # The signal does not grow; the check of finite values finds the cause.
         return summary
     if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
@@ -61,7 +61,7 @@ def check_layers(exam: Examination) -> Steps:
 
 
 def _missing_skips(exam: Examination, layers: list[Event]) -> list[Finding]:
-    """Many layers in a row with norms and without skip paths; `_alike` is for those without norms."""
+    """Report many layers in a row with norms and without skip paths; `_alike` handles networks without norms."""
     has_norms = any(event.kind == "norm" for event in exam.passed.events)
     if exam.map is None or len(layers) < DEEP or exam.passed.joins or not has_norms:
         return []
@@ -73,7 +73,7 @@ def _missing_skips(exam: Examination, layers: list[Event]) -> list[Finding]:
 
 
 def _alike(layers: list[Event]) -> list[Finding]:
-    """Examples that a network without skip paths makes alike: 1 - c of two of them falls."""
+    """Report examples that become alike in a network without skip paths: 1 - c of two of them falls."""
     known = [event for event in layers if isfinite(event.correlation)]
     if len(known) < SOME or 1 - known[-1].correlation >= LEFT * (1 - known[0].correlation):
         return []
@@ -86,7 +86,7 @@ def check_layer_gradients(exam: Examination) -> Steps:
     """Compare the norm of the gradient at the first layer with the largest one."""
     layers = [event for event in _weights(exam) if event.gradient]
     if len(layers) < 2:
-        raise NotAsked("it reaches fewer than two weight layers")
+        raise NotAsked("the gradient reaches fewer than two weight layers")
     norms = [_gradient_norm(event) for event in layers]
     where = (layers[0].place, layers[-1].place)
     evidence = {"layers": len(layers), "first": norms[0], "last": norms[-1]}
@@ -117,7 +117,7 @@ def check_units(exam: Examination) -> Steps:
 
 
 def _zeros(exam: Examination) -> list[str]:
-    """Weights of zeros that get no gradient, outside the branches of residual blocks."""
+    """Return the weights outside residual branches that are zero and get no gradient."""
     inside = {
         name for block in (exam.map.walk() if exam.map else ()) for layer in block.layers for name in layer.parameters
     }
@@ -133,25 +133,25 @@ def _zeros(exam: Examination) -> list[str]:
 
 @check("nonlinearity")
 def check_nonlinearity(exam: Examination) -> Steps:
-    """Whether f(x + x') - f(x) - f(x') + f(0) is zero: several layers that are no more than one."""
+    """Check whether f(x + x') - f(x) - f(x') + f(0) is zero, so that several layers compute no more than one."""
     layers, x = len({event.place for event in _weights(exam)}), exam.inputs
     if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or len(x) < 2:
-        raise NotAsked("fewer than two layers, or inputs that cannot be added")
+        raise NotAsked("there are fewer than two layers, or the inputs cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
-    # Branches that start at zero are not part of the network yet, but will be.
+    # Branches that start at zero will become part of the network.
     with preserve_random_state(exam.model), torch.no_grad():
         opened = without_zeros(exam.model)
-    both, one, other, zero = (exam.evaluate(one, opened) for one in (first + second, first, second, first * 0))
-    size, rest = float((both - zero).abs().max()), float((both - one - other + zero).abs().max())
+    both, left, right, zero = (exam.evaluate(read, opened) for read in (first + second, first, second, first * 0))
+    size, rest = float((both - zero).abs().max()), float((both - left - right + zero).abs().max())
     if isfinite(size) and size > 0 and rest <= 1e-5 * size:
         yield finding("no_nonlinearity", 0.9, (), {"layers": layers})
     return f"f(x + x') - f(x) - f(x') + f(0) is up to {rest:.3g}"
 
 
-@check("what the first layer reads")
+@check("input of the first layer")
 def check_first_layer(exam: Examination) -> Steps:
-    """How much of what the first layer after an embedding reads differs between examples."""
+    """Measure how much of the input of the first layer after an embedding differs between examples."""
     after = dropwhile(lambda event: event.name != "embedding", exam.passed.events)
     event = next((event for event in after if isfinite(event.spread_in) and len(event.shape) == 3), None)
     if event is None:
@@ -170,5 +170,5 @@ def _gradient_norm(event: Event) -> float:
 
 
 def _is_zero(event: Event) -> bool:
-    """Whether a layer's weights are all zero, as those of a classifier may be."""
+    """Whether a layer's weights are all zero, which is usual in classifiers."""
     return not any(bool(parameter.any()) for parameter in event.parameters if parameter.dim() > 1)

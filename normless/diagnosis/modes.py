@@ -1,4 +1,4 @@
-"""Modes and norms: evaluation left on, statistics that do not move, norms of single elements, mixed examples."""
+"""Checks of modes and norms: evaluation mode, fixed statistics, norms of single elements, mixed examples."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from normless.probes import mixes_examples, preserve_state
 from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
 from normless.residual.classify import kind_of
 
-# A running average of a momentum below this has hardly moved after an epoch.
+# With a momentum below this, a running average hardly changes in an epoch.
 SLOW = 1e-3
 DROPPED = 0.9
-# Outputs of both modes that differ by more than the examples do, after statistics have seen so many times 1/momentum.
+# Modes differ if their outputs differ by more than the examples do, after SEEN / momentum batches.
 APART, SEEN = 1.0, 3.0
-# A loss in evaluation this many times that in training, and above it by this share of the loss of guessing.
+# A loss in evaluation is far above the loss in training by this factor, and by this share of the loss of guessing.
 TIMES, SHARE = 2.0, 0.25
-# How nodes of a graph read each other.
+# The calls by which the nodes of a graph read each other.
 GATHERS = frozenset(
     [
         "index_select",
@@ -61,13 +61,13 @@ PRODUCTS = frozenset(
         "__rmatmul__",
     ]
 )
-# From 8 examples on the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
+# From 8 examples, the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
 
 @check("modes")
 def check_modes(exam: Examination) -> Steps:
-    """Look for norms left in evaluation before they saw data, dropout of nearly all, and modes that differ."""
+    """Look for norms in evaluation mode before they saw data, excessive dropout, and modes that differ."""
     norms = {name: module for name, module in exam.model.named_modules() if isinstance(module, _BatchNorm)}
     tracked = {name: norm for name, norm in norms.items() if norm.num_batches_tracked is not None}
     left = [name for name, norm in tracked.items() if not norm.training and not int(norm.num_batches_tracked)]  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def _is_far_above(exam: Examination, evaluated: float) -> bool:
 
 @check("frozen norms")
 def check_frozen_norms(exam: Examination) -> Steps:
-    """Look for norms that are frozen and yet move."""
+    """Look for frozen norms with statistics that change."""
     names = dict(exam.model.named_modules())
     stored = {
         name: module for name, module in names.items() if isinstance(getattr(module, "running_var", None), Tensor)
@@ -129,27 +129,27 @@ def check_frozen_norms(exam: Examination) -> Steps:
     moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in exam.passed.moved]
     if moving and exam.model.training and any(parameter.requires_grad for parameter in exam.model.parameters()):
         yield finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
-    return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen and moving"
+    return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen but changing"
 
 
 def is_frozen(norm: nn.Module) -> bool:
-    """Whether a norm has parameters of its own, none of which trains."""
+    """Whether a norm has parameters and trains none of them."""
     own = list(norm.parameters(recurse=False))
     return bool(own) and not any(parameter.requires_grad for parameter in own)
 
 
 def _has_moved(norm: _BatchNorm) -> bool:
-    """Whether the running statistics have forgotten their initial values."""
+    """Whether the running statistics no longer depend on their initial values."""
     batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
     return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
 @check("norms")
 def check_norms(exam: Examination) -> Steps:
-    """Look for norms of single elements, γ that are zero for ever, and running statistics that never move."""
+    """Look for norms of single elements, γ that stay zero, and running statistics that never change."""
     events = [event for event in exam.passed.events if event.kind == "norm"]
     if not events:
-        raise NotAsked("none ran")
+        raise NotAsked("no norm ran")
     single = [event.place for event in events if event.normalized == 1]
     if single:
         yield finding("single_element_norm", 0.95, single[:1], {"norms": len(single)})
@@ -174,7 +174,7 @@ def _is_closed(parameters: tuple[Tensor, ...]) -> bool:
 
 @check("batch statistics")
 def check_statistics(exam: Examination) -> Steps:
-    """Count the examples that the statistics of each batch norm are computed from."""
+    """Count the examples from which each batch norm computes its statistics."""
     sizes = {}
     for event in exam.passed.events:
         if event.name == "batch_norm" and event.normalized is not None:
@@ -200,7 +200,7 @@ def check_statistics(exam: Examination) -> Steps:
 
 @check("examples")
 def check_examples(exam: Examination) -> Steps:
-    """Whether outputs of other examples change, in evaluation, when the first is replaced by the second."""
+    """Check whether replacing the first example by the second changes other outputs in evaluation mode."""
     read = [tensor for tensor in tensors(exam.inputs) if tensor.dim()]
     if not read or len(read[0]) < 3:
         raise NotAsked("there are fewer than three examples")
@@ -212,13 +212,13 @@ def check_examples(exam: Examination) -> Steps:
 
     before, after = exam.evaluated, exam.evaluate(tree_map(replaced, exam.inputs))
     if not before.dim() or len(before) != count or before.shape != after.shape:
-        raise NotAsked("the outputs are not by example")
+        raise NotAsked("the outputs have no axis of examples")
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
-        return "none depends on another one in evaluation mode"
+        return "no example depends on another in evaluation mode"
     mixing = _mixing(exam, count)
     if _is_graph(exam.passed.flow, mixing, count):
-        return "they are the nodes of a graph, along whose edges they depend on each other"
+        return "they are the nodes of a graph and depend on each other along its edges"
     modules = [exam.model.get_submodule(path) for path in mixing or ()]
     by_norms = bool(modules) and all(kind_of(module) == "norm" for module in modules)
     kind = "mixes_by_norms" if by_norms else "mixes_examples"
@@ -227,12 +227,12 @@ def check_examples(exam: Examination) -> Steps:
 
 
 def _mixing(exam: Examination, count: int) -> list[str] | None:
-    """The modules through which examples influence each other; None where that is not known."""
+    """Return the modules through which examples influence each other, or None if unknown."""
 
     def few(value: Any) -> Any:
         return value[:4] if isinstance(value, Tensor) and value.dim() and len(value) == count else value
 
-    # Fewer examples may not fit the other inputs.
+    # The other inputs may not fit fewer examples.
     for chosen in (few, lambda value: value):
         positional, named = arguments_of(tree_map(chosen, exam.inputs))
         with suppress(ValueError, RuntimeError, IndexError), preserve_state(exam.model, training=False):
@@ -252,7 +252,7 @@ def _is_graph(flow: Flow, mixing: list[str] | None, count: int) -> bool:
 
 
 def _by_pairs(call: Call, count: int) -> bool:
-    """Whether a product is with a matrix (examples, examples) in which no parameter has a part."""
+    """Whether a product has a factor (examples, examples) that does not depend on parameters."""
     return any(
         shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads
     )

@@ -1,4 +1,4 @@
-"""The first value that is not finite: the call that makes it or passes it back, its line, and what it read."""
+"""Find the first value that is not finite: the call that makes or passes it, its line, and its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normless.probes import Loss, compute_output, loss_of, preserve_state
 
 @dataclass(frozen=True)
 class Values:
-    """What a call read: for each tensor its words, and whether it holds NaN or an infinity."""
+    """The tensors that a call read: a description of each, and whether it holds NaN or an infinity."""
 
     words: tuple[str, ...]
     has_nan: tuple[bool, ...]
@@ -25,14 +25,14 @@ class Values:
 
 @dataclass(frozen=True)
 class Broken:
-    """Where a value that is not finite arises.
+    """The origin of a value that is not finite.
 
     Attributes:
         what: `loss`, `output` or `gradient`.
-        call: that makes it, or data that hold it.
-        value: `NaN` or `infinite`.
-        reads: what the call read, in words.
-        infinity: where the infinities that it read were made, if it read any.
+        call: the call that makes the value, or the data that hold it.
+        value: `NaN`, `infinite` or `not finite`.
+        reads: a description of the tensors that the call read.
+        infinity: the call that made the infinities among them, if any.
     """
 
     what: str
@@ -43,22 +43,22 @@ class Broken:
 
     @property
     def place(self) -> str:
-        """Where the call is, for a person."""
+        """The place of the call, for messages."""
         return f"the {LOSS}" if self.call.path == LOSS else self.call.place
 
     @property
     def line(self) -> str:
-        """The call's line of the user's code, or else its place."""
+        """The line of the user's code that makes the call, or the place of the call."""
         return str(self.call.line or self.place)
 
     @property
     def does(self) -> str:
-        """What the call does with such a value."""
+        """What the call does with such a value, as a verb phrase."""
         return "pass on such a gradient" if self.what == "gradient" else "return such a value"
 
     @property
     def all_reads(self) -> str:
-        """What the call read, in words, with the origin of infinities."""
+        """A description of the tensors that the call read, with the origin of infinities."""
         reads, source = self.reads or "nothing", self.infinity
         if source is None or source is self.call:
             return reads
@@ -66,7 +66,7 @@ class Broken:
 
 
 class Search(Tracer):
-    """Remembers of every call what it read, and which of its results are not finite."""
+    """Records for every call what it read and which of its results are not finite."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,20 +75,20 @@ class Search(Tracer):
         self.nodes: dict[Call, list[Any]] = {}
 
     def before_call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call in place reads, which is overwritten."""
+        """Describe what an in-place call reads before it is overwritten."""
         in_place = (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__set"))
         return _values(tensors((args, kwargs))) if in_place else None
 
     def on_call(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
-        """Look at the values, and keep the nodes of the backward pass."""
+        """Record the values and the nodes of the backward pass."""
         self.read[call] = before or _values(tensors((args, kwargs)), _written(call.name, args, kwargs))
         self.made[call] = _values(made)
         self.nodes[call] = [tensor.grad_fn for tensor in made if tensor.grad_fn is not None]
 
     def origin(self, tensor: Tensor, what: str) -> Broken | None:
-        """Where what is not finite in a tensor comes from."""
+        """Return the origin of the values in a tensor that are not finite, or None if all are finite."""
         call, values = self.flow.of(tensor), _values([tensor])
         if call is None or not (values.has_nan[0] or values.has_infinity[0]):
             return None
@@ -106,7 +106,7 @@ class Search(Tracer):
         return Broken(what, call, "NaN" if is_nan else "infinite", _joined(read), infinity)
 
     def _source(self, call: Call, *, is_nan: bool) -> Call | None:
-        """The first that a call read with such values, as far as it is known what made it."""
+        """Return the call that made the first input with such values, or None if it is unknown."""
         values = self.read[call]
         flags = values.has_nan if is_nan else values.has_infinity
         return next(
@@ -114,9 +114,9 @@ class Search(Tracer):
         )
 
     def backward(self, value: Tensor, parameters: Sequence[Tensor] = ()) -> Broken | None:
-        """Make the backward pass, and say which call is the first to pass on a gradient that is not finite.
+        """Run the backward pass, and return the first call that passes on a gradient that is not finite.
 
-        Gradients of `parameters`, if any are given, are computed but not accumulated, so that no hook on them runs.
+        If `parameters` are given, their gradients are computed but not accumulated, so that hooks on them do not run.
         """
         found: list[Call] = []
         seen: set[Any] = set()
@@ -144,7 +144,7 @@ class Search(Tracer):
 
 
 def find_broken(model: nn.Module, inputs: Any, targets: Any, loss: Loss, *, training: bool) -> Broken | None:
-    """Make a pass again, in training mode with its backward pass, and find the first value that is not finite."""
+    """Repeat a pass, in training mode with its backward pass, and find the first value that is not finite."""
     search = Search()
     with preserve_state(model, training=training), torch.set_grad_enabled(training):
         with search.follow(model, inputs, targets):
@@ -158,7 +158,7 @@ def find_broken(model: nn.Module, inputs: Any, targets: Any, loss: Loss, *, trai
 
 
 def _new_nodes(nodes: list[Any], seen: set[Any]) -> Iterator[Any]:
-    """The nodes of a backward pass behind these that are not known yet; those of parameters are none of them."""
+    """Return the nodes of a backward pass from these on that were not seen before, without those of parameters."""
     stack = list(nodes)
     while stack:
         node = stack.pop()
@@ -179,7 +179,7 @@ def _joined(values: tuple[str, ...]) -> str:
 
 
 def _written(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """The running statistics that a norm moves in training and does not read."""
+    """Return the running statistics that a norm in training updates and does not read."""
     if name not in ("batch_norm", "instance_norm"):
         return []
     names = ("input", "running_mean", "running_var", "weight", "bias", "training")
@@ -200,10 +200,10 @@ def _values(read: list[Tensor], written: Sequence[Any] = ()) -> Values:
 
 
 def _of(x: Tensor) -> tuple[str, bool, bool]:
-    """A tensor in words: its type, shape and range, and how many values are 0 or not finite."""
+    """Describe a tensor: its type, shape and range, and the numbers of values that are 0 or not finite."""
     name = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
     if x.numel() == 0:
-        return f"{name} without a value", False, False
+        return f"{name} without values", False, False
     if x.is_complex() or x.layout != torch.strided or x.is_quantized or x.is_meta:
         return name, False, False
     if not x.is_floating_point():
@@ -212,5 +212,5 @@ def _of(x: Tensor) -> tuple[str, bool, bool]:
     finite = x[x.isfinite()] if nan or infinite else x
     text = f"{name} from {float(finite.min()):.3g} to {float(finite.max()):.3g}" if finite.numel() else name
     counts = {"0": int((x == 0).sum()), "NaN": nan, "infinite": infinite}
-    told = [f"{count} of them {kind}" for kind, count in counts.items() if count]
-    return ", ".join([text, *told]), nan > 0, infinite > 0
+    counted = [f"{count} of them {kind}" for kind, count in counts.items() if count]
+    return ", ".join([text, *counted]), nan > 0, infinite > 0

@@ -1,4 +1,4 @@
-"""The optimizer: which parameters it trains and decays."""
+"""The check of the optimizer: the parameters that it trains and decays."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ _WORDS = {"gamma_down": "γ_down", "gamma_stem": "γ_0 of the stem", "scalars": 
 def check_optimizer(exam: Examination) -> Steps:
     """Compare the optimizer's parameters and weight decays with the default of `param_groups` for this network."""
     if exam.optimizer is None:
-        raise NotAsked("none was given")
+        raise NotAsked("no optimizer was given")
     decays = {
         id(parameter): group.get("weight_decay", 0.0)
         for group in exam.optimizer.param_groups
         for parameter in group["params"]
     }
     parameters = dict(exam.model.named_parameters())
-    # Without a map the roles are unknown, and nothing is said about decays.
+    # Without a map, the roles are unknown and decays are not judged.
     roles = (
         {name: "" for name, parameter in parameters.items() if parameter.requires_grad}
         if exam.map is None
         else parameter_roles(exam.model, exam.map)
     )
     is_guided, why = (False, "") if exam.map is None else follows_guidelines(exam.model, exam.map)
-    # What `param_groups` decays by default.
+    # The roles that `param_groups` decays by default.
     asked = decays_of("guidelines", 1.0, batch_norms=is_guided)
     against: dict[str, list[str]] = {}
     missing: dict[str, str] = {}
@@ -61,7 +61,7 @@ def check_optimizer(exam: Examination) -> Steps:
     twice = [name for key, name in known.items() if times[key] > 1]
     if twice:
         yield finding("repeated_parameters", 0.85, twice, {"parameters": len(twice)})
-    # As many tensors of these shapes that are not the network's: it was given others after the optimizer was made.
+    # Other tensors of the same shapes: the network's parameters were replaced after the optimizer was made.
     strange = Counter(tuple(parameter.shape) for parameter in held if id(parameter) not in known)
     if missing and not Counter(tuple(parameters[name].shape) for name in missing) - strange:
         yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})

@@ -1,4 +1,4 @@
-"""The outputs: activations before a loss that takes logits, and outputs that do not depend on the input."""
+"""Checks of the outputs: activations before a loss that takes logits, and outputs that ignore the input."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, findin
 from normless.diagnosis.flow import LOSS, Call
 from normless.diagnosis.tape import KINDS
 
-# Outputs that differ less than this share of their size between examples are the same.
+# Outputs count as equal if they differ between examples by less than this share of their size.
 SAME = 1e-6
-# Functions that a loss calls on logits.
+# Functions that losses apply to logits.
 TAKES_LOGITS = frozenset(
     [
         "cross_entropy",
@@ -28,7 +28,7 @@ TAKES_LOGITS = frozenset(
         "multilabel_soft_margin_loss",
     ]
 )
-# An activation, and the name of what reads its values as logits.
+# An activation, and the name of the function that reads its values as logits.
 Squashed = tuple[Call, str]
 _RANGES = {
     "sigmoid": (0.0, 1.0),
@@ -50,7 +50,7 @@ def check_last_activation(exam: Examination) -> Steps:
     made = exam.passed.flow.of(exam.passed.logits)
     last = None if made is None else made.origin()
     if last is None or KINDS.get(last.name) not in ("activation", "softmax") or last.name == "log_softmax":
-        return "none was seen" if last is None else "none: the outputs are those of a layer"
+        return "none was seen" if last is None else "none: the last operation is a layer"
     low, high = _RANGES.get(last.name.rstrip("_"), (-inf, inf))
     if (
         isinstance(exam.targets, Tensor)
@@ -65,7 +65,7 @@ def check_last_activation(exam: Examination) -> Steps:
 
 
 def _squashed(exam: Examination) -> Squashed | None:
-    """An activation whose values the loss takes for logits: by what the loss calls on them, or by its values."""
+    """Find an activation with values that the loss takes for logits, by the calls or by the values of the loss."""
     for call in exam.passed.flow.calls:
         if call.path == LOSS and call.name in TAKES_LOGITS:
             made = [source.origin() for source in call.sources() if source.is_trained]
@@ -79,15 +79,15 @@ def _squashed(exam: Examination) -> Squashed | None:
 
 
 def _is_activation(call: Call) -> bool:
-    """Whether a call bounds or rectifies what a loss may take for logits; a clamp does so on purpose."""
+    """Whether a call bounds or rectifies values that a loss may take for logits; a clamp does so on purpose."""
     return KINDS.get(call.name) in ("activation", "softmax") and call.name not in ("log_softmax", "clamp", "hardtanh")
 
 
 def takes_logits(exam: Examination) -> bool:
-    """Whether the loss has a softmax or sigmoid of its own, by its values.
+    """Whether the loss contains a softmax or a sigmoid, judged by its values.
 
-    Of logits 0 a cross-entropy of K classes is log K, a binary one log 2, whatever the targets, as a mean or a sum; a
-    softmax does not change if a constant is added to all logits.
+    For logits of 0, a cross-entropy of K classes is log K and a binary cross-entropy log 2, for any targets, as a
+    mean or a sum. A softmax does not change if a constant is added to all logits.
     """
     logits = exam.passed.logits.detach()
     try:
@@ -103,13 +103,13 @@ def takes_logits(exam: Examination) -> bool:
 
 
 def _counts(ratio: float, values: int) -> bool:
-    """Whether a ratio is 1, or that number of values, to the precision of float32."""
+    """Whether a ratio equals 1 or the number of values, to the precision of float32."""
     return any(abs(ratio / count - 1) < 1e-5 for count in (1, max(values, 1)))
 
 
 @check("outputs by example")
 def check_dependence(exam: Examination) -> Steps:
-    """Look for outputs that are the same for all examples, and the first layer after which they are."""
+    """Look for outputs that are the same for all examples, and for the first layer that makes them so."""
     logits = exam.passed.logits.detach().double()
     if logits.dim() < 1 or len(logits) < 2:
         raise NotAsked("there is one example")

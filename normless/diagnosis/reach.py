@@ -1,4 +1,4 @@
-"""What the gradient reaches: parameters that are frozen, unknown to the optimizer, or cut off from the loss."""
+"""Checks of the reach of the gradient: parameters that are frozen, unregistered, or cut off from the loss."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def check_reach(exam: Examination) -> Steps:
     own = {id(parameter) for parameter in exam.model.parameters()}
     found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, own)]
     if not found and len(without) == len(trainable):
-        # Nothing on the way was seen to cut it: the output itself has no gradient.
+        # No operation was seen to cut the gradient: the output itself has none.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
     yield from (found or (_unused(exam, without) if without else []))[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
 def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
-    """Parameters that the pass read and that the network does not have."""
+    """Report parameters that the pass read but that are not registered in the network."""
     foreign = [
         (event, parameter)
         for event in exam.passed.events
@@ -39,7 +39,7 @@ def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
 
 
 def _head(exam: Examination) -> list[Finding]:
-    """A last layer that does not train, after others that do."""
+    """Report a last layer that does not train after layers that do."""
     layers = [event for event in exam.passed.events if event.kind == "weight" and event.parameters]
     trains = [any(parameter.requires_grad for parameter in event.parameters) for event in layers]
     if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in exam.model.parameters()):
@@ -50,7 +50,7 @@ def _head(exam: Examination) -> list[Finding]:
 
 
 def _cut(exam: Examination, own: set[int]) -> list[Finding]:
-    """The first place after trained layers at which no gradient is recorded, or a tensor without one goes on."""
+    """Report the first place after trained layers that records no gradient or reads a detached tensor."""
     trained: Event | None = None
     reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
@@ -59,14 +59,14 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
-        # Not the gradient of its output, which writing in place may hide.
+        # The gradient of the output is not asked for: an in-place operation may hide it.
         if trains and not any(id(parameter) in reached for parameter in event.parameters):
             trained = event
     return []
 
 
 def _unused(exam: Examination, without: list[str]) -> list[Finding]:
-    """Layers that run and whose result nothing uses; parameters that nothing reads are none of them."""
+    """Report layers that run with a result that nothing uses; parameters that are never read do not count."""
     read: dict[int, str] = {
         id(parameter): event.place for event in exam.passed.events for parameter in event.parameters
     }

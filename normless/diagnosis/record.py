@@ -17,24 +17,24 @@ from normless.registry import EXTENSIONS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Measured steps that are kept; beyond it every second one is dropped, and later ones are kept half as often.
+# The number of measured steps to keep; beyond it, every second one is dropped, and later ones are kept half as often.
 KEPT = 1000
 
 
 @dataclass
 class Record:
-    """Numbers by quantity and place, of at most `KEPT` measured steps."""
+    """The numbers of at most `KEPT` measured steps, by quantity and place."""
 
     _rows: list[tuple[int, tuple[tuple[str, str], ...], npt.NDArray[np.float64]]] = field(default_factory=list)
     _count: int = 0
     _stride: int = 1
 
     def add(self, step: int, quantities: Mapping[str, Mapping[str, float]]) -> None:
-        """Keep the numbers of a step, or not where only some steps are kept any more."""
+        """Add the numbers of a step, unless the stride skips it."""
         values = {(name, place): value for name, of in quantities.items() for place, value in of.items()}
         if self._count % self._stride == 0:
             keys = tuple(values)
-            # One tuple for all steps with the same layers.
+            # Steps with the same layers share one tuple of keys.
             keys = self._rows[-1][1] if self._rows and self._rows[-1][1] == keys else keys
             self._rows.append((step, keys, np.array(list(values.values()))))
         self._count += 1
@@ -42,7 +42,7 @@ class Record:
             self._rows, self._stride = self._rows[::2], 2 * self._stride
 
     def table(self) -> pd.DataFrame:
-        """A row per number: `step`, `quantity`, `place` (a module or parameter, empty for all) and `value`."""
+        """Return a row per number: `step`, `quantity`, `place` (a module or parameter, empty for all) and `value`."""
         rows = [(step, *key, value) for step, keys, of in self._rows for key, value in zip(keys, of, strict=True)]
         return pd.DataFrame(rows, columns=["step", "quantity", "place", "value"])
 
@@ -52,6 +52,6 @@ class Record:
         self.table().to_parquet(path, index=False)
 
     def plot(self, quantity: str | None, marks: Sequence[int], ax: Axes | None) -> Axes:
-        """Draw a quantity: a line over steps with marks, or a map of steps and layers; see `Watch.plot`."""
+        """Draw a quantity as a line over steps with marks, or as a map of steps and layers; see `Watch.plot`."""
         axes: Axes = EXTENSIONS["training_figure"](self.table(), quantity, marks, ax)
         return axes

@@ -1,4 +1,4 @@
-"""The pass of a training step once more, without gradients: the output of every module, and units that are off."""
+"""Repeat the pass of a training step without gradients, to measure the outputs of modules and units that are off."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from normless.residual.classify import kind_of
 
 @dataclass
 class Outputs(Watcher):
-    """√E[y²] of the first output of every module that reads a float tensor, by path and in order of execution.
+    """√E[y²] of the first output of every module that reads a float tensor, by path, in order of execution.
 
     Attributes:
-        off: of weight layers, which units of their input are 0 for all examples and positions.
+        off: for each weight layer, a mask of the input units that are 0 for all examples and positions.
     """
 
     sizes: dict[str, Tensor] = field(default_factory=dict, init=False)
     off: dict[str, Tensor] = field(default_factory=dict, init=False)
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Reduce an input and an output to their numbers."""
+        """Measure an input and an output."""
         self.sizes[layer.path] = norm_of(y) / max(y.numel(), 1) ** 0.5
         if kind_of(module) == "weight" and x.dim() > 1:
             axis = channel_axis(module, x)
@@ -37,13 +37,13 @@ class Outputs(Watcher):
 
 
 def norm_of(x: Tensor) -> Tensor:
-    """The Euclidean norm, in float32 or better."""
+    """Return the Euclidean norm, in float32 or better."""
     norm: Tensor = torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
     return norm
 
 
 def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The Euclidean norms of gradients, in float32 or better."""
+    """Return the Euclidean norms of the gradients by name, in float32 or better."""
     norms: dict[str, Tensor] = {}
     for dtype in {parameter.dtype for parameter in parameters.values()}:
         part = {
@@ -57,16 +57,16 @@ def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def update_ratio(before: Tensor, parameter: Tensor) -> Tensor:
-    """‖Δw‖/‖w‖ of an update; overwrites `before`."""
+    """Return ‖Δw‖/‖w‖ of an update; overwrites `before`."""
     size = norm_of(before)
     return norm_of(before.sub_(parameter)) / size
 
 
 def rounded_away(step: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
-    """Of a parameter's update: how many elements with a gradient it left as they were, and how many have one.
+    """Count the elements with a gradient that an update left unchanged, and all elements with a gradient.
 
-    None without a gradient, and for weights of 32 bits or more, whose steps rarely are that small. Nothing is read
-    from the device.
+    Returns None for a parameter without a gradient and for weights of 32 bits or more, which updates rarely leave
+    unchanged. Nothing is read from the device.
     """
     if parameter.grad is None or parameter.element_size() >= 4:
         return None
@@ -79,7 +79,7 @@ def _dense(gradient: Tensor) -> Tensor:
 
 
 def as_floats(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Tensors of one element as numbers, read from the device at once."""
+    """Convert tensors of one element to numbers, read from the device at once."""
     if not values:
         return {}
     device = next(iter(values.values())).device
@@ -89,7 +89,7 @@ def as_floats(values: Mapping[str, Tensor]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Replay:
-    """The arguments of a forward pass, with the precision that it was made in."""
+    """The arguments and the precision of a forward pass."""
 
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
@@ -97,13 +97,13 @@ class Replay:
 
     @classmethod
     def of(cls, model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Replay:
-        """The pass that a network begins."""
+        """Record the arguments and the precision of a pass that begins."""
         device = next((parameter.device.type for parameter in model.parameters()), "cpu")
         enabled = torch.is_autocast_enabled(device)
         return cls(args, kwargs, (device, torch.get_autocast_dtype(device)) if enabled else None)
 
     def run(self, model: nn.Module) -> Outputs:
-        """Make the pass again, in the modes that the modules are in.
+        """Repeat the pass in the current modes of the modules.
 
         Buffers, gradients and random states are restored.
         """
@@ -116,5 +116,5 @@ class Replay:
         return outputs
 
     def precision(self) -> AbstractContextManager[Any]:
-        """The precision that the pass was made in."""
+        """Return a context with the precision of the pass."""
         return nullcontext() if self.autocast is None else torch.autocast(*self.autocast)

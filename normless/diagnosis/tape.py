@@ -1,4 +1,4 @@
-"""One pass through a network, function by function: what each layer, activation and attention read and returned."""
+"""Record a pass through a network: the inputs and outputs of its layers, activations and attentions."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _KINDS = {
 }
 KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _OF_SIGNAL = ("norm", "activation", "softmax")
-# A row of an attention's weights counts as certain above this one.
+# A row of attention weights counts as certain if its largest weight is above this.
 CERTAIN = 0.99
-# Where the slopes of tanh and σ are below 4 and 8 % of their largest.
+# The values at which the slopes of tanh and σ are below 4 and 8 % of their largest.
 _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": lambda y: y.abs() > 0.98,
     "sigmoid": lambda y: (y - 0.5).abs() > 0.48,
@@ -43,23 +43,23 @@ class Event:
 
     Attributes:
         kind: `weight`, `norm`, `activation`, `softmax`, `attention` or `dropout`.
-        name: of the function.
-        path: qualified name of the module whose code called it, empty for the network's own.
-        parameters: those that it read.
+        name: the name of the function.
+        path: qualified name of the module that called it, empty for the network itself.
+        parameters: the parameters that it read.
         recording: whether gradients were recorded.
-        detached: whether what it read needs no gradient and is no data.
-        shape: of what it read.
+        detached: whether its input does not need a gradient although it is not data.
+        shape: the shape of its input.
         second_moment: E[y²] of its output.
-        spread_in, spread: the share of the variance of what it read and returned that is between examples, axis 0;
-            NaN where that axis is not the examples'.
-        deviation: standard deviation over examples of its output, NaN likewise.
-        correlation: the mean cosine of two examples in what a weight layer reads.
-        off, saturated: shares of units that are never positive, of values where the activation is flat.
+        spread_in, spread: the share of the variance of its input and output that is between examples (axis 0); NaN if
+            axis 0 does not hold the examples.
+        deviation: the standard deviation of its output over examples; NaN likewise.
+        correlation: the mean cosine of two examples in the input of a weight layer.
+        off, saturated: the shares of units that are never positive, and of values where the activation is flat.
         peaked: the share of an attention's rows with more than 99 % of the weight on one of several positions.
-        normalized: values that each statistic of a norm is computed from.
-        rate: of dropout.
-        output: the tensor.
-        gradient: root mean square of the gradient of the loss with respect to it; None if none arrived.
+        normalized: the number of values from which each statistic of a norm is computed.
+        rate: the rate of dropout.
+        output: the output tensor.
+        gradient: the root mean square of the loss's gradient with respect to the output; None if it has none.
     """
 
     kind: str
@@ -84,7 +84,7 @@ class Event:
 
     @property
     def place(self) -> str:
-        """Where it is, for a person."""
+        """The place of the call, for messages."""
         return self.path or "forward"
 
 
@@ -100,7 +100,7 @@ class Tape(Tracer):
     def on_call(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
-        """Record a layer, an activation, an attention."""
+        """Record a layer, an activation or an attention."""
         self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
         if call.name in KINDS and not self.in_loss:
             self._record(call, list(args), kwargs, made, before)
@@ -111,7 +111,7 @@ class Tape(Tracer):
         read = tensors((args, kwargs))
         y = next((tensor for tensor in made if tensor.is_floating_point()), None)
         kind = KINDS[call.name]
-        # What is computed from weights alone, as their standardization, is not part of the signal.
+        # Values computed from weights alone, such as standardized weights, are not part of the signal.
         if y is None or not y.numel() or not read or (kind in _OF_SIGNAL and not call.is_signal):
             return
         parameters = tuple(
@@ -138,7 +138,7 @@ class Tape(Tracer):
             y.register_hook(partial(_note, event))  # type: ignore[no-untyped-call]
 
     def _between(self, x: Tensor) -> tuple[float, float]:
-        """The share of the variance that is between examples, and its root, NaN where axis 0 is not the examples'."""
+        """Return the share of the variance between examples and its root; NaN if axis 0 does not hold examples."""
         if x.dim() < 2 or len(x) != self.examples or self.examples < 2:
             return nan, nan
         whole, between = float(x.var(correction=0)), float(x.var(0, correction=0).mean())
@@ -150,7 +150,7 @@ def _note(event: Event, gradient: Tensor) -> None:
 
 
 def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Fill in what only some kinds have."""
+    """Fill in the attributes that only some kinds have."""
     y = event.output.detach()
     if event.kind == "activation" and y.dim() > 1:
         units = y.movedim(1, -1) if y.dim() == 4 else y
@@ -174,12 +174,12 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
 
 
 def _peaked(weights: Tensor) -> float:
-    """The share of rows (…, positions) that have nearly all of the weight on one; NaN for a single position."""
+    """Return the share of rows (…, positions) with nearly all weight on one position; NaN for a single position."""
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
 def _attention(*args: Any, **kwargs: Any) -> Tensor:
-    """The weights (…, queries, keys) of torch's attention: its output where the values are the unit vectors."""
+    """Return the weights (…, queries, keys) of torch's attention: its output for unit vectors as values."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0}
     key = given["key"]
@@ -188,7 +188,7 @@ def _attention(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def _saturated_gates(args: list[Any], y: Tensor) -> float:
-    """The share of saturated gates of an LSTM's first layer, from its own outputs; NaN for packed sequences."""
+    """Return the share of saturated gates of an LSTM's first layer, from its outputs; NaN for packed sequences."""
     if not isinstance(args[1], (tuple, list)) or y.dim() != 3:
         return nan
     x, (hidden, _), weights, has_biases = args[:4]
@@ -205,7 +205,7 @@ def _saturated_gates(args: list[Any], y: Tensor) -> float:
 
 
 def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | None:
-    """The number of values that each statistic of a norm is computed from; None for stored statistics."""
+    """Return the number of values from which each statistic of a norm is computed; None for stored statistics."""
     examples, channels, *positions = (*event.shape, 1)
     if event.name in ("layer_norm", "rms_norm"):
         shape: tuple[int, ...] = kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())
@@ -220,7 +220,7 @@ def _normalized(event: Event, args: list[Any], kwargs: dict[str, Any]) -> int | 
 
 @contextmanager
 def recorded(model: nn.Module, inputs: Any, targets: Any = None) -> Iterator[Tape]:
-    """Record the passes that the body makes through a network on these inputs, and the loss's dataflow."""
+    """Record the passes of the body through a network on these inputs, and the dataflow of the loss."""
     tape = Tape(next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0))
     with tape.follow(model, inputs, targets):
         yield tape

@@ -1,4 +1,4 @@
-"""What goes wrong during a training: checks of every step's loss and gradients, and of the measured steps."""
+"""Checks during a training: the loss and gradients of every step, and the measurements of measured steps."""
 
 from __future__ import annotations
 
@@ -16,31 +16,36 @@ from normless.diagnosis.replay import Outputs, as_floats
 
 Numbers = Mapping[str, float]
 Replayed = Callable[[], Outputs | None]
-"""The pass of the current step once more."""
+"""Repeats the pass of the current step."""
 FindOrigin = Callable[[str], Origin]
-"""Where the current step's first value that is not finite arises; the argument is `loss` or `gradient`."""
+"""Returns the origin of the first value of the current step that is not finite, in the `loss` or a `gradient`."""
 
-# ‖Δw‖/‖w‖ of a step: at most, where the weights are others after ten steps; and at least, where float32 rounds the
-# update of a weight away. Less than this share of the median layer's is too small too.
+# Bounds on ‖Δw‖/‖w‖ of a step: above LARGE, ten steps replace the weights; below SMALL, float32 rounds the update
+# away; below SHARE times that of the median layer, the layer hardly trains.
 LARGE, SMALL, SHARE = 0.1, 1e-7, 1e-4
-# Weights that grow from zero like t^k are updated by k/t of them; in a healthy training k was seen up to 4.
+# Weights that grow from zero like t^k have relative updates of k/t; in healthy trainings k was at most 4.
 GROWTH = 8.0
-# Elements of a low-precision weight that an update left as they were, as a share.
+# The share of elements of a low-precision weight that an update left unchanged.
 ROUNDED = 0.9
 # A rate below this share of the largest so far is the end of a schedule.
 DECAYED = 0.1
-# Units that went off since the first measurement, as a share; measurements that a multiplier has to leave 0.
+# The share of units that went off since the first measurement; the number of measurements with a multiplier of 0.
 GROWN, PATIENCE = 0.5, 5
-# A unit is off if it is 0 in the whole batch of so many measured steps in a row; updates are judged by as many.
+# A unit is off if it is 0 in the whole batch of this many measured steps in a row; updates are judged by as many.
 BATCHES = 3
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The numbers of a measured step by name: of outputs, units, multipliers (largest |α|) and updates ‖Δw‖/‖w‖.
+    """The numbers of a measured step by name.
 
-    `off` are the shares of units that are 0 in this and the last measurements, `lost` those of the elements of
-    low-precision weights that the update left as they were, `rate` is the learning rate.
+    Attributes:
+        output: √E[y²] of each module's output.
+        off: the share of each layer's input units that are 0 in this and the last measurements.
+        multiplier: the largest |α| of each multiplier.
+        update: ‖Δw‖/‖w‖ of each weight.
+        lost: the share of each low-precision weight's elements that the update left unchanged.
+        rate: the learning rate.
     """
 
     output: Numbers
@@ -53,7 +58,7 @@ class Measured:
 
 @dataclass
 class Training:
-    """The last steps of a training, and the findings so far; each kind is said once for a place."""
+    """The last steps of a training, and the findings so far; each kind is reported once per place."""
 
     findings: list[Finding] = field(default_factory=list)
     _said: set[tuple[str, str]] = field(default_factory=set)
@@ -70,7 +75,7 @@ class Training:
     def judge_step(
         self, step: int, loss: float | None, gradients: Numbers, replayed: Replayed, find_origin: FindOrigin
     ) -> Iterator[Finding]:
-        """New findings in the loss, if it is known, and the norms of the gradients of a step before its update."""
+        """Yield new findings in the loss (if known) and the gradient norms of a step before its update."""
         total = sqrt(sum(norm**2 for norm in gradients.values()))
         if any(known.kind == "not_finite" for known in self.findings):
             return
@@ -89,7 +94,7 @@ class Training:
     def _judge_jump(
         self, step: int, loss: float | None, total: float, gradients: Numbers, replayed: Replayed
     ) -> Iterator[Finding]:
-        """Two steps in a row beyond the bound; one is an odd batch. Of gradient norms the logarithm is compared."""
+        """Report two steps in a row beyond the bound (one may be an odd batch); gradient norms are logarithmic."""
         name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
         past = self._values.setdefault(name, deque(maxlen=WINDOW))
         if len(past) == FEW and not self._start:
@@ -109,7 +114,7 @@ class Training:
             self._jump = None
 
     def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
-        """The finding that the training stops at a diverged loss, if no recent one says what happened."""
+        """Report that the training stops at a diverged loss, unless a recent finding explains it."""
         said = (known for known in self.findings if known.kind in ("not_finite", "jump"))
         if any(float(one.evidence["step"]) > step - FEW for one in said):
             return
@@ -124,20 +129,20 @@ class Training:
         yield from self._new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
 
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
-        """The first layer in order of execution whose output jumps, else the one whose gradient jumps most."""
+        """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
         sizes = as_floats(outputs.sizes) if outputs else {}
         for place, ratio in jumped(sizes, (measured.output for measured in self._measured), OUTPUT).items():
-            return place, f"the output of {place or 'the network'} is the first to, {ratio:.3g} times its median"
+            return place, f"the output of {place or 'the network'} jumps first, to {ratio:.3g} times its median"
         ratios = jumped(gradients, self._gradients, GRADIENT)
         if not ratios:
-            return "", "no layer's output or gradient alone; look at the batch"
+            return "", "no single layer's output or gradient jumps; look at the batch"
         place = max(ratios, key=ratios.__getitem__)
-        return place, f"the gradient of {place} most, {ratios[place]:.3g} times its median"
+        return place, f"the gradient of {place} jumps most, to {ratios[place]:.3g} times its median"
 
     def judge_measurement(self, step: int, new: Measured) -> Iterator[Finding]:
-        """New findings in a measured step after its update, compared with the measurements before it."""
+        """Yield new findings in a measured step after its update, compared with earlier measurements."""
         if not self._measured:
-            # Weights of zeros have no update relative to them.
+            # Weights of zeros have no relative update.
             self._nonzero = frozenset(new.update)
         self._measured.append(new)
         self._highest = max(self._highest, new.rate)
@@ -161,7 +166,7 @@ class Training:
             yield from self._judge_updates(step, new, updates)
 
     def _judge_updates(self, step: int, new: Measured, last: Sequence[Numbers]) -> Iterator[Finding]:
-        """Layers whose update is too large or too small in each of the last measurements."""
+        """Report layers with updates that are too large or too small in each of the last measurements."""
         names = [name for name in new.update if all(name in update for update in last)]
         ranges = {name: [update[name] for update in last] for name in names}
         if not ranges:
@@ -170,7 +175,7 @@ class Training:
         least = max(SHARE * middle, SMALL if new.rate >= DECAYED * self._highest else 0.0)
         beyond = (name for name in names if name in self._nonzero or new.update[name] > GROWTH / step)
         large = sorted((name for name in beyond if min(ranges[name]) > LARGE), key=lambda name: -new.update[name])
-        # Updates that grow are of branches that open after their initialization to zero.
+        # Growing updates belong to branches that open after their initialization to zero.
         steady = (name for name in names if ranges[name][-1] <= 2 * ranges[name][0])
         small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
@@ -178,25 +183,25 @@ class Training:
             yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
 
     def stale(self, step: int, steps: int) -> Iterator[Finding]:
-        """That steps of an optimizer go to tensors that are not the network's."""
+        """Report that an optimizer changes tensors that are not the network's."""
         yield from self._new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
 
     def sharded(self, step: int) -> Iterator[Finding]:
-        """That the weights are sharded since the watch began."""
+        """Report that the weights were sharded after the watch began."""
         yield from self._new("sharded_weights", 0.1, [""], {"step": step})
 
     def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
-        """That frozen norms move."""
+        """Report that the statistics of frozen norms change."""
         yield from self._new("moved_statistics", 0.6, norms, {"step": step})
 
     def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
-        """That outputs of layers are not measured, and why."""
+        """Report that outputs of layers are not measured, and why."""
         yield from self._new("no_replay", 0.1, [""], {"step": step}, reason=reason)
 
     def _new(
         self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str
     ) -> Iterator[Finding]:
-        """The finding of a kind at the first of these places, if none of that kind named it before."""
+        """Add a finding for the places where this kind was not reported before, if there are any."""
         fresh = [place for place in where if (kind, place) not in self._said]
         if not fresh:
             return

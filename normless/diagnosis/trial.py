@@ -1,4 +1,4 @@
-"""Steps on copies: whether the optimizer lowers the loss of the one batch, at its rate or at another."""
+"""Trial steps on copies: whether the optimizer lowers the loss of one batch, at its own or another rate."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.replay import rounded_away
 from normless.probes import descend, preserve_state
 
-# A trial that lowers the loss by less than this share of it makes no progress; by more than that share, it does.
+# A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
 LITTLE, MUCH = 0.01, 0.2
-# Per step, a decay above this share of the weights is no regularization.
+# A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
 MOMENTUM = 0.99
-# Low-precision weights that the first update left as they were, as a share.
+# The share of low-precision weights that the first update left unchanged.
 ROUNDED = 0.5
-# Rates that may work where a rate does not; one that is too small by less than a thousand is a choice.
+# Factors on a rate that does not work; a rate that is too small by a factor below a thousand is a choice.
 SMALLER, LARGER = tuple(10.0**-power for power in range(1, 13)), (1e3, 1e4, 1e5, 1e6, 1e7)
-# A trial fits the batch if it leaves at most this share of the loss, and this one of the best constant outputs'.
+# A trial fits the batch if at most these shares remain: of the first loss, and of that of the best constant outputs.
 LEFT_OF_LOSS, LEFT_OF_GUESSING = 0.1, 0.5
-# A loss this close to that of the best constant outputs, as a share, is that of guessing.
+# A loss within this share of the loss of the best constant outputs counts as guessing.
 NEAR = 0.03
-# Rates and steps after which a batch counts as one that cannot be fitted.
+# A finding of at least this severity explains a loss that does not fall.
 CAUSE = 0.7
+# Factors on the rate, and steps, after which a batch counts as one that cannot be fitted.
 ALL, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
-# A trial at another rate whose loss is no lower after so many steps is not continued.
+# A trial at another rate is not continued if its loss is not lower after this many steps.
 SCREEN = 5
-# Sums after which a norm follows, from which on a post-norm network needs warm-up.
+# A post-norm network needs warm-up from this number of sums that are followed by a norm.
 POST_NORM = 24
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Losses before each step and after the last, at a learning rate.
+    """Losses before each step and after the last one, at a learning rate.
 
     Attributes:
         moved: the norm of the first update.
-        rounded: the share of low-precision parameters that it did not change.
+        rounded: the share of low-precision elements that the first update did not change.
     """
 
     rate: float
@@ -62,26 +63,26 @@ class Trial:
 
     @property
     def end(self) -> float:
-        """The loss in the end, the mean of the last three; infinite if one is not finite."""
+        """The mean of the last three losses; infinite if any loss after the first is not finite."""
         if not all(map(isfinite, self.losses[1:])):
             return inf
         return sum(self.losses[-3:]) / len(self.losses[-3:])
 
     @property
     def last(self) -> float:
-        """The last loss; where it is not finite, the largest after the first step that is, or else infinite."""
+        """The last loss; if it is not finite, the largest finite loss after the first, or infinity."""
         known = [loss for loss in self.losses[1:] if isfinite(loss)]
         return self.losses[-1] if isfinite(self.losses[-1]) else max(known, default=inf)
 
     @property
     def progress(self) -> float:
-        """The share of the loss by which it was lowered; below zero where it rose."""
+        """The decrease of the loss relative to the first loss; negative if the loss rose."""
         return (self.losses[0] - self.end) / abs(self.losses[0]) if self.losses[0] else 0.0
 
 
 @check("trial steps")
 def check_trial(exam: Examination, steps: int) -> Steps:
-    """Take `steps` steps of the optimizer on the one batch, with copies of network and optimizer, and judge them."""
+    """Take `steps` steps on the batch with copies of network and optimizer, and judge them."""
     if exam.optimizer is None:
         raise NotAsked("not tried: no optimizer was given")
     if steps < 1 or not any(exam.passed.gradients.values()):
@@ -101,7 +102,7 @@ def check_trial(exam: Examination, steps: int) -> Steps:
 
 
 def _closed(exam: Examination, trained: nn.Module, trial: Trial) -> list[str]:
-    """The blocks whose branch is zero before a trial and after it; none if it diverged."""
+    """Return the blocks with a branch that is zero before and after a trial; empty if the trial diverged."""
     if not isfinite(trial.losses[-1]) or exam.map is None or not _zeros(exam.passed.tables["signal"]):
         return []
     return _zeros(pass_through(trained, exam.inputs, exam.targets, exam.loss, exam.map).tables["signal"])
@@ -112,7 +113,7 @@ def _zeros(signal: pd.DataFrame) -> list[str]:
 
 
 def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
-    """Decay, clipping and rounding, which no other rate repairs."""
+    """Check decay, clipping and rounding, which another rate does not repair."""
     assert exam.optimizer is not None
     groups = exam.optimizer.param_groups
     decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
@@ -129,7 +130,7 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
 
 
 def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
-    """Other rates, where this one does not lower the loss."""
+    """Try other rates if this one does not lower the loss."""
     assert exam.optimizer is not None
     momentum = max(_momentum(group) for group in exam.optimizer.param_groups)
     evidence = {
@@ -154,7 +155,7 @@ def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     kind, factors, share = ("rate_too_large", SMALLER, LITTLE) if rises else ("rate_too_small", LARGER, MUCH)
     for factor in factors if rises or is_flat else ():
         _, attempt = tried(exam, exam.optimizer, steps, factor)
-        # One low loss among the last is no progress.
+        # A single low loss among the last ones is not progress.
         if attempt.progress > share and max(attempt.losses[-3:]) < attempt.losses[0]:
             evidence |= {"working_rate": attempt.rate, "loss_at_working_rate": attempt.losses[-1]}
             if kind == "rate_too_large" and momentum >= MOMENTUM:
@@ -164,7 +165,7 @@ def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
         if kind == "rate_too_small" and attempt.progress < -LITTLE:
             break
     if any(known.severity >= CAUSE and not known.advice for known in exam.found):
-        # What keeps the loss up is known; many steps more would only confirm it.
+        # The cause is known; more steps would only confirm it.
         return
     stalls = trial.end >= exam.guessing and abs(trial.losses[trial.steps // 2] - trial.end) < LITTLE * abs(trial.end)
     stays = rises or is_flat or stalls or abs(trial.end - exam.guessing) < NEAR * exam.guessing
@@ -173,13 +174,13 @@ def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
 
 
 def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
-    """A batch whose loss no rate takes below that of guessing in many steps."""
+    """Report a batch if many steps at many rates do not take its loss below that of guessing."""
     assert exam.optimizer is not None
     goal, trials = exam.guessing * (1 - NEAR), [trial]
     for factor in ALL:
         _, attempt = tried(exam, exam.optimizer, max(MANY, steps), factor)
         trials.append(attempt)
-        # Also where the rate is too large to stay there.
+        # The loss may rise again if the rate is too large.
         if min(filter(isfinite, attempt.losses)) < goal:
             return
     rates = sorted(attempt.rate for attempt in trials)
@@ -193,7 +194,7 @@ def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding
 
 
 def fits(exam: Examination, trial: Trial) -> bool:
-    """Whether a trial fits the batch, by its first loss and by that of constant outputs where it is known."""
+    """Whether a trial fits the batch, judged by its first loss and, if known, by the loss of constant outputs."""
     end = trial.end
     if not end <= LEFT_OF_LOSS * trial.losses[0]:
         return False
@@ -207,15 +208,15 @@ def _momentum(group: dict[str, object]) -> float:
 
 
 def tried(exam: Examination, given: Optimizer, steps: int, factor: float = 1.0) -> tuple[nn.Module, Trial]:
-    """Steps of a copied optimizer with all its rates multiplied by `factor`, on a copied network."""
+    """Take steps with a copied optimizer, all of its rates multiplied by `factor`, on a copied network."""
     # Copied together, so that the copied optimizer holds the copied parameters.
     model, optimizer = copied((exam.model, given))
-    # A copy has no hooks, and those may be what clips.
+    # A copied optimizer has no hooks, and hooks may clip.
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for group in optimizer.param_groups:
         group["lr"] = group["lr"] * factor
         if factor > 1 and group.get("weight_decay"):
-            # The decay of a step stays as it is.
+            # The decay per step stays the same.
             group["weight_decay"] = group["weight_decay"] / factor
     trial = stepped(exam, model, optimizer, steps if factor == 1.0 else min(SCREEN, steps))
     is_over = trial.progress < 0 or not isfinite(trial.end)
@@ -225,13 +226,13 @@ def tried(exam: Examination, given: Optimizer, steps: int, factor: float = 1.0) 
 def stepped(
     exam: Examination, model: nn.Module, optimizer: Optimizer, steps: int, begun: Trial | None = None
 ) -> Trial:
-    """Train a network in place on the batch of an examination, or go on with a trial that was begun with it."""
+    """Train a network in place on the batch of an examination, or continue a trial that was begun with it."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     moved, rounded, losses = (begun.moved, begun.rounded, [*begun.losses]) if begun else (nan, 0.0, [])
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The loss after the last step is that before one more.
+        # The loss after the last step is the loss before one further step.
         rest = repeat((exam.inputs, exam.targets), steps + 1 - len(losses))
         for value in descend(model, rest, optimizer, loss=exam.loss, limit=inf):
             losses.append(value)
@@ -241,7 +242,7 @@ def stepped(
 
 
 def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
-    """The norm of an update, and of low-precision elements with a gradient the share that it left as they were."""
+    """Return the norm of an update, and the share of low-precision elements with a gradient that did not change."""
     steps = [
         (parameter, parameter.detach() - before[name])
         for name, parameter in model.named_parameters()

@@ -1,4 +1,4 @@
-"""`nl.watch`: a training watched by hooks on the network's forward and on the steps of its optimizer."""
+"""`nl.watch`: watch a training by hooks on the network's forward and on the steps of its optimizer."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 Loss = TypeVar("Loss", bound=Tensor | float)
 
-# Steps of an optimizer of other tensors after which it counts as stale.
+# The number of steps on other tensors after which an optimizer counts as stale.
 STRANGE = 3
 _UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
-# What torch.compile and DistributedDataParallel call the network inside them.
+# The names of the network inside torch.compile and DistributedDataParallel.
 _WRAPPED = ("_orig_mod", "module")
 
 
@@ -47,10 +47,10 @@ class WatchWarning(UserWarning):
 
 
 class Watch:
-    """A training that is watched until its network is deleted or the watch is closed; made by `nl.watch`.
+    """Watches a training until its network is deleted or the watch is closed; made by `nl.watch`.
 
     Attributes:
-        step: the number of the optimizer's steps so far.
+        step: the number of steps of the optimizer so far.
     """
 
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
@@ -64,18 +64,18 @@ class Watch:
             )
         if is_sharded(inner):
             raise ValueError(
-                f"The weights of this {type(inner).__name__} are sharded, so that norms of them are not seen. "
-                "Whether the optimizer holds them is said by nl.diagnose(model, batch, optimizer=…), or by a watch "
-                "that began before fully_shard."
+                f"The weights of this {type(inner).__name__} are sharded, so their norms cannot be measured. "
+                "nl.diagnose(model, batch, optimizer=…), or a watch that began before fully_shard, reports whether "
+                "the optimizer holds them."
             )
-        # The network owns the watch, by its hook; the watch and torch's table of hooks own nothing.
+        # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(), Record()
         self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
         self._is_blind = self._is_sharded = False
         self._statistics: dict[str, Tensor] = {}
-        # Steps of an optimizer of other tensors, and the pass before the last of them.
+        # The number of steps on other tensors, and the pass before the last of these steps.
         self._strange, self._counted = 0, cast(Replay | None, None)
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
@@ -90,36 +90,36 @@ class Watch:
             self._handles.append(handle)
 
     def loss(self, value: Loss) -> Loss:
-        """Tell the watch the loss of this step, and return it; of several in a step the mean counts."""
+        """Record the loss of this step, and return it; the mean counts if there are several in a step."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
-        self._now.told = weakref.ref(value) if isinstance(value, Tensor) else None
+        self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else None
         return value
 
     def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
-        """Say what is known of the loss at which a training stops, also before the optimizer's step."""
+        """Report a loss at which the training stops, also before the optimizer's step."""
         if self._now.losses:
             self._look(optimizer)
         self._say(self._training.judge_end(step, loss))
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What went wrong so far, with numbers, theory and cure; `evidence["step"]` is the step."""
+        """The findings so far, with numbers, theory and cure; `evidence["step"]` is the step."""
         return tuple(self._training.findings)
 
     @property
     def messages(self) -> tuple[str, ...]:
-        """The sentences that were said so far."""
+        """The sentences of the warnings so far."""
         return tuple(map(_sentence, self.findings))
 
     @property
     def table(self) -> pd.DataFrame:
         """The measured steps, a row per number: `step`, `quantity`, `place` and `value`.
 
-        Quantities: `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's gradient as
-        the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter of two axes or more, and `lost`, of one of 16 bits
-        or fewer, the share of elements that the update left as they were; `output`, √E[y²] of a module; `off`, the
-        share of units that a weight layer reads as 0 for all examples of this and the last two measured steps;
-        `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
+        The quantities are `loss` and `gradient_norm` of the whole network; `gradient`, the norm of a parameter's
+        gradient as the optimizer reads it; `update`, ‖Δw‖/‖w‖ of a parameter with two axes or more; `lost`, the share
+        of elements that an update left unchanged, for parameters of 16 bits or fewer; `output`, √E[y²] of a module;
+        `off`, the share of input units of a weight layer that are 0 for all examples of this and the last two
+        measured steps; `multiplier`, the largest |α|. At most 1000 steps are kept, evenly spaced.
         """
         return self._record.table()
 
@@ -128,14 +128,14 @@ class Watch:
         self._record.save(Path(path))
 
     def plot(self, quantity: str | None = None, ax: Axes | None = None) -> Axes:
-        """Draw a quantity of the table over steps: a line for the whole network, a map in colours for its layers.
+        """Draw a quantity of the table over steps, as a line for the whole network or as a colour map for its layers.
 
-        Thin lines are at the steps of findings. `quantity` is the loss if None, or without one the gradient's norm.
+        Thin lines mark the steps of findings. If `quantity` is None, it is the loss, or else the gradient's norm.
         """
         return self._record.plot(quantity, [int(finding.evidence["step"]) for finding in self.findings], ax)
 
     def close(self) -> None:
-        """Remove all hooks; what was measured stays."""
+        """Remove all hooks; the measurements are kept."""
         for handle in self._handles:
             handle.remove()
         self._start_step()
@@ -147,14 +147,14 @@ class Watch:
         self.close()
 
     def _start_step(self) -> None:
-        """Forget the last step, and decide whether the next is measured."""
+        """Reset the data of the last step, and decide whether to measure the next."""
         self._now, self._measures = _Step(), self._is_measured(self.step + 1)
         model = self._model()
         if model is not None and (self._measures or not self.step):
             self._name_parameters(model)
 
     def _name_parameters(self, model: nn.Module) -> None:
-        """Learn the network's parameters, which are others after it was sharded."""
+        """Record the names of the network's parameters, which change when it is sharded."""
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._is_sharded = is_sharded(model)
 
@@ -165,9 +165,9 @@ class Watch:
             self._now.passes += 1
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """The network's parameters with a gradient that an optimizer holds, by name."""
+        """Return the network's parameters with a gradient that an optimizer holds, by name."""
         if self._model() is None:
-            # Its addresses may be those of other tensors by now.
+            # Other tensors may have the same addresses by now.
             return {}
         held = (
             parameter
@@ -200,17 +200,17 @@ class Watch:
     @torch.no_grad()
     def _look(self, optimizer: Optimizer) -> None:
         own, now = self._own(optimizer), self._now
-        if not own and not (own := self._look_at_stranger(optimizer)):
+        if not own and not (own := self._look_for_replaced(optimizer)):
             return
         if self._is_sharded:
-            # Processes would have to read the norms together.
+            # All processes would have to compute the norms together.
             self._say(self._training.sharded(self.step))
             return
         self._strange = 0
         now.norms |= gradient_norms(own)
         if self._measures:
             now.before |= {name: parameter.detach().clone() for name, parameter in own.items() if parameter.dim() > 1}
-        # Where several optimizers share the network, the first counts the steps, as long as it steps.
+        # If several optimizers share the network, the first one counts the steps as long as it steps.
         if self._clock() is None or id(optimizer) in self._others:
             self._clock = weakref.ref(optimizer)
         if self._clock() is not optimizer:
@@ -224,10 +224,10 @@ class Watch:
         if self._measures:
             self._replayed()
 
-    def _look_at_stranger(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """The network's parameters that an optimizer holds, where these are others since the watch began.
+    def _look_for_replaced(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return the network's parameters in an optimizer if they were replaced since the watch began.
 
-        Else count the steps of an optimizer of tensors like the network's, while no optimizer holds the network's.
+        Otherwise count the steps of an optimizer that holds other tensors of the same shapes as the network's.
         """
         model = self._model()
         if model is None or self._now.seen is None or self._now.seen is self._counted:
@@ -260,7 +260,7 @@ class Watch:
             self._start_step()
 
     def _replayed(self) -> Outputs | None:
-        """The pass of this step once more, made at most once; None where that is not possible, which is said."""
+        """Repeat the pass of this step, at most once; if that fails, report it and return None."""
         model, now = self._model(), self._now
         if model is None or self._is_blind or now.outputs is not None:
             return now.outputs
@@ -273,11 +273,11 @@ class Watch:
         return now.outputs
 
     def _origin(self, what: str) -> Origin:
-        """Where the first value of this step that is not finite arises."""
+        """Return the origin of the first value of this step that is not finite."""
         model, now = self._model(), self._now
         assert model is not None
-        told = None if now.told is None else now.told()
-        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, told, now.gradients)
+        loss = None if now.loss_tensor is None else now.loss_tensor()
+        step = BrokenStep(what, None if self._is_blind else now.seen, now.passes, loss, now.gradients)
         try:
             if step.seen is None and not self._is_blind:
                 raise ValueError(_UNSEEN)
@@ -291,7 +291,7 @@ class Watch:
         self._say(self._training.cannot_replay(self.step, str(error)))
 
     def _measure(self, rate: float) -> None:
-        """Record this step, and look at it together with those measured before."""
+        """Record this step, and judge it together with earlier measured steps."""
         model, now = self._model(), self._now
         assert model is not None
         multipliers = {
@@ -304,7 +304,7 @@ class Watch:
         off = {} if now.outputs is None else self._units_off(now.outputs.off)
         sizes = {} if now.outputs is None else now.outputs.sizes
         output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
-        # A weight of zeros has no update relative to it, and one with a gradient of zeros none to lose.
+        # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
         update, lost = (
             {name: ratio for name, ratio in ratios.items() if isfinite(ratio)} for ratios in (update, lost)
         )
@@ -317,7 +317,7 @@ class Watch:
         self._say(self._training.judge_measurement(self.step, measured))
 
     def _moved_statistics(self, model: nn.Module) -> list[str]:
-        """The frozen norms whose running means have changed since the last measured step."""
+        """Return the frozen norms with running means that changed since the last measured step."""
         means = {
             name: module.running_mean
             for name, module in model.named_modules()
@@ -328,7 +328,7 @@ class Watch:
         return [name for name, is_same in same.items() if is_same and not torch.equal(means[name], before[name])]
 
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The shares of units that are off in this and the measured steps before."""
+        """Return the shares of units that are off in this and the previous measured steps."""
         for path, mask in masks.items():
             before = [previous for previous in self._off.get(path, []) if previous.shape == mask.shape]
             self._off[path] = [*before, mask][-BATCHES:]
@@ -336,13 +336,13 @@ class Watch:
 
     def _say(self, findings: Iterable[Finding]) -> None:
         for finding in findings:
-            # The line that calls the optimizer says nothing about the cause.
+            # The line that calls the optimizer would not help to find the cause.
             warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
 
 
 @dataclass
 class _Step:
-    """What is known of the current step: tensors, and the numbers that were read from them."""
+    """The data of the current step: tensors, and the numbers that were read from them."""
 
     losses: list[Tensor] = field(default_factory=list)
     norms: dict[str, Tensor] = field(default_factory=dict)
@@ -353,7 +353,7 @@ class _Step:
     loss: float | None = None
     seen: Replay | None = None
     passes: int = 0
-    told: weakref.ref[Tensor] | None = None
+    loss_tensor: weakref.ref[Tensor] | None = None
     outputs: Outputs | None = None
 
 
@@ -370,26 +370,26 @@ def _sentence(finding: Finding) -> str:
 
 
 def watch(model: nn.Module, interval: int = 20) -> Watch:
-    """Watch a training in any loop, and warn in a sentence (`WatchWarning`) when something goes wrong.
+    """Watch a training in any loop, and warn (`WatchWarning`) when something goes wrong.
 
         watch = nl.watch(model)
-        …  # the training, as it is
+        …  # the training loop, unchanged
         watch.table, watch.messages, watch.plot(), watch.save("watch.parquet")
 
-    Every step of an optimizer that holds the network's parameters is seen: the loss, if it is passed by
-    `watch.loss(loss)` or returned by a closure, and the norms of all gradients. Every `interval`-th step is measured,
-    the first included: its forward pass is made once more without gradients, with buffers and random states restored,
-    and the weights are compared with those after the step. The network's copies, pickles and states are not changed.
+    The watch sees every step of an optimizer that holds the network's parameters: the norms of all gradients, and
+    the loss if it is passed to `watch.loss(loss)` or returned by a closure. Every `interval`-th step is measured,
+    starting with the first: its forward pass is repeated without gradients, with buffers and random states restored,
+    and the weights before and after the step are compared. Copies, pickles and states of the network do not change.
 
     Args:
-        model: a network that trains; also what DistributedDataParallel or torch.compile made of it.
+        model: a network that trains, also inside DistributedDataParallel or torch.compile.
         interval: the number of steps from one measured step to the next.
 
     Returns:
-        The watch. It lasts as long as the network, or to `watch.close()` or the end of a `with` block.
+        The watch. It ends with the network, with `watch.close()`, or with a `with` block.
 
     Raises:
-        ValueError: nothing of the network is trained, its weights are sharded, or the interval is below 1.
+        ValueError: no parameter of the network trains, its weights are sharded, or the interval is below 1.
     """
     require_network(model)
     return Watch(model, interval)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from normless._internal.garbage import uncollected
+from normless._internal.garbage import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure
@@ -116,7 +116,7 @@ def _in_turn(module: nn.Module, names: Names, x: Tensor) -> Tensor:
     return x
 
 
-@uncollected()
+@collection_paused()
 def stages(
     block: Callable[[int, int, int], nn.Module],
     counts: Iterable[int],

@@ -12,7 +12,7 @@ from torch import nn
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
 from normless._internal.copying import require_whole
-from normless._internal.garbage import uncollected
+from normless._internal.garbage import collection_paused
 from normless.errors import UnresolvedStructureError
 from normless.nn import DomainBatchNorm, ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock
@@ -142,7 +142,7 @@ class StructureReader:
         map: the map of the layers.
     """
 
-    @uncollected()
+    @collection_paused()
     def __init__(self, model: nn.Module, structure: Structure) -> None:
         self.model, self.steps = model, Steps()
         self.layers: dict[int, Layer] = {}

@@ -93,7 +93,7 @@ def test_the_readme_works_as_it_reads(
     assert carry_out(ROOT / "README.md", names, capsys) == (0, 3)
     printed = capsys.readouterr().out
     assert "8 residual blocks" in printed
-    assert "Nothing was seen that keeps it from training" in printed
+    assert "Nothing was found that keeps it from training" in printed
     assert names["report"].norms, "every batch norm is in the report"
     assert (tmp_path / "fixed-up" / "model.safetensors").is_file()
     assert (tmp_path / "resnet18-fixup" / "recipe.json").is_file()

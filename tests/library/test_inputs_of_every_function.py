@@ -55,7 +55,7 @@ def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
     assert found(example_inputs=(x, gain)) == expected
     assert found(example_inputs={"x": x, "gain": gain}) == expected
     assert found(x, gain=gain) == expected
-    with pytest.raises(ValueError, match="one by one or as example_inputs=…, and got both"):
+    with pytest.raises(ValueError, match="separate arguments or as example_inputs=…, got both"):
         found(x, gain, example_inputs=(x, gain))
 
 
@@ -129,7 +129,7 @@ def test_labels_without_an_axis_and_networks_without_a_trainable_parameter_are_d
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ((4, 3, 5, 5), r"got numbers: 4, 3, 5, 5\. Pass .* torch\.randn\(shape\) where they are its shape\."),
+        ((4, 3, 5, 5), r"got numbers: 4, 3, 5, 5\. Pass .* torch\.randn\(shape\) if the numbers are a shape\."),
         (IMAGES.tolist(), r"got numbers: .*, …\. Pass torch\.tensor\(numbers\)"),
         (IMAGES.numpy(), r"got a NumPy array of shape \(4, 3, 5, 5\)\. Pass torch\.from_numpy\(array\)\."),
     ],

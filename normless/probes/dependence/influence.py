@@ -1,4 +1,4 @@
-"""The modules that propagate a change of some examples of a batch to others."""
+"""Find the modules that propagate a change of some examples of a batch to others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = tuple[str, int, bool]
 Pass = dict[Key, "Reference"]
 """The inputs and outputs of every module call of a forward pass."""
 Hook = Callable[[Key, Any], Any]
-"""From the inputs or the output of a call to what takes their place."""
+"""Maps the inputs or the output of a call to their replacement."""
 
 # Largest rounding error, in units of the last place of a tensor's largest value.
 _ROUNDING_UNITS = 1024
@@ -30,7 +30,7 @@ _MASKED = 1e30
 
 
 def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
-    """A nested value with a function applied to every tensor in it, including those in dataclasses."""
+    """Apply a function to every tensor in a nested value, including those in dataclasses."""
 
     def at_leaf(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
@@ -45,7 +45,7 @@ def map_tensors(function: Callable[[Tensor], Any], value: Any) -> Any:
 
 
 def tensors_of(value: Any) -> list[Tensor]:
-    """The tensors in a nested value, except for sparse and nested ones."""
+    """Return the tensors in a nested value, except for sparse and nested tensors."""
     tensors: list[Tensor] = []
     map_tensors(tensors.append, value)
     return [tensor for tensor in tensors if _is_dense(tensor)]
@@ -56,32 +56,32 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def gap(value: Tensor, other: Tensor) -> Tensor:
-    """The absolute difference of two tensors of one shape, in double precision."""
+    """Return the absolute difference of two tensors of the same shape, in double precision."""
     wide = torch.complex128 if value.is_complex() else torch.float64
     return (value.to(wide) - other.to(wide)).abs()
 
 
 def changed(value: Tensor, other: Tensor, noise: float = 0.0) -> Tensor:
-    """Where two tensors of one shape differ by more than the noise; NaN equals NaN."""
-    # Differences of values that are not finite are not below any noise.
+    """Return a mask of the elements of two tensors that differ by more than the noise; NaN equals NaN."""
+    # Differences between values that are not finite exceed any noise.
     return ~torch.isclose(value, other, rtol=0.0, atol=_ABOVE_NOISE * noise, equal_nan=True)
 
 
 def rounding_of(value: Tensor, relative: float) -> float:
-    """The largest rounding error of a tensor, `relative` to its largest value; 0 for integers."""
+    """Return the largest rounding error of a tensor, `relative` to its largest value; 0 for integers."""
     sizes = value.abs()[value.abs() < _MASKED] if value.is_floating_point() and relative else value.new_empty(0)
     return relative * float(sizes.max()) if len(sizes) else 0.0
 
 
 class Reference:
-    """Tensors of a pass, and for each the differences that are noise."""
+    """The tensors of a pass, each with the size of its noise."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self.values = [tensor.clone() for tensor in tensors]
         self.noise = [0.0] * len(tensors)
 
     def repeat(self, tensors: list[Tensor], rounding: float) -> None:
-        """Take as noise the largest difference to those of an equal pass, or a relative `rounding` if it is more."""
+        """Set the noise to the largest difference from an equal pass, or to the relative `rounding` if larger."""
         for index, mask in enumerate(self.changes(tensors) or [None] * len(self.noise)):
             value = self.values[index]
             difference = inf if mask is None else 0.0
@@ -90,7 +90,7 @@ class Reference:
             self.noise[index] = max(difference, rounding_of(value, rounding))
 
     def changes(self, tensors: list[Tensor]) -> list[Tensor] | None:
-        """A mask of the differences for each tensor; None if their shapes differ."""
+        """Return a mask of the differences for each tensor, or None if their shapes differ."""
         if [value.shape for value in self.values] != [tensor.shape for tensor in tensors]:
             return None
         return [changed(*each) for each in zip(self.values, tensors, self.noise, strict=True)]
@@ -115,21 +115,21 @@ class ExampleSlice:
         return tensor.dim() > self.axis and tensor.shape[self.axis] == self.size
 
     def along_first(self, tensor: Tensor, batch: int) -> ExampleSlice:
-        """The slice of these examples along the first axis of a tensor that could hold them."""
+        """Return the slice of these examples along the first axis of a tensor that could hold them."""
         axis, size = next((axis, size) for axis, size in enumerate(tensor.shape) if size % batch == 0)
         return ExampleSlice(axis, size, size // batch, self.examples)
 
     def mask(self, tensor: Tensor, batch: int) -> Tensor:
-        """True at the examples, in a shape that broadcasts to the tensor's."""
+        """Return a mask of the examples that broadcasts to the shape of a tensor."""
         mask = torch.zeros(self.size, *[1] * (tensor.dim() - self.axis - 1), dtype=torch.bool, device=tensor.device)
         mask.view(-1, batch, self.inner)[:, list(self.examples)] = True
         return mask
 
 
 def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int]) -> ExampleSlice | None:
-    """The slice of at most `count` examples that contains a change, preferably of expected ones; None without one.
+    """Return a slice of at most `count` examples that contains a change, preferably of the expected ones, or None.
 
-    The axis may hold the batch alone, folded with an outer axis (heads) or an inner one (windows).
+    The axis may hold the batch alone, or folded with an outer axis (heads) or an inner axis (windows).
     """
     slices: list[ExampleSlice] = []
     for axis, size in enumerate(change.shape):
@@ -145,7 +145,7 @@ def locate_change(change: Tensor, batch: int, count: int, expected: Iterable[int
 
 
 def hook_calls(model: nn.Module, hook: Hook) -> None:
-    """Let a function see and replace the inputs and outputs of every module call in a network."""
+    """Register a function that receives and may replace the inputs and outputs of every module call."""
     calls: Counter[str] = Counter()
     running: list[tuple[str, int]] = []
 
@@ -160,7 +160,7 @@ def hook_calls(model: nn.Module, hook: Hook) -> None:
 
 
 def recorder(record: Pass, rounding: float) -> Hook:
-    """A hook that stores the tensors of a pass or, where they are stored, their noise: see `Reference.repeat`."""
+    """Return a hook that stores the tensors of a pass or, in a repeated pass, their noise: see `Reference.repeat`."""
     repeats = bool(record)
 
     def store(key: Key, value: Any) -> Any:
@@ -176,25 +176,25 @@ def recorder(record: Pass, rounding: float) -> Hook:
 class Tracker:
     """A hook that follows a change of some examples through a pass and finds the modules that propagate it to others.
 
-    A module mixes if the change is confined to a slice of that many examples in its inputs and not in its outputs or
-    in what its own code passes on to a child; there it is then undone. It moves examples if the change is confined to
-    the slice of others.
+    A module mixes examples if the change is confined to a slice of that many examples in its inputs, but not in its
+    outputs or in the tensors that it passes to a child; the change outside the slice is then undone. A module moves
+    examples if the change is confined to the slice of other examples.
 
     Attributes:
-        mixing: by the name of a mixing module, whether the change it propagated was ever larger than rounding; given,
-            and completed by the pass.
+        mixing: for each mixing module, whether the change it propagated was ever larger than rounding; the pass adds
+            to the given dictionary.
         moving: the innermost modules that move examples.
     """
 
     def __init__(self, record: Pass, batch: int, group: frozenset[int], mixing: dict[str, bool]) -> None:
         self._record, self._batch, self._group = record, batch, group
-        # The running calls, each with the slice of the changed examples in its inputs, None if unknown.
+        # The running calls, each with the slice of the changed examples in its inputs, or None if unknown.
         self._running: list[tuple[str, ExampleSlice | None]] = [("", None)]
         self.mixing = mixing
         self.moving: list[str] = []
 
     def __call__(self, key: Key, value: Any) -> Any:
-        """Locate the change in inputs or an output, and undo what the call that computed them has mixed."""
+        """Locate the change in inputs or an output, and undo the mixing of the call that computed them."""
         path, _, enters = key
         author, known = self._running[-1] if enters else self._running.pop()
         tensors, slices = tensors_of(value), list[ExampleSlice | None]()
@@ -235,7 +235,7 @@ class Tracker:
 
 
 def _joined(slices: list[ExampleSlice | None]) -> ExampleSlice | None:
-    """The first of some slices with the examples of all; None where one is unknown, or there is none."""
+    """Return the first slice with the examples of all slices, or None if a slice is unknown or there is none."""
     known = [part for part in slices if part is not None]
     if not known or len(known) < len(slices):
         return None

@@ -1,4 +1,4 @@
-"""Whether examples of a batch influence each other's outputs, and through which modules."""
+"""Measure whether examples of a batch influence each other's outputs, and through which modules."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from normless.residual.classify import kind_of
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 """The positional and keyword arguments of a network's forward."""
 Changes = dict[frozenset[int], Arguments]
-"""By group of examples, arguments with other values of them."""
+"""Maps a group of examples to arguments with other values for these examples."""
 
 _SEED = 0
 _REPEATABLE = 1e-3
@@ -35,7 +35,7 @@ _MOVING = "puts examples in the places of others"
 
 @dataclass(frozen=True)
 class MixingModule:
-    """A module through which examples influence each other, by its qualified name, and how it does."""
+    """A module through which examples influence each other: its qualified name and the way it does."""
 
     path: str
     reason: str
@@ -49,9 +49,9 @@ class ExampleMixing:
     """The result of `mixes_examples`; true if an example's output depends on another example.
 
     Attributes:
-        modules: those that cause it, in execution order.
-        state: modules with a buffer that depends on the examples after the pass, such as running statistics: an input
-            of later passes, not an output of this one.
+        modules: the modules that cause it, in execution order.
+        state: modules with a buffer that depends on the examples after the pass, such as running statistics. Such a
+            buffer influences later passes, not this one.
     """
 
     modules: tuple[MixingModule, ...] = ()
@@ -77,14 +77,14 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     Example j depends on example i if ∃ x, x' that differ in x_i only: f(x)_j ≠ f(x')_j. The network runs twice on
     the inputs, in its own mode and precision, and once for each of 2⌈log₂ B⌉ groups of examples with every element of
     the group's inputs replaced by another value of the same tensor; for every pair (i, j) a group contains i and not
-    j. All passes draw the same random numbers, so dropout is no influence.
+    j. All passes draw the same random numbers, so dropout has no influence.
 
     Outputs are compared bit by bit; kernels that are not repeatable may differ by 8 times the difference of the first
     two passes. A difference that may be rounding must exceed 8·10⁻¹² of the largest value in double precision; if the
-    network only runs in its own precision, it counts and the reason says so. Outputs whose axis 0 is not B long are
-    searched for an axis that holds the examples, and ignored without one (a loss).
+    network only runs in its own precision, it counts and the reason says so. Outputs with another length than B on
+    axis 0 are searched for an axis that holds the examples, and ignored if there is none (a loss).
 
-    The modules named are the innermost ones that propagate a change to other examples, each judged by itself: the
+    The modules named are the innermost modules that propagate a change to other examples, each judged alone: the
     network's output may not depend on all of them. In the copies that are run, trainable weights that are zero are
     replaced by small numbers, since a zero multiplier hides its branch until the first step. Not detected are
     dependences that need other inputs to show, and memory between passes outside the buffers.
@@ -112,7 +112,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
     with unfused(), torch.no_grad(), preserve_random_state(model), kernels:
         network = without_zeros(model)
         changes: Changes = {}
-        # 2⌈log₂ B⌉ groups, of which for all i ≠ j one contains i and not j.
+        # 2⌈log₂ B⌉ groups; for all i ≠ j, one of them contains i and not j.
         for bit, value in product(range((batch - 1).bit_length()), (0, 1)):
             group = frozenset(example for example in range(batch) if example >> bit & 1 == value)
             changes[group] = _redrawn(arguments, batch, group)
@@ -132,7 +132,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
 def _traced(
     model: nn.Module, arguments: Arguments, changes: Changes, batch: int, rounding: float = 0.0
 ) -> tuple[dict[str, str], set[str]]:
-    """A remark on each module that mixes or moves examples, and the dependent buffers."""
+    """Return a remark on each module that mixes or moves examples, and the names of the dependent buffers."""
     record: Pass = {}
     _, after = _run_copy(model, arguments, influence.recorder(record, rounding))
     _, again = _run_copy(model, arguments, influence.recorder(record, rounding))
@@ -195,7 +195,7 @@ def _reaches_others(expected: Reference, output: Any, batch: int, group: frozens
 
 
 def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
-    """Names of the buffers with different values in two copies of a network."""
+    """Return the names of the buffers with different values in two copies of a network."""
     values = dict(other.named_buffers())
     return {
         name
@@ -205,7 +205,7 @@ def _different_buffers(model: nn.Module, other: nn.Module) -> set[str]:
 
 
 def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) -> tuple[Any, nn.Module]:
-    """The output of a copy of a network on clones of its arguments, from a fixed random state, and the copy."""
+    """Run a copy of a network on clones of its arguments from a fixed random state; return output and copy."""
     fresh = copied(model)
     if hook is not None:
         influence.hook_calls(fresh, hook)
@@ -217,21 +217,21 @@ def _run_copy(model: nn.Module, arguments: Arguments, hook: Hook | None = None) 
 
 
 def _batch_size(arguments: Arguments) -> int:
-    """The number of examples, 2 or more: the length of axis 0 of the first tensor that has one."""
+    """Return the number of examples (at least 2): the length of axis 0 of the first tensor that has one."""
     if any(tensor.is_meta for tensor in tensors_of(arguments)):
         raise MissingValuesError("Expected inputs with values to be changed, got a tensor on torch's device meta.")
     length = next((tensor.shape[0] for tensor in tensors_of(arguments) if tensor.dim()), None)
     if length is None or length < 2:
         problem = "there is no tensor with an axis" if length is None else f"that has length {length}"
         raise ValueError(
-            "Whether examples mix is measured on a batch of at least two, along axis 0 of the first tensor; "
+            "Expected a batch of at least two examples along axis 0 of the first tensor, to see whether they mix; "
             f"{problem}. Give more examples."
         )
     return length
 
 
 def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Arguments:
-    """The arguments with every element of a group's examples replaced by another value of the same tensor."""
+    """Return the arguments with every element of a group's examples replaced by another value of the same tensor."""
     torch.manual_seed(_SEED)
     rows, varied = sorted(group), list[Tensor]()
 
@@ -252,14 +252,14 @@ def _redrawn(arguments: Arguments, batch: int, group: frozenset[int]) -> Argumen
     result: Arguments = map_tensors(redraw, arguments)
     if not varied:
         raise ValueError(
-            "Examples are changed to other values of the same input, and every input has one value only. "
+            "Examples are replaced by other values of the same input, but every input has one value only. "
             "Give inputs that vary, such as torch.randn."
         )
     return result
 
 
 def without_zeros(model: nn.Module) -> nn.Module:
-    """A copy with small random numbers in place of zeros among trainable weights, as in multipliers."""
+    """Return a copy with small random numbers in place of zeros in trainable weights, such as multipliers."""
     network = copied(model)
     torch.manual_seed(_SEED)
     for parameter in network.parameters():

@@ -1,4 +1,4 @@
-"""The summands of residual sums that are additions in forward code, seen as they are added."""
+"""Observe the summands of residual sums that are additions in forward code."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _IN_PLACE = frozenset({"add_", "__iadd__"})
 
 @contextmanager
 def intercepted(model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> Iterator[None]:
-    """Receive the summands of every block whose sum the forward code adds, in all passes of the body.
+    """Observe the summands of blocks with a sum in forward code, in all passes of the body.
 
-    A block whose additions do not run, or more often than when the network was mapped, is missed.
+    A block is missed if its additions do not run as often as when the network was mapped.
     """
     additions = _Additions(model, mapped, on_sum, on_missed)
     with followed(model, additions.enter, additions.leave), additions:
@@ -36,7 +36,7 @@ def intercepted(model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed:
 
 
 class _Run:
-    """One run of a module that is under way: its path and number, and what it has added at each place so far."""
+    """A run of a module in progress: its path and number, and the additions at each place so far."""
 
     def __init__(self, path: str, number: int) -> None:
         self.key = (path, number)
@@ -51,7 +51,7 @@ class _Additions(TorchFunctionMode):
         self.model, self.on_sum, self.on_missed = model, on_sum, on_missed
         self.kinds = {path: type(module) for path, module in model.named_modules()}
         self.sites = {site.made_by: (block, site) for block in mapped.walk() for site in block.sites}
-        # By the run of a module, the calls that add there, the first of each place.
+        # The calls that add in each run of a module, the first of each place.
         self.firsts: dict[tuple[str, int], dict[Call, None]] = defaultdict(dict)
         for call in self.sites:
             self.firsts[call.module, call.run][call.turns[0]] = None
@@ -61,7 +61,7 @@ class _Additions(TorchFunctionMode):
         """Start a new pass."""
         self.running: list[_Run] = []
         self.runs: Counter[str] = Counter()
-        # By block: its skip path, and the ends of the branches that were added so far.
+        # For each block, the skip path and the ends of the branches that were added so far.
         self.summands: dict[str, tuple[Tensor, list[Tensor]]] = {}
 
     def enter(self, path: str, *_: Any) -> None:
@@ -78,7 +78,7 @@ class _Additions(TorchFunctionMode):
         run = self.running.pop()
         for first in self.firsts.get(run.key, ()):
             if run.turns[first] != len(first.turns):
-                reason = f"its addition ran {run.turns[first]} times where its dataflow has {len(first.turns)}"
+                reason = f"its addition ran {run.turns[first]} times, but {len(first.turns)} times in the mapped pass"
                 for block, site in self.sites.values():
                     if site.made_by in first.turns:
                         self.on_missed(block, reason)
@@ -103,7 +103,7 @@ class _Additions(TorchFunctionMode):
         return total
 
     def _site(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Site] | None:
-        """The block and the site of the addition that runs now, None where it is not one of a site."""
+        """Return the block and the site of the running addition, or None if it does not belong to a site."""
         run = self.running[-1] if self.running else None
         firsts = self.firsts.get(run.key) if run is not None else None
         if run is None or not firsts:

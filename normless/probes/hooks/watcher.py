@@ -1,4 +1,4 @@
-"""Watchers: measurements that receive the tensors of a pass through a network, and the hooks that pass them on."""
+"""Watchers: measurements that receive the tensors of a pass through a network by hooks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Watcher:
         self.missed.append(Unresolved(block.name, reason))
 
     def table(self) -> pd.DataFrame:
-        """The measurements, one observation a row."""
+        """Return the measurements, one observation per row."""
         raise NotImplementedError
 
 
@@ -89,9 +89,9 @@ class BlockWatcher(Watcher):
     """A watcher with a row for every outermost block, filled in by its methods with `add`.
 
     Attributes:
-        columns: of the table; cells that no method fills in are NaN.
+        columns: the columns of the table; cells that no method fills in are NaN.
         independent: the columns that do not depend on the block's sum.
-        rows: by the name of the block.
+        rows: the rows by the name of the block.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("block", "name")
@@ -106,7 +106,7 @@ class BlockWatcher(Watcher):
         self.rows = {block.name: {"block": index, "name": block.name} for index, block in enumerate(blocks, 1)}
 
     def add(self, name: str, values: Mapping[str, float | Tensor]) -> None:
-        """Fill in columns of a block's row, tensors of one element among them; blocks inside others have none."""
+        """Fill in columns of a block's row, also from tensors of one element; inner blocks have no row."""
         if name in self.rows:
             self.rows[name] |= values
 
@@ -118,7 +118,7 @@ class BlockWatcher(Watcher):
             del row[name]
 
     def table(self) -> pd.DataFrame:
-        """A row per block in execution order; `block` counts from 1."""
+        """Return a row per block in execution order; `block` counts from 1."""
         cells = [(row, name) for row in self.rows.values() for name in row if isinstance(row[name], Tensor)]
         # A device waits for one transfer instead of one for each cell.
         numbers = [row[name].double().to(cells[0][0][cells[0][1]].device) for row, name in cells]
@@ -134,10 +134,10 @@ def overrides(watcher: Watcher, *methods: str) -> bool:
 
 @contextmanager
 def attach_hooks(setting: Setting, watchers: Sequence[Watcher]) -> Iterator[None]:
-    """Pass the tensors of all passes that the body makes through the network to watchers; then remove the hooks.
+    """Pass the tensors of all passes of the body through the network to watchers; then remove the hooks.
 
-    The network computes the same values as without hooks; only what a watcher overrides is hooked. What cannot be
-    observed is appended to the watchers' `missed`.
+    The network computes the same values as without hooks. Hooks are registered only for methods that a watcher
+    overrides. Layers and blocks that cannot be observed are appended to the watchers' `missed`.
     """
     for watcher in watchers:
         watcher.missed.clear()
@@ -159,7 +159,7 @@ def _attach_to_layers(setting: Setting, watchers: Sequence[Watcher], stack: Exit
             calls[layer.path][layer.call] = layer, interested
             continue
         for watcher in interested:
-            reason = "it is no module that is called, so its tensors are not seen"
+            reason = "it is not a module that is called, so its tensors are not seen"
             watcher.missed.append(Unresolved(layer.path, reason))
     counter: Counter[str] = Counter()
     if calls:
@@ -246,13 +246,13 @@ def _on_output(watchers: Sequence[Watcher], _module: nn.Module, _inputs: Any, ou
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """The logits in a network's output: its `logits`, or else its first floating-point tensor."""
+    """Return the logits in a network's output: its `logits`, or else its first floating-point tensor."""
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return named if isinstance(named, Tensor) else first_tensor(output)
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """The first floating-point tensor in a nested value, a dataclass among them, or None."""
+    """Return the first floating-point tensor in a nested value, which may contain dataclasses, or None."""
     if isinstance(value, Mapping):
         value = list(value.values())
     elif is_dataclass(value) and not isinstance(value, type):

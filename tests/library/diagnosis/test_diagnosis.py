@@ -42,7 +42,7 @@ def test_healthy_networks_have_no_findings(name: str) -> None:
     diagnosis = diagnose(network, batch, optimizer=optimizer, trial_steps=3)
     assert diagnosis.healthy, str(diagnosis)
     assert diagnosis.scheme is None
-    assert diagnosis.verdict.startswith("Nothing was seen that keeps it from training")
+    assert diagnosis.verdict.startswith("Nothing was found that keeps it from training")
     assert {"signal along the skip path", "optimizer", "trial steps"} <= {
         one.name for one in diagnosis.checks if one.asked
     }
