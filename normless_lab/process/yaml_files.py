@@ -37,5 +37,5 @@ def checked_size(value: Any) -> Any:
         return sizes[id(node)]
 
     if size(value) > MOST_VALUES:
-        raise ValueError(f"Expected YAML of at most {MOST_VALUES:,} values, aliases written out, and it has more.")
+        raise ValueError(f"Expected YAML of at most {MOST_VALUES:,} values with aliases written out; it has more.")
     return value

@@ -1,4 +1,4 @@
-"""Schemes as the papers print them: on weights that start as their texts say, and that nothing rescales."""
+"""Schemes as the papers print them: on weights with the initialization of their texts, without rescaling."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def as_printed(scheme: str) -> str:
-    """The text of a scheme without the edit that gives weights the scale of the norms, where it has that edit.
+    """Return the text of a scheme without the edit that gives weights the scale of the norms, if it has it.
 
-    The papers state how weights are drawn; `keep_scale` is ours.
+    The papers specify how weights are drawn; `keep_scale` is ours.
     """
     first, *further = split_terms(scheme)
     name, arguments = parse_call(first)
@@ -28,12 +28,12 @@ def as_printed(scheme: str) -> str:
 
 
 def convert(model: Model, scheme: str, *inputs: Any) -> Model:
-    """`normless.convert` by a scheme as printed."""
+    """Call `normless.convert` with a scheme as printed."""
     return normless.convert(model, as_printed(scheme), *inputs)
 
 
 def axes_as_printed(axes: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """The axes of a sweep with their schemes as printed."""
+    """Return the axes of a sweep with their schemes as printed."""
     return {
         axis: {
             label: {name: as_printed(value) if name == "scheme" else value for name, value in settings.items()}

@@ -19,7 +19,7 @@ class CapturableSGD(SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step; there is no closure."""
+        """Take one step; closures are not supported."""
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not trained:

@@ -50,7 +50,7 @@ def compile_blocks(
 
 
 def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
-    """The outermost modules that are blocks and are called; none if a block is no such module."""
+    """Return the outermost modules that are blocks and are called; none if some block is not such a module."""
     paths = {block.name.partition(":")[0] for block in mapped.blocks}
     called = None if mapped.flow is None else mapped.flow.called
     if "" in paths or not (called is None or paths <= set(called)):
@@ -60,6 +60,6 @@ def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
 
 
 def _structure(module: nn.Module) -> str:
-    """The text of a module with the shapes of its parameters."""
+    """Return the text of a module with the shapes of its parameters."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     return f"{module} {shapes}"

@@ -14,15 +14,15 @@ from torch.optim import Optimizer
 
 from normless.nn.on_cuda import every_kernel
 
-# Steps that run as they are before the capture: they create the optimizer's state, choose the algorithms of
-# convolutions and compile what is compiled.
+# Eager steps before the capture: they create the optimizer's state, choose the algorithms of convolutions and
+# compile code.
 WARMUP = 3
-# What a module may keep besides tensors and modules; a value of another type is compared by identity.
+# Types of plain values in modules; values of other types are compared by identity.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class StepGraph:
-    """A step on batches of one shape: the first steps run as they are, then it is captured, then replayed.
+    """A step on batches of one shape: the first steps run eagerly, then the step is captured and replayed.
 
     The step consists of forward pass, loss, backward pass, clipping and optimizer. Everything that it reads and
     writes stays in place, so that the weights, the optimizer's state and the states of the generators are those of
