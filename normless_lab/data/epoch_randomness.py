@@ -57,7 +57,7 @@ def check_share(rank: int, world_size: int, batch_size: int = 1) -> None:
 
 
 def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
-    """Return the source of all random choices of an epoch (from 0) of a run: `SeedSequence(seed, spawn_key=(epoch,))`.
+    """Return the source of all random choices of an epoch (from 0): `SeedSequence(seed, spawn_key=(epoch,))`.
 
     It mixes the two numbers, so that (0, 1) and (1, 0) are independent.
     """

@@ -204,7 +204,7 @@ class ImageData(ABC):
                     yield Batch(*mixup(batch, targets, weight[:-1], self.classes))
 
     def _steps_at_once(self, batch_size: int, device: torch.device) -> int:
-        """Return the number of batches that are augmented together: several on a GPU, where every operator is a launch."""
+        """Return the number of batches that are augmented together, which is above 1 on a GPU to save launches."""
         return 1
 
     def _normalizer(self, device: torch.device) -> Callable[[Tensor], Tensor]:

@@ -34,7 +34,8 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
     """CIFAR-10 (Krizhevsky 2009) from ``cifar-10-batches-py``, from Parquet, or by download.
 
     ``side`` 16 or 8 averages the pixels of squares, for smaller images; it must divide 32, else a ValueError is
-    raised. """
+    raised.
+    """
     files = ("cifar-10-batches-py", _BATCHES, "test_batch")
     return _cifar("cifar10", root, download, side, files, "label", 10)
 

@@ -47,10 +47,10 @@ def points(
     inks: Mapping[str, Ink] | None = None,
     **frame: Unpack[Frame],
 ) -> Axes:
-    """Draw a point per row of the table: y against x, or x of each name from top to bottom where y is text.
+    """Draw a point per row of the table: y against x, or x of each name from top to bottom if y is text.
 
     Args:
-        table: a tidy table. What is not finite, or not above 0 on a logarithmic axis, is left out.
+        table: a tidy table. Values that are not finite, or not above 0 on a logarithmic axis, are left out.
         x: the column across.
         y: the column up, or the names of the rows.
         by: the column of the series' names; ``scheme`` by default, or the names of named rows.

@@ -27,7 +27,7 @@ class CardExecutor:
 
     The runs of a GPU share its copy of a data set. Each run has its own streams, generators and graphs, so its
     results do not depend on the others. A run that diverges or fails does not affect the others. A run that does not
-    find enough memory waits until another run has ended. Functions other than runs are called in between, one at a time.
+    find enough memory waits until another run has ended. Other functions are called in between, one at a time.
 
     Args:
         together: the number of simultaneous runs on a GPU; if None, as many as memory and gain allow.

@@ -145,7 +145,7 @@ class LocalExecutor:
 def _in_words(error: BaseException, *, begun: bool) -> BaseException:
     """Return the error of a process in words; an exception of the task itself is unchanged.
 
-    That no process starts is the end of all tasks, unless processes have `begun` others: then it is that of this one.
+    If processes cannot start, all tasks fail; if processes have `begun` other tasks, only this task fails.
     """
     if isinstance(error, ProcessExpired):
         return death(error.exitcode)

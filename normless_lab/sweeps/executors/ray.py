@@ -37,7 +37,7 @@ class RayExecutor:
     """Tasks on a Ray cluster, each with one core, one thread and its share of a GPU; a context manager.
 
     Ray reuses worker processes, so the runs of a process share data and compiled code. If the process or machine of a
-    task dies, the task is not repeated. All machines of a cluster need normless and the same folders of runs and data.
+    task dies, the task is not repeated. All machines of a cluster need normless and the same folders.
 
     Args:
         address: address of the cluster, as HOST:PORT, or auto for the cluster of this machine; if None, the cluster
