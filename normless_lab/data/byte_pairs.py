@@ -43,7 +43,7 @@ class BytePairs:
         The size includes the special tokens; the vocabulary is smaller if pairs do not occur twice.
 
         Raises:
-            ValueError: the size has no room for the special tokens and the bytes of the texts.
+            ValueError: the size is too small for the special tokens and the bytes of the texts.
             MissingExtraError: tokenizers is not installed.
         """
         require_extra("translation", "Byte-pair encoding", "tokenizers")

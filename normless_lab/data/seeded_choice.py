@@ -14,7 +14,7 @@ _MOST_EXAMPLES = 1_000_000
 
 
 class SeededChoice:
-    """Random choices by ``random()`` alone, whose sequence Python guarantees."""
+    """Random choices by ``random()`` alone, because Python guarantees its sequence."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator

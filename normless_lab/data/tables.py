@@ -71,7 +71,7 @@ def read_table(file: Path) -> pd.DataFrame:
     try:
         header, *cells = [[cell.strip() for cell in row] for row in rows if "".join(row).strip()] or [[]]
     except csv.Error as error:
-        raise DataFormatError(f"{file} is no table: {error}.") from error
+        raise DataFormatError(f"{file} is not a table: {error}.") from error
     for number, row in enumerate(cells, 1):
         if len(row) != len(header):
             raise DataFormatError(

@@ -19,7 +19,7 @@ from normless_lab.sweeps.result_tables import needed_runs
 from normless_lab.sweeps.worker import LOCK, newest_curves
 
 Labels = Mapping[str, Any]
-# Runs that a table lists, and whose curves are drawn.
+# Number of runs in a table, and of drawn curves.
 LISTED, DRAWN = 10, 6
 INKS = [f"scheme-{name}" for name in ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv")]
 _NUMBERS = ("rate", "seed")

@@ -104,7 +104,7 @@ class PaperGroup:
         return f"{self.key}.html"
 
     def of_verdicts(self, *verdicts: str) -> list[Card]:
-        """The artefacts whose result at the last budget has one of these verdicts, in the order of the verdicts."""
+        """Return the artefacts with one of these verdicts at the last budget, in the order of the verdicts."""
         return [card for verdict in verdicts for card in self.cards if card.results[-1].verdict == verdict]
 
 

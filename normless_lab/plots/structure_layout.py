@@ -93,7 +93,7 @@ def gap_piece(text: str, blocks: int = 0) -> Piece:
 
 
 def block_piece(block: ResidualBlock, roles: dict[str, Role]) -> Piece:
-    """One block: what it shares, the fork, its branches, the arc of its skip path, the sum and what follows it."""
+    """Return one block: shared layers, the fork, its branches, the arc of its skip path, the sum and later layers."""
     depth = _nesting(block)
     shared = _chain(block.shared_layers, roles, 0.0, 0.0)
     fork = shared.end + 0.4
@@ -188,7 +188,7 @@ def _skip(
 def _inner_arcs(
     block: ResidualBlock, roles: dict[str, Role], places: dict[Layer, Point], depth: int
 ) -> Iterator[tuple[Wire, list[Mark]]]:
-    """The skip paths of the blocks inside a branch, the innermost lowest; of those whose layers are drawn."""
+    """Return the skip paths of the drawn blocks inside a branch, the innermost lowest."""
     for inner in block.inner:
         points = [places[layer] for layer in inner.branch_layers if layer in places]
         if points:
@@ -250,7 +250,7 @@ def _pieces(residual_map: ResidualMap) -> list[Piece]:
 
 
 def _shortly_named(blocks: list[Piece]) -> list[Piece]:
-    """The blocks without the modules that all their names start with, where a name has no room for them."""
+    """Return the blocks without the common prefix of their names, if a name does not fit with it."""
     if all(len(block.name) <= block.letters for block in blocks) or len(blocks) < 2:
         return blocks
     shared = _shared([block.name.split(".")[:-1] for block in blocks])

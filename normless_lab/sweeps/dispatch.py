@@ -1,4 +1,4 @@
-"""Submits runs to an executor and stores their rows; a run whose process dies is submitted again."""
+"""Submit runs to an executor and store their rows; resubmit a run if its process dies."""
 
 from __future__ import annotations
 

@@ -34,12 +34,12 @@ SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class WeightsError(NormlessError):
-    """A run has no weights; the message names the run and the reason."""
+    """The weights of a run do not exist; the message names the run and the reason."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The runs whose hash, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
+    """The runs with a hash that, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
 
     An index outside 1..count raises a ValueError.
     """
@@ -190,7 +190,7 @@ class Laboratory:
             if not (self.kept / name).exists():
                 row = self.state.read([name]).get(name)
                 end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
-                raise WeightsError(f"The run {name[:8]} has no weights in {self.kept / name}: it {end}.")
+                raise WeightsError(f"The weights of run {name[:8]} are not in {self.kept / name}: it {end}.")
         return [self.kept / name for name in runs]
 
     def weights_folder(self, config: Settings) -> Path:

@@ -83,7 +83,7 @@ class NeededRuns:
         return sweep_result(self.sweep, self.points, self.rows)
 
     def complete_runs(self) -> pd.DataFrame:
-        """The table of runs of the combinations whose runs are all finished."""
+        """The table of runs of the combinations with only finished runs."""
         incomplete = {tuple(point.labels.values()) for point in self.missing.values()}
         complete = [(name, point) for name, point in self.points if tuple(point.labels.values()) not in incomplete]
         return _runs_table(self.sweep, complete, self.rows)

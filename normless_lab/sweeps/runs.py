@@ -32,7 +32,7 @@ RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")
 
 
 class UnknownKindError(NormlessError, ValueError):
-    """A name is not that of a kind of run; the message lists the existing kinds."""
+    """The kind of run is unknown; the message lists the existing kinds."""
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ class RunState:
         return {row["hash"] for row in self._select(hashes, RUNS.c.hash)}
 
     def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
-        """The rows of those of the hashes that have one, by hash."""
+        """Return the rows with these hashes, by hash."""
         return {row["hash"]: _row(**row) for row in self._select(hashes, RUNS)}
 
     def hashes(self) -> set[str]:

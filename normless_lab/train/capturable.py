@@ -1,4 +1,4 @@
-"""Stochastic gradient descent in double precision whose learning rate may be a tensor on a card."""
+"""Stochastic gradient descent in double precision with a learning rate that may be a tensor on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 
 class CapturableSGD(SGD):
-    """`torch.optim.SGD` with momentum and without dampening, whose step a CUDA graph can hold at any precision.
+    """`torch.optim.SGD` with momentum, without dampening, and with a step for CUDA graphs at any precision.
 
         m ← μ·m + (g + λ·w),  w ← w − η·m
 

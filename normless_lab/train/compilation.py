@@ -25,7 +25,7 @@ def compile_blocks(
 ) -> int:
     """Let `torch.compile` compile each residual block of a network in place; return how many modules that are.
 
-    A network with blocks that are no modules is compiled as a whole. Names, weights, gradients and what is saved
+    A network with blocks that are not modules is compiled as a whole. Names, weights, gradients and saved files
     stay; compilation happens in the first pass. Where blocks differ in structure, their code is for fixed sizes. The
     limit of torch's compiler on the versions of one function, for the whole process, is raised as needed.
 
@@ -36,7 +36,7 @@ def compile_blocks(
         backend: of `torch.compile`.
 
     Raises:
-        UnresolvedStructureError: there is no map.
+        UnresolvedStructureError: the network cannot be mapped.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     mapped = residual_map or find_residual_map(model, *inputs, **kwargs)

@@ -96,14 +96,14 @@ def _stamp_within(_second: int, path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, lengths and times of the files, by which a known digest is that of today."""
+    """Return names, lengths and times of the files, which tell whether a known digest is current."""
     times = ((file, file.stat()) for file in _files(path))
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
 
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
-    """SHA-256 over the names, lengths and contents of the files, wherever the folder lies."""
+    """Return the SHA-256 of the names, lengths and contents of the files, independent of the folder's location."""
     whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
     for name, size, _ in stamp:
         folder = path.parent if path.is_file() else path

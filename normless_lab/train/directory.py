@@ -68,7 +68,7 @@ class RunDirectory(Generic[Config, Result]):
         self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
-        """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
+        """Return the directory of one training of a run with doubled epochs, by the run's configuration."""
         inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
         inner._begin_run = lambda: self.begin(config)
         inner.starts_over = self.starts_over
@@ -134,7 +134,7 @@ class RunDirectory(Generic[Config, Result]):
             )
 
     def begin(self, config: Config, data: str | None = None) -> None:
-        """Make the directory, and that of the run around it, and write the configuration and digests of its files.
+        """Create the directory and that of the surrounding run, and write the configuration and digests of its files.
 
         A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
         resumed on data of another provenance than `data` is a RunDirectoryError.
@@ -152,7 +152,7 @@ class RunDirectory(Generic[Config, Result]):
             if self.contents.exists():
                 self._check_contents(recorded)
             if self._stored_config().epochs != config.epochs:
-                # The result of a run that is lengthened is not that of the longer one.
+                # The result of the shorter run is not the result of the lengthened run.
                 self.result.unlink(missing_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
@@ -214,7 +214,7 @@ class RunDirectory(Generic[Config, Result]):
         self.previous_checkpoint.unlink(missing_ok=True)
 
     def stored_config(self) -> Config:
-        """The configuration; a RunDirectoryError if there is no readable config.yaml."""
+        """Return the configuration; raise a RunDirectoryError if config.yaml is missing or unreadable."""
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()

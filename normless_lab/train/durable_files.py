@@ -71,7 +71,7 @@ class Digests:
         return listed is None or (path.exists() and digest_of(path) in listed)
 
     def _listed(self) -> dict[str, list[str]]:
-        """The digests by name: of a file and of the one that it replaced. Those that cannot be read are none."""
+        """Return the digests of each file and of the file that it replaced, by name; empty if they are unreadable."""
         if not self.path.exists():
             return {}
         try:

@@ -53,7 +53,7 @@ class Training:
 
     Attributes:
         module: the network without the wrapper for training; map: its residual map.
-        clipped: the parameters whose gradients are clipped.
+        clipped: the parameters with clipped gradients.
         ride_along: probes along the way, if any; watch: of the network, if any.
         graph: replays steps that are not measured, on a card.
     """
@@ -338,7 +338,7 @@ def _generators(fabric: Fabric) -> list[Tensor]:
 
 
 def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
-    """Restore `_generators`; those of another number of processes, or kind of device, are left out."""
+    """Restore `_generators`, except states of another number of processes or kind of device."""
     if len(states[0]) != fabric.world_size:
         return
     own = [state[fabric.global_rank] for state in states]

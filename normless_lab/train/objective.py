@@ -124,7 +124,7 @@ def token_cross_entropy(
 
 @torch.no_grad()
 def l2_term(optimizer: Optimizer) -> Tensor:
-    """Σ over parameter groups of λ/2·‖p‖², whose gradient the optimizer's weight decay λ·p is; a scalar."""
+    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p."""
     groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups

@@ -63,11 +63,11 @@ class EpochRow(Row):
     """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
 
     Attributes:
-        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖², at the same weights: what a step minimizes.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         training_accuracy: with mixup against the larger share of the target.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
-        test_accuracy: share of test examples whose class has the largest logit.
-        test_accuracy_top5: share whose class is among the five largest; None with five classes or fewer.
+        test_accuracy: share of test examples for which the correct class has the largest logit.
+        test_accuracy_top5: share for which it is among the five largest; None with five classes or fewer.
     """
 
     epoch: int
@@ -143,7 +143,7 @@ class TrainingResult(Report, Generic[SomeRow]):
         chance_accuracy: test accuracy of the best constant guess.
         seconds_per_epoch: mean wall time of training an epoch; for a run that diverged in its first epoch, the time
             per step times the steps of an epoch.
-        steps: optimizer steps taken; a step whose loss diverged counts.
+        steps: optimizer steps taken, including a step with a diverged loss.
         parameters: number of trained parameters.
         diverged_epoch, diverged_step: epoch and step, both from 1, of the first loss that diverged; else None.
         plateaued: whether the training loss had plateaued; None if the run was too short.
@@ -234,7 +234,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
         test_bleu_greedy: BLEU on the test set by greedy search with the network at the end, 0..100.
         test_bleu_beam: the same by beam search.
         bleu_signature: sacrebleu's, of both.
-        validation_loss, validation_bleu: of the validation set, from the last row; None if there is no row.
+        validation_loss, validation_bleu: of the validation set, from the last row; None without rows.
     """
 
     ROW = TranslationRow

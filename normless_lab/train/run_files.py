@@ -48,7 +48,7 @@ def load_checkpoint(
 ) -> tuple[int, Mapping[str, Any] | None]:
     """Restore a checkpoint and return the number of finished epochs and the `within` of `save_checkpoint`.
 
-    They are 0 and None if there is no file.
+    They are 0 and None if the file does not exist.
     """
     path = intact_checkpoint(directory)
     if path is None:
@@ -57,8 +57,8 @@ def load_checkpoint(
     kernels = [group.get("fused") for group in optimizer.param_groups]
     with _readable(path):
         rest = fabric.load(path, state, weights_only=True)
-    # The checkpoint may be of sharded parameters, for which there is no fused SGD and whose memory order is another;
-    # a fused kernel goes through the memory of weight and momentum alike.
+    # The checkpoint may be of sharded parameters, which do not have a fused SGD and have another memory order; a
+    # fused kernel reads weight and momentum in the same order.
     for group, fused in zip(optimizer.param_groups, kernels, strict=True):
         group["fused"] = fused
         # A captured step reads its rate from a tensor, of a card that this process may not have.

@@ -15,7 +15,7 @@ from normless_lab.train.result import Report, Row
 from normless_lab.train.settings import Settings
 
 Finished = TypeVar("Finished", bound=Row, covariant=True)
-# A listener to any row and report is one to those of a specific run too.
+# A listener for any row and report also accepts those of a specific run.
 SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
 SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 

@@ -77,7 +77,7 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
     """
     if schedule not in SCHEDULES and schedule != INVERSE_SQUARE_ROOT:
         names = ", ".join((*SCHEDULES, INVERSE_SQUARE_ROOT))
-        raise ValueError(f"There is no schedule {schedule!r}; the schedules are {names}.")
+        raise ValueError(f"Unknown schedule {schedule!r}; the schedules are {names}.")
     if not 0 <= done < total:
         raise ValueError(f"Expected 0 ≤ done < total steps, got done={done} of total={total}.")
     if schedule == INVERSE_SQUARE_ROOT:

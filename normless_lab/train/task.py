@@ -126,7 +126,7 @@ class Task(ABC, Generic[Config]):
         return build_adam(self.config, network, structure)
 
     def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
-        """The parameters whose gradients are clipped if the configuration says so."""
+        """Return the parameters with clipped gradients, if the configuration asks for clipping."""
         return tuple(network.parameters())
 
     def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:

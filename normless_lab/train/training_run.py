@@ -353,7 +353,7 @@ def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tu
     config = place.stored_config()
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
-        raise RunDirectoryError(f"The run in {place.path} has no checkpoint: it finished no epoch of its own.")
+        raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
     with torch.random.fork_rng(devices=[]):
         task = _task_type(config_type)(config, place)
         network = task.build_network()

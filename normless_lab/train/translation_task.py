@@ -99,7 +99,7 @@ class TranslationTask(Task[TranslationConfig]):
         return [batch] if limit is None else batch.parts(limit)
 
     def count(self, targets: Tensor) -> Tensor:
-        """The number of labels that are no padding, a scalar."""
+        """Return the number of labels that are not padding, a scalar."""
         return (targets != SPECIAL_TOKENS.padding).sum()
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

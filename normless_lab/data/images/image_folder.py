@@ -1,4 +1,4 @@
-"""Image files in ImageNet's layout, one folder per class, or that of the Oxford-IIIT Pets.
+"""Image files in ImageNet's layout, with a folder per class, or in the layout of the Oxford-IIIT Pets.
 
 Worker processes decode them while the device trains.
 """
@@ -124,7 +124,7 @@ class Files(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FileImages(ImageData):
-    """Images read from files as they are needed, by torch's DataLoader.
+    """Images that torch's DataLoader reads from files on demand.
 
     Each training image's crop is drawn from a seed of its own, so it does not depend on which worker decodes
     it. Flip, cutout and mixup happen on the device.

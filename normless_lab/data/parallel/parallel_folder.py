@@ -23,7 +23,7 @@ VALIDATION_EVERY = 23
 _TEXT_TAGS = re.compile(r"</?(?:title|description)>")
 _SEGMENT = re.compile(r"<seg id=\"[^\"]*\">(.*?)</seg>")
 
-# The commit of github.com/multi30k/dataset whose files have the digests below.
+# The commit of github.com/multi30k/dataset with the digests below.
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 )

@@ -129,7 +129,7 @@ class _Line:
         self.axes.plot(rows[self.x], self.values(rows), label=label, **style | changes)
 
     def draw_each(self, single: Sequence[pd.DataFrame], label: str | None) -> None:
-        """Single curves, thin where they have no label of their own."""
+        """Draw single curves, which are thin unless they have their own labels."""
         for number, rows in enumerate(single):
             if label is None:
                 self.draw(rows, "_run", linewidth=0.7, alpha=0.5, marker="none")
@@ -137,7 +137,7 @@ class _Line:
                 self.draw(rows, "_same" if number else label, linewidth=1.2)
 
     def fill(self, ordered: pd.DataFrame, widths: pd.Series) -> None:
-        """A band around the line; on a logarithmic axis it ends at a tenth of the line, since 0 has no place."""
+        """Fill a band around the line; on a logarithmic axis, which excludes 0, it ends at a tenth of the line."""
         middle, width = self.values(ordered), np.nan_to_num(widths.to_numpy(float))
         low = np.maximum(middle - width, middle / 10) if self.log else middle - width
         style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}
