@@ -40,7 +40,7 @@ def safe_svg(text: str) -> ElementTree.Element:
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"Expected the text of an SVG file, got one that is no XML: {error}.") from error
+        raise ValueError(f"Expected the text of an SVG file, got one that is not XML: {error}.") from error
     if _name(root) != "svg":
         raise ValueError(f"Expected the text of an SVG file, got XML whose first element is {root.tag}.")
     level = [root]

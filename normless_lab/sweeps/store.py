@@ -226,7 +226,7 @@ def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
             f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[cluster]'."
         ) from error
     except (SQLAlchemyError, ValueError):
-        problem = "it is no URL of that form"
+        problem = "it is not a URL of that form"
     # Not chained: the errors of SQLAlchemy quote the URL.
     raise StateError(
         f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {shown}: {problem}."

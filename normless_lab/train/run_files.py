@@ -112,7 +112,7 @@ def _readable(path: Path) -> Iterator[None]:
     except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RunDirectoryError(
-            f"{path} is no checkpoint of this run ({reason}); restore it from a copy, or start "
+            f"{path} is not a checkpoint of this run ({reason}); restore it from a copy, or start "
             "over with resume=False (--restart)."
         ) from error
 

@@ -77,7 +77,7 @@ class TranslationTask(Task[TranslationConfig]):
         network = build_model(_fitted_to(config.model, size)) if folder is None else load_saved(config, folder)
         if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
             raise ValueError(
-                f"{config.model} is no network that translates: that has encode(source) and "
+                f"{config.model} is not a network that translates: that has encode(source) and "
                 "decode(tokens, memory, cache), as normless:transformer."
             )
         inputs = self.example_inputs()
