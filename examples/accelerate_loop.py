@@ -1,6 +1,6 @@
-"""accelerate: batches of 32 in parts of 4, which batch norm would not train with, on whatever devices there are.
+"""accelerate: batches of 32 in parts of 4, which are too small for batch norm, on any devices.
 
-pip install "normless[zoo]" accelerate
+pip install "normless[lab,zoo]" accelerate
 accelerate launch examples/accelerate_loop.py --epochs 5      # or python examples/…
 """
 

@@ -8,7 +8,7 @@ from normless_lab.data import Augmentation, load_data
 
 
 def digits(examples: int | None = None) -> tuple[TensorDataset, TensorDataset]:
-    """Training and test set, each image with its label; at most `examples` of each, or all."""
+    """Return the training and test set, each image with its label, and at most `examples` of each if given."""
     data = load_data("digits(side=32)")
     data = data.subset(train=examples, test=None if examples is None else min(examples, data.test_size))
     (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=Augmentation())

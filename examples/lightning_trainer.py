@@ -1,6 +1,6 @@
-"""Lightning: a module whose `configure_optimizers` is five lines, and the callback that watches it.
+"""Lightning: a module with `configure_optimizers` in five lines, and the callback that watches it.
 
-pip install "normless[zoo]" pytorch-lightning
+pip install "normless[lab,zoo]" pytorch-lightning
 python examples/lightning_trainer.py --epochs 5
 """
 
@@ -29,11 +29,11 @@ class Classifier(pl.LightningModule):
         self.net, self.rate = net, rate
 
     def forward(self, images: Tensor) -> Tensor:
-        """The logits of the classes."""
+        """Return the logits of the classes."""
         return self.net(images)
 
     def training_step(self, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
-        """The loss; `self(…)`, not `self.net(…)`, is what the watch sees."""
+        """Return the loss; the watch observes `self(…)`, not `self.net(…)`."""
         loss = F.cross_entropy(self(batch[0]), batch[1])
         self.log("loss", loss, on_step=False, on_epoch=True, prog_bar=True)
         return loss
@@ -43,7 +43,7 @@ class Classifier(pl.LightningModule):
         self.log("accuracy", (self(batch[0]).argmax(1) == batch[1]).float().mean(), prog_bar=True)
 
     def configure_optimizers(self) -> dict[str, Any]:
-        """Decay by the role of each parameter; the schedule keeps the groups' proportions."""
+        """Set the decay by the role of each parameter; the schedule keeps the groups' proportions."""
         groups = nl.param_groups(self.net, lr=self.rate, weight_decay=5e-4)
         optimizer = torch.optim.SGD(groups, momentum=0.9)
         rates, steps = [group["lr"] for group in groups], int(self.trainer.estimated_stepping_batches)

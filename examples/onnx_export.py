@@ -1,6 +1,6 @@
-"""ONNX: a trained ResNet-18 with its batch norms folded, and one trained without, run by onnxruntime.
+"""ONNX: a ResNet-18 with folded batch norms, and a ResNet-18 trained without norms, run by onnxruntime.
 
-pip install "normless[zoo]" onnx onnxscript onnxruntime
+pip install "normless[lab,zoo]" onnx onnxscript onnxruntime
 python examples/onnx_export.py
 """
 
@@ -23,7 +23,7 @@ import normless as nl
 
 
 def trained(net: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int) -> nn.Module:
-    """The network after some epochs, so that its norms have statistics and its multipliers are not at their start."""
+    """Train the network for some epochs, so that its norms have statistics and its multipliers have changed."""
     optimizer = torch.optim.SGD(nl.param_groups(net, next(iter(loader))[0], lr=0.03, weight_decay=5e-4), momentum=0.9)
     for _ in range(epochs):
         for images, labels in loader:
@@ -34,7 +34,7 @@ def trained(net: nn.Module, loader: DataLoader[tuple[Tensor, ...]], epochs: int)
 
 
 def export(net: nn.Module, images: Tensor, file: Path) -> dict[str, float]:
-    """Write the network for batches of any size; how often each operator is in the file."""
+    """Write the network for batches of any size, and count each operator in the file."""
     batch = torch.export.Dim("batch", min=1)
     options = {"input_names": ["images"], "output_names": ["logits"], "dynamic_shapes": ({0: batch},)}
     torch.onnx.export(net, (images,), file, dynamo=True, external_data=False, verbose=False, **options)
@@ -43,7 +43,7 @@ def export(net: nn.Module, images: Tensor, file: Path) -> dict[str, float]:
 
 
 def difference(net: nn.Module, images: Tensor, file: Path) -> float:
-    """The largest difference of a probability between torch and onnxruntime."""
+    """Return the largest difference of a probability between torch and onnxruntime."""
     session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
     (logits,) = session.run(None, {"images": images.numpy()})
     with torch.no_grad():
@@ -53,7 +53,7 @@ def difference(net: nn.Module, images: Tensor, file: Path) -> float:
 def main(
     build: Callable[[], nn.Module], epochs: int, out: Path, examples: int | None = None
 ) -> dict[str, tuple[dict[str, int], float]]:
-    """The operators of each file, and its difference on the test set."""
+    """Print the operators of each file, and its difference on the test set."""
     train_set, test_set = digits(examples)
     loader = DataLoader(train_set, batch_size=32, shuffle=True)
     images = test_set.tensors[0]

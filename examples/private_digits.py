@@ -1,9 +1,9 @@
 """Train torchvision's ResNet-18 on digits with differential privacy: without normalization, and with group norm.
 
 Batch normalization mixes the examples of a batch, so it cannot be trained privately. Opacus replaces it by group
-normalization; normless takes it out (SkipInit). Both networks are trained by the same DP-SGD to the same ε.
+normalization; normless removes it (SkipInit). Both networks are trained by the same DP-SGD to the same ε.
 
-    pip install "normless[private,zoo]"
+    pip install "normless[lab,private,zoo]"
     python examples/private_digits.py --epsilon 8 --epochs 5
 """
 
@@ -36,7 +36,7 @@ METHODS: dict[str, Callable[[nn.Module, Tensor], nn.Module]] = {
 
 @dataclass(frozen=True)
 class Settings:
-    """How both networks are trained; δ is the chance that the guarantee ε is allowed to fail."""
+    """The settings of both trainings; δ is the allowed probability that the guarantee ε fails."""
 
     epsilon: float = 8.0
     delta: float = 1e-4
@@ -51,7 +51,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Result:
-    """What one training came to; `epsilon` is what it spent, `noise` the noise's deviation in units of the clip."""
+    """The result of a training; `epsilon` was spent, and `noise` is the noise's deviation in units of the clip."""
 
     accuracy: float
     epsilon: float
@@ -61,7 +61,7 @@ class Result:
 
 
 def private_digits(examples: int | None = None) -> tuple[Batch, Batch]:
-    """Training and test digits as 3×32×32, their pixels mapped to [-1, 1] without looking at the data."""
+    """Return training and test digits as 3×32×32, with pixels mapped to [-1, 1] independently of the data."""
     data = load_data("digits").subset(train=examples)
     (train,) = data.train_batches(data.train_size, seed=0, epoch=0, augmentation=data.default_augmentation)
     (test,) = data.test_batches(data.test_size)
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Opacus' random numbers are no cryptographic ones: right for an experiment, not for a release.
+    # Opacus' random numbers are not cryptographic, which is sufficient for an experiment but not for a release.
     warnings.filterwarnings("ignore", message="Secure RNG turned off")
     # The first layer reads images, which need no gradient.
     warnings.filterwarnings("ignore", message="Full backward hook is firing")

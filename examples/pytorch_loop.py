@@ -1,6 +1,6 @@
 """A loop of plain PyTorch: torchvision's ResNet-18 by SkipInit, watched while it trains.
 
-pip install "normless[zoo]"
+pip install "normless[lab,zoo]"
 python examples/pytorch_loop.py --epochs 5
 """
 
@@ -30,7 +30,7 @@ def train(net: nn.Module, epochs: int, examples: int | None = None) -> tuple[nn.
     # Most schedulers read the rates of the groups; this one takes them.
     rates = [group["lr"] for group in groups]
     scheduler = OneCycleLR(optimizer, rates, epochs=epochs, steps_per_epoch=len(loader), pct_start=0.2)
-    watch = nl.watch(net)  # warns of what goes wrong, with its cause and a cure
+    watch = nl.watch(net)  # warns of problems, with their cause and a cure
 
     losses = []
     for epoch in range(epochs):

@@ -2,7 +2,7 @@
 
 In `train.py` itself two lines are ours: `convert` after `create_model`, and `param_groups` in `create_optimizer_v2`.
 
-    pip install "normless[zoo]"
+    pip install "normless[lab,zoo]"
     python examples/timm_script.py --model resnet18 --scheme fixup --epochs 10
 """
 
@@ -31,7 +31,7 @@ def train(
     """The trained network and the mean training loss of every epoch; `options` are the network's."""
     torch.manual_seed(0)
     train_set, test_set = digits(examples)
-    # Mixup wants an even number of images in each batch.
+    # Mixup needs an even number of images in each batch.
     loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)
 
     net = timm.create_model(model, num_classes=10, **options)

@@ -1,6 +1,6 @@
 """transformers' Trainer: a vision transformer without layer norms (T-Fixup), watched, saved and loaded.
 
-pip install "normless[zoo]" accelerate
+pip install "normless[lab,zoo]" accelerate
 python examples/transformers_trainer.py --epochs 10 --out vit-without-norms
 """
 
@@ -19,7 +19,7 @@ from normless.integrations import TrainerWatch
 
 
 def collate(examples: list[Any]) -> dict[str, Any]:
-    """A batch under the names of the network's arguments."""
+    """Return a batch under the names of the network's arguments."""
     return {
         "pixel_values": torch.stack([image for image, _ in examples]),
         "labels": torch.stack([label for _, label in examples]),
@@ -27,7 +27,7 @@ def collate(examples: list[Any]) -> dict[str, Any]:
 
 
 def train(epochs: int, out: str, examples: int | None = None) -> tuple[nn.Module, Trainer]:
-    """The network as it was saved in the folder `out`, and the trainer."""
+    """Return the network as saved in the folder `out`, and the trainer."""
     set_seed(0)
     train_set, test_set = digits(examples)
     config = ViTConfig(
@@ -55,7 +55,7 @@ def train(epochs: int, out: str, examples: int | None = None) -> tuple[nn.Module
         train_dataset=train_set,
         eval_dataset=test_set,
         compute_metrics=lambda predictions: {"accuracy": accuracy(predictions)},
-        optimizers=(optimizer, None),  # the Trainer's own would decay the scalars, and makes the schedule of ours
+        optimizers=(optimizer, None),  # the Trainer's own would decay the scalars; it builds our schedule
         callbacks=[watch],
     )
     trainer.train()
@@ -65,7 +65,7 @@ def train(epochs: int, out: str, examples: int | None = None) -> tuple[nn.Module
 
 
 def accuracy(prediction: EvalPrediction) -> float:
-    """The share of right classes."""
+    """Return the share of correct classes."""
     return float((prediction.predictions.argmax(1) == prediction.label_ids).mean())
 
 

@@ -32,7 +32,7 @@ def run(namespace: Namespace) -> int:
 
 
 def completion_script(shell: str) -> str:
-    """The script for a shell; a command whose extra is not installed is completed without its flags."""
+    """Return the script for a shell; flags of a command are omitted if its extra is not installed."""
     shtab = import_extra("lab", "Shell completion", "shtab")
     root = argparse.ArgumentParser(prog="normless")
     root.add_argument("--version", action="store_true", help="show the version")

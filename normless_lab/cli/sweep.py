@@ -54,7 +54,7 @@ class SweepCommand(NamedTuple):
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """The sweep of a file, with metrics that are columns of the table of runs."""
-    # Before torch is imported; what else is wrong with the file is told by `Sweep`.
+    # Before torch is imported; `Sweep` reports other errors of the file.
     with suppress(OSError, AttributeError, TypeError):
         stated = read_yaml(path)
         # Runs of other packages may have settings of these names that mean something else.
@@ -69,7 +69,7 @@ def sweep_of(path: Path, namespace: Namespace) -> Sweep:
 
 
 def check_metrics(namespace: Namespace) -> None:
-    """Raise a ValueError for a metric that is no column of the table of runs."""
+    """Raise a ValueError for a metric that is not a column of the table of runs."""
     from normless_lab.sweeps import METRICS
 
     unknown = [name for name in namespace.metrics if name not in METRICS]

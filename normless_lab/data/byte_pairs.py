@@ -38,12 +38,12 @@ class BytePairs:
 
     @classmethod
     def train(cls, texts: Iterable[str], size: int) -> BytePairs:
-        """Learn the merges of some texts, the same in any order of them, for a vocabulary of `size` tokens.
+        """Learn the merges of some texts, independently of their order, for a vocabulary of `size` tokens.
 
-        The special ones are included; there are fewer if no pair occurs twice.
+        The size includes the special tokens; the vocabulary is smaller if pairs do not occur twice.
 
         Raises:
-            ValueError: the size has no room for the special tokens and the bytes of the texts.
+            ValueError: the size is too small for the special tokens and the bytes of the texts.
             MissingExtraError: tokenizers is not installed.
         """
         require_extra("translation", "Byte-pair encoding", "tokenizers")
@@ -65,10 +65,10 @@ class BytePairs:
 
     @classmethod
     def load(cls, path: Path) -> BytePairs:
-        """Read what `save` wrote.
+        """Read a vocabulary written by `save`.
 
         Raises:
-            DataFormatError: the file is no vocabulary, or has other special tokens.
+            DataFormatError: the file is not a vocabulary, or has other special tokens.
             MissingExtraError: tokenizers is not installed.
         """
         require_extra("translation", "Byte-pair encoding", "tokenizers")
@@ -87,7 +87,7 @@ class BytePairs:
         path.write_text(self.to_json(), encoding="utf-8")
 
     def to_json(self) -> str:
-        """The vocabulary as the JSON of ``tokenizers``, the same text for the same merges."""
+        """Return the vocabulary as the JSON of ``tokenizers``, the same text for the same merges."""
         return str(self._tokenizer.to_str(pretty=True))
 
     @property
@@ -96,12 +96,12 @@ class BytePairs:
         return int(self._tokenizer.get_vocab_size())
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each text, without start and end."""
+        """Return the tokens of each text, without start and end."""
         encoded = self._tokenizer.encode_batch_fast([text.strip() for text in texts], add_special_tokens=False)
         return [encoding.ids for encoding in encoded]
 
     def decode(self, sentences: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each sentence of tokens: up to its end, without start and padding, unknown ones as "<unk>"."""
+        """Return the text of each token sentence up to its end, without start and padding; unknown as "<unk>"."""
         outer = (SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start)
         whole = (takewhile(lambda token: token != SPECIAL_TOKENS.end, sentence) for sentence in sentences)
         inner = [[token for token in sentence if token not in outer] for sentence in whole]
@@ -109,5 +109,5 @@ class BytePairs:
 
 
 def stored_byte_pairs(path: Path) -> BytePairs | None:
-    """The byte pairs that a run saved in a file, or None if there is no file."""
+    """Return the byte pairs that a run saved in a file, or None if the file does not exist."""
     return BytePairs.load(path) if path.exists() else None

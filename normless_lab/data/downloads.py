@@ -24,7 +24,7 @@ BY_ROOT = "by --data-root (data_root in a configuration, root in load_data)"
 
 
 def first_of(read: Callable[[Path], Data | None], folders: Iterable[Path]) -> Data | None:
-    """What is read from the first folder that has it; None where none has."""
+    """Return the data from the first folder that contains it; None if it is not found."""
     return next((data for data in map(read, folders) if data is not None), None)
 
 
@@ -38,13 +38,13 @@ def find_or_fetch(
     download: bool,
     other_names: Sequence[str] = (),
 ) -> Data:
-    """A data set in ``root/name``, in another folder of the root or in `root`, else fetched into ``root/name``.
+    """Find a data set in ``root/name``, in another folder of the root or in `root`, or fetch it into ``root/name``.
 
-    Each reader reads the set from a folder, or returns None; one is tried in every folder before the next. The layout
-    is the set's files, in words.
+    Each reader reads the set from a folder, or returns None; each reader is tried in every folder before the next
+    reader. The layout describes the set's files.
 
     Raises:
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
+        DataNotFoundError: the data set does not exist and could not, or should not, be downloaded.
     """
 
     def find(folders: Sequence[Path]) -> Data | None:
@@ -79,7 +79,7 @@ def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]
             download_url(url, str(staging), name, digest)
             if name.endswith(".tar.gz"):
                 with tarfile.open(staging / name) as archive:
-                    # Refuses what would lie outside the folder.
+                    # Refuses members that would lie outside the folder.
                     archive.extractall(staging, filter="data")
                 (staging / name).unlink()
 
@@ -95,7 +95,7 @@ def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
 
 @contextmanager
 def _staged(folder: Path, url: str) -> Iterator[Path]:
-    """A folder to download into, whose content moves to its place when all of it is complete."""
+    """Yield a folder to download into; its contents are moved into place when all of them are complete."""
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)

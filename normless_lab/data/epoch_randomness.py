@@ -18,7 +18,7 @@ from normless_lab.data.images.augmentation import Augmentation
 
 
 class Draws(NamedTuple):
-    """The random choices of N examples; None where the augmentation has none.
+    """The random choices of N examples; None for choices that the augmentation does not make.
 
     Attributes:
         order: [N] int64, which example of the training set comes at each position.
@@ -37,11 +37,11 @@ class Draws(NamedTuple):
     weight: Tensor | None = None
 
     def to(self, device: torch.device) -> Draws:
-        """The same draws on another device."""
+        """Return the same draws on another device."""
         return self._each(lambda values: values.to(device))
 
     def take(self, positions: Tensor) -> Draws:
-        """The draws at some positions [M] of the epoch."""
+        """Return the draws at some positions [M] of the epoch."""
         return self._each(lambda values: values.index_select(0, positions))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Draws:
@@ -57,7 +57,7 @@ def check_share(rank: int, world_size: int, batch_size: int = 1) -> None:
 
 
 def epoch_sequence(seed: int, epoch: int) -> np.random.SeedSequence:
-    """The source of all random choices of an epoch (from 0) of a run: `SeedSequence(seed, spawn_key=(epoch,))`.
+    """Return the source of all random choices of an epoch (from 0): `SeedSequence(seed, spawn_key=(epoch,))`.
 
     It mixes the two numbers, so that (0, 1) and (1, 0) are independent.
     """

@@ -14,7 +14,7 @@ _MOST_EXAMPLES = 1_000_000
 
 
 class SeededChoice:
-    """Random choices by ``random()`` alone, whose sequence Python guarantees."""
+    """Random choices by ``random()`` alone, because Python guarantees its sequence."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
@@ -29,10 +29,10 @@ class SeededChoice:
 
 
 def distinct_sets(draw: Callable[[int], tuple[str, ...]], sizes: Sequence[int]) -> list[list[tuple[str, ...]]]:
-    """Draw sets of examples, tuples of sentences of which none comes twice; later sets have words of the first alone.
+    """Draw sets of distinct examples, tuples of sentences; later sets contain only words of the first set.
 
     Raises:
-        ValueError: the words of the first set do not make enough other sentences, or too many are asked for.
+        ValueError: the words of the first set do not make enough other sentences, or too many are requested.
     """
     if sum(sizes) > _MOST_EXAMPLES:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The data sets of this package, and the functions that read one of each kind by its name."""
+"""The data sets of this package, and the functions that read a data set of each kind by its name."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from normless_lab.data.text_sets import LabelledText, ParallelText
 
 DATA: Registry[Any] = Registry("data set", "data", package="normless_lab")
 
-# What reads a folder of the user's own, by the kind of data in it.
+# Data sets that read a folder of the user, by the kind of data in it.
 _OF_FOLDERS: Mapping[type[Any], str] = {
     ImageData: "image_folder",
     LabelledText: "labelled_text",
@@ -40,12 +40,12 @@ for _source in (
 
 
 def default_root() -> Path:
-    """Where data sets lie unless a root is given: the folder NORMLESS_DATA names, or ``~/.cache/normless``."""
+    """Return the default folder of data sets: the one in NORMLESS_DATA, or ``~/.cache/normless``."""
     return Path(os.environ.get("NORMLESS_DATA", "~/.cache/normless")).expanduser()
 
 
 def sources_of(kind: type[Any]) -> Mapping[str, Callable[..., Any]]:
-    """The registered data sets of a kind, by the annotation of what their functions return."""
+    """Return the registered data sets of a kind, by the return annotation of their functions."""
     return {name: load for name, load in DATA.items() if get_type_hints(load).get("return") is kind}
 
 
@@ -57,13 +57,13 @@ def load_data(
     Args:
         name: of a set of images in `DATA`, or FILE.py:NAME or MODULE:NAME; with options of its own in brackets.
         root: the folder with the data, by default `default_root`; downloads go to ``root/name``.
-        download: whether a set that is not there may be downloaded.
+        download: whether a missing set may be downloaded.
         options: the same as in brackets.
 
     Raises:
-        ValueError: no set has this name, it has no such option, or it is of another kind.
-        DataNotFoundError: it is not there and could not, or should not, be downloaded.
-        DataFormatError: a file does not hold what it should.
+        ValueError: the name or an option is unknown, or the set is of another kind.
+        DataNotFoundError: the set does not exist and could not, or should not, be downloaded.
+        DataFormatError: a file does not have the expected contents.
     """
     return _load(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
 
@@ -125,7 +125,7 @@ def _load(
 
 
 def _refuse_paths(name: str, kind: type[Data]) -> None:
-    """Raise a ValueError for a path in the place of a name."""
+    """Raise a ValueError for a path instead of a name."""
     path = name.strip()
     if ":" in path or "(" in path or not any(separator in path for separator in ("/", os.sep)):
         return

@@ -1,4 +1,4 @@
-"""Tables of a folder: which Parquet files are a split, and the rows of a file."""
+"""Tables of a folder: the Parquet files of a split, and the rows of a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 def find_splits(
     folder: Path, name: str, kinds: Sequence[str], *, foreign: Set[str] = frozenset()
 ) -> list[list[Path]] | None:
-    """The files of each split by `find_shards`, the first for training; None where there are none for training."""
+    """Return the files of each split by `find_shards`, the first for training; None without training files."""
     splits = [find_shards(folder, name, kind, foreign=foreign) for kind in kinds]
     if not splits[0]:
         return None
@@ -32,7 +32,7 @@ def find_splits(
 
 
 def find_shards(folder: Path, name: str, kind: str, *, foreign: Set[str] = frozenset()) -> list[Path]:
-    """The files of one split in order, all of one family ``…train…[-00000-of-00002]….parquet``."""
+    """Return the files of one split in order, all of one family ``…train…[-00000-of-00002]….parquet``."""
     families: dict[str, list[Path]] = {}
     for file in sorted(folder.glob(f"*{kind}*.parquet")):
         if not _words(file) & (foreign - {name}) and (kind == "train" or "train" not in file.name):
@@ -54,9 +54,9 @@ def find_shards(folder: Path, name: str, kind: str, *, foreign: Set[str] = froze
 
 
 def read_table(file: Path) -> pd.DataFrame:
-    """The table in a file: Parquet; or text with a header, separated by tabs without quotes or by commas with them.
+    """Read a table: Parquet; or text with a header, separated by tabs without quotes or by commas with quotes.
 
-    Cells of a text file are strings without the white space around them; a file may be compressed (``.gz``).
+    Cells of a text file are strings without surrounding white space; a file may be compressed (``.gz``).
     """
     if file.suffix == ".parquet":
         try:
@@ -71,7 +71,7 @@ def read_table(file: Path) -> pd.DataFrame:
     try:
         header, *cells = [[cell.strip() for cell in row] for row in rows if "".join(row).strip()] or [[]]
     except csv.Error as error:
-        raise DataFormatError(f"{file} is no table: {error}.") from error
+        raise DataFormatError(f"{file} is not a table: {error}.") from error
     for number, row in enumerate(cells, 1):
         if len(row) != len(header):
             raise DataFormatError(
@@ -81,7 +81,7 @@ def read_table(file: Path) -> pd.DataFrame:
 
 
 def read_lines(path: Path) -> list[str]:
-    """The lines of a UTF-8 text file, unpacked if its name ends in ``.gz``.
+    """Read the lines of a UTF-8 text file, which is decompressed if its name ends in ``.gz``.
 
     Only a line feed ends a line: a Unicode line separator within a sentence must not shift all that follow it
     against their translations.

@@ -15,11 +15,11 @@ class TextSets:
     """A text in parts, each a tuple of columns of N sentences, classes or translations; frozen dataclasses.
 
     Attributes:
-        kind: what the text is, in words.
+        kind: description of the text.
         parts: names of the fields with sentences.
-        unit: what their sizes count.
-        name: the name it is loaded by.
-        origin: where it came from, in words.
+        unit: unit of their sizes.
+        name: the name for loading.
+        origin: description of the source.
     """
 
     kind: ClassVar[str]
@@ -56,7 +56,7 @@ class TextSets:
         """The same text with the first sentences of some parts only; a size of None keeps the whole part.
 
         Raises:
-            ValueError: a size is below 1 or above what there is.
+            ValueError: a size is below 1 or above the number of sentences.
         """
         origins, parts = [], {}
         for name, size in sizes.items():

@@ -1,4 +1,4 @@
-"""The batch of a data set that the commands of the library measure a network on."""
+"""The batch of a data set on which the commands of the library measure a network."""
 
 from __future__ import annotations
 

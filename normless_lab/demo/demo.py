@@ -54,7 +54,7 @@ class DemoResult:
 def run_demo(settings: DemoSettings) -> DemoResult:
     """Train every depth with every scheme, showing progress on standard error; write figures and the page.
 
-    Finished runs in the folder of the settings are not carried out again. DemoError if a run fails.
+    Finished runs in the folder of the settings are not repeated. Raises a DemoError if a run fails.
     """
     with Laboratory(settings.out / "runs", workers=settings.workers) as lab:
         first, whole = train_networks(lab, settings)
@@ -85,7 +85,7 @@ def train_networks(lab: Laboratory, settings: DemoSettings) -> tuple[SweepResult
 
 
 def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
-    """Carry out a sweep, showing every run on standard error."""
+    """Execute a sweep, showing every run on standard error."""
     names = {point.config.hash: f"{point.labels['network']}, rate {point.rate:g}" for point in sweep.points()}
 
     def describe(row: RunRow) -> str:
@@ -97,14 +97,14 @@ def _carried_out(lab: Laboratory, sweep: Sweep) -> SweepResult:
         result = lab.run(sweep)
     failed = result.runs[result.runs["outcome"] == "failed"]
     if len(failed):
-        # Without their rows they are carried out again by the next demo.
+        # Without their rows, the next demo repeats them.
         lab.state.remove(list(failed["hash"]))
         raise DemoError(f"The run {names[failed['hash'].iloc[0]]} failed: {failed['error'].iloc[0]}")
     return result
 
 
 def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
-    """A row per depth and scheme at its best rate, which is NaN where every rate diverged; accuracies in 0..1.
+    """Return a row per depth and scheme at its best rate, NaN if every rate diverged; accuracies in 0..1.
 
     The outcome is ``diverged``, or else ``trained`` or ``untrained`` against batch norm of the same depth (see
     `normless_lab.sweeps.trained_against`); without batch norm among the schemes, against the best of them.
@@ -125,14 +125,14 @@ def runs_table(settings: DemoSettings, whole: SweepResult) -> pd.DataFrame:
 
 
 def rates_table(settings: DemoSettings, first: SweepResult) -> pd.DataFrame:
-    """A row per depth, scheme and rate: training_loss of the first epoch (nats; infinite where it diverged)."""
+    """Return a row per depth, scheme and rate: training_loss of the first epoch (nats; infinite if it diverged)."""
     table = _with_networks(settings, first)
     table["training_loss"] = table["training_loss"].mask(table["outcome"] == "diverged", math.inf)
     return table[["depth", "scheme", "rate", "training_loss"]]
 
 
 def _with_networks(settings: DemoSettings, result: SweepResult) -> pd.DataFrame:
-    """The table of runs with the columns `depth` and `scheme`, the shallowest first."""
+    """Return the table of runs with the columns `depth` and `scheme`, the shallowest first."""
     networks = [settings.networks[label] for label in result.runs["network"]]
     depths, schemes = zip(*networks, strict=True)
     return result.runs.assign(depth=depths, scheme=schemes).sort_values("depth", kind="stable", ignore_index=True)

@@ -1,4 +1,4 @@
-"""A kind of run for learning-rate searches: the first epoch of a training run, with the schedule of the whole."""
+"""A kind of run for learning-rate searches: the first epoch of a training run, with the schedule of the whole run."""
 
 from __future__ import annotations
 

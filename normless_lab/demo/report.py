@@ -88,17 +88,17 @@ def finding(runs: pd.DataFrame) -> str:
 
 
 def format_accuracy(accuracy: float) -> str:
-    """``67.2 %``; a dash where there is none."""
+    """Format an accuracy as ``67.2 %``, or a dash if it is missing."""
     return "–" if accuracy != accuracy else f"{100 * accuracy:.1f} %"
 
 
 def format_rate(rate: float) -> str:
-    """``0.025``; a dash where there is none."""
+    """Format a rate as ``0.025``, or a dash if it is missing."""
     return "–" if rate != rate else f"{rate:g}"
 
 
 def table_of_runs(runs: pd.DataFrame) -> Table:
-    """A row per network at its best rate, of the table of runs of a `DemoResult`."""
+    """Return a row per network at its best rate, from the table of runs of a `DemoResult`."""
     return Table(
         caption="Each scheme at its best rate. A network is trained if it has at least half of batch norm’s gain "
         "over chance; a dash is one that diverged at every rate, with the accuracy at the lowest",
@@ -142,7 +142,7 @@ def _rates_table(tried: pd.DataFrame) -> Table:
 
 
 def _values(settings: DemoSettings, data: ImageData) -> dict[str, Any]:
-    """What the texts of the page are filled in with."""
+    """Return the values for the texts of the page."""
     _, height, width = data.image_shape
     return vars(settings) | {
         "rates": ", ".join(map(format_rate, settings.rates)),

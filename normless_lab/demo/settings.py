@@ -22,7 +22,7 @@ Count = Annotated[int, Field(gt=0)]
 class DemoSettings:
     """Wide-ResNets of every depth with every scheme, each at its own best learning rate, for a few epochs.
 
-    ValueError for settings that cannot be.
+    Raises a ValueError for inconsistent settings.
 
     Args:
         depths: depths in layers, each 6b + 4.

@@ -1,4 +1,4 @@
-"""`normless watch`: what the files of a run or a sweep say now, as a view, and the local page that shows it."""
+"""`normless watch`: the current state of a run or sweep from its files, and the local page that shows it."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Files of a run as they are while it trains: missing, of another moment, damaged, or of somebody else."""
+"""Files of a run during its training, which may be missing, out of date, damaged or unrelated."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from normless_lab.live.view import Line
 
 
 class Files:
-    """Files of a run; those that cannot be read or drawn are listed in `problems`, and left out."""
+    """Files of a run; unreadable files are listed in `problems` and skipped."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def read(self, path: Path, reader: Callable[[Path], Any], kind: Callable[..., Any]) -> Any:
-        """What `reader` makes of a file, an empty `kind` where that fails."""
+        """Return the contents of a file by `reader`, or an empty `kind` if it fails."""
         try:
             value = reader(path)
             if isinstance(value, type(kind())):
@@ -32,11 +32,11 @@ class Files:
         return kind()
 
     def table(self, path: Path) -> pd.DataFrame:
-        """A table, empty where there is none."""
+        """Return a table, which is empty if the file does not exist."""
         return self.read(path, pd.read_parquet, pd.DataFrame)  # type: ignore[no-any-return]
 
     def lines(self, path: Path, made: Callable[[], list[Line] | Line]) -> list[Line]:
-        """Lines of a table, whose columns may be missing or anything."""
+        """Return lines of a table; its columns may be missing or of any type."""
         try:
             lines = made()
             return lines if isinstance(lines, list) else [lines]

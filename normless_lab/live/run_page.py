@@ -1,4 +1,4 @@
-"""The view of a run, from the files in its folder, which may be half-written, damaged or of somebody else."""
+"""The view of a run from the files in its folder, which may be incomplete, damaged or unrelated."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ _SHOWN = 5
 
 
 def run_view(folder: Path) -> View:
-    """What the files of a run say now."""
+    """Return the view of a run from its current files."""
     files, place = Files(), RunDirectory(folder, TrainConfig, RunResult)
     inner = RunDirectory(newest_curves(folder).parent, TrainConfig, RunResult)
     config, result = files.read(inner.config, read_yaml, dict), files.read(place.result, _json, dict)
     epochs, begun = files.table(inner.epochs), files.read(inner.unfinished, _pairs, list)
     findings = [finding for finding in files.read(inner.findings, _json, list) if isinstance(finding, dict)]
     steps = files.table(inner.steps)
-    # Of a run that diverged in its first epoch it is not known how many steps one has.
+    # The number of steps per epoch is not known for a run that diverged in its first epoch.
     in_steps = epochs.empty and not steps.empty
     of_steps = files.lines(inner.steps, partial(_step_lines, steps, begun, in_steps))
     charts: dict[str, list[Line]] = {"Loss": of_steps} if of_steps else {}
@@ -90,7 +90,7 @@ def run_view(folder: Path) -> View:
 
 
 def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], scale: float) -> list[Line]:
-    """The lines of a chart of `_CURVES` for which the table has numbers."""
+    """Return the lines of a chart of `_CURVES` for which the table has numbers."""
     return [
         line(name, epochs["epoch"], epochs[column], ink, scale=scale)
         for column, (name, ink) in columns.items()
@@ -99,7 +99,7 @@ def _epoch_lines(epochs: pd.DataFrame, columns: Mapping[str, tuple[str, str]], s
 
 
 def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_steps: bool) -> list[Line]:
-    """The loss of each step over epochs, those of the unfinished epoch included."""
+    """Return the loss of each step over epochs, including the unfinished epoch."""
     at, losses = [], []
     if not steps.empty:
         per_epoch = 1 if in_steps else int((steps["epoch"] == 1).sum()) or 1
@@ -111,7 +111,7 @@ def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_st
 
 
 def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
-    """The tables of probes over the depth of the network: at the first step, the last, and some between."""
+    """Return charts of probes over the depth of the network, at the first step, the last, and some between."""
     charts = []
     for name, (title, x_label, column, quantity) in _PROBES.items():
         paths = sorted((place.probes / name).glob("epoch-*.parquet"))
@@ -125,7 +125,7 @@ def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
 
 
 def _one_step(table: pd.DataFrame, column: str, quantity: str, opacity: float, *, first: bool) -> list[Line]:
-    """A probe's quantity at the first or last step of its table."""
+    """Return a probe's quantity at the first or last step of its table."""
     if table.empty:
         return []
     step = table["step"].min() if first else table["step"].max()
@@ -135,7 +135,7 @@ def _one_step(table: pd.DataFrame, column: str, quantity: str, opacity: float, *
 
 
 def _words(result: Mapping[str, Any], done: int, of: int) -> str:
-    """How far a run is, or how it ended."""
+    """Return the progress or the outcome of a run in words."""
     words = f"{done} of {of} epochs finished" if of else f"{done} epochs finished"
     if result.get("diverged_step") is not None:
         words += f"; the loss diverged at step {result['diverged_step']}"
@@ -144,7 +144,7 @@ def _words(result: Mapping[str, Any], done: int, of: int) -> str:
 
 
 def _in_words(finding: Mapping[str, Any]) -> tuple[str, str]:
-    """The sentence of a finding, and its cure."""
+    """Return the sentence of a finding and its cure."""
     cure, evidence = finding.get("cure"), finding.get("evidence")
     step = f"Step {evidence['step']}: " if isinstance(evidence, dict) and "step" in evidence else ""
     return f"{step}{finding.get('title', '')}", str(cure.get("words", "")) if isinstance(cure, dict) else ""
@@ -155,6 +155,6 @@ def _json(path: Path) -> Any:
 
 
 def _pairs(path: Path) -> list[tuple[float, float]]:
-    """The epochs and losses of whole lines; the last may be half-written."""
+    """Return the epochs and losses of complete lines; the last line may be incomplete."""
     whole = path.read_text(encoding="utf-8").rpartition("\n")[0]
     return [(float(at), float(loss)) for at, loss in (text.split(",") for text in whole.splitlines())]

@@ -1,4 +1,4 @@
-"""The server of the live page: two addresses, on the loopback interface alone."""
+"""The server of the live page: two addresses, only on the loopback interface."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SECONDS, SHARE = 0.5, 0.25
 
 
 class LiveServer(ThreadingHTTPServer):
-    """Serves the page and, as JSON, the view that `look` returns; a port of 0 is a free one.
+    """Serve the page and, as JSON, the view that `look` returns; port 0 selects a free port.
 
-    An OSError says that the port is taken.
+    Raises an OSError if the port is in use.
     """
 
     daemon_threads = True
@@ -36,17 +36,17 @@ class LiveServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where a browser shows the page."""
+        """The address of the page."""
         return f"http://{ADDRESS}:{self.server_port}/"
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
-        """The type and content of an address; None for all but ``/`` and ``/view.json``."""
+        """Return the type and content of an address; None except for ``/`` and ``/view.json``."""
         if path == "/":
             return "text/html", self._page
         return ("application/json", self._view()) if path == "/view.json" else None
 
     def _view(self) -> bytes:
-        """The view, of one look for all browsers that ask at about the same time."""
+        """Return the view; browsers that ask at about the same time share it."""
         with self._lock:
             start = time.monotonic()
             if start >= self._next:
@@ -64,7 +64,7 @@ class LiveServer(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers GET, from pages of this machine's own address: a name that leads here by DNS is refused."""
+    """Answer GET requests for this machine's own address; refuse other host names that resolve to it."""
 
     server: LiveServer
     timeout = 10

@@ -1,4 +1,4 @@
-"""The view of a sweep, or of all runs in a folder of results: progress, runs in flight, the best ones, errors."""
+"""The view of a sweep, or of all runs in a folder: progress, running runs, the best runs, errors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from normless_lab.sweeps.result_tables import needed_runs
 from normless_lab.sweeps.worker import LOCK, newest_curves
 
 Labels = Mapping[str, Any]
-# Runs that a table lists, and whose curves are drawn.
+# Number of runs in a table, and of drawn curves.
 LISTED, DRAWN = 10, 6
 INKS = [f"scheme-{name}" for name in ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv")]
 _NUMBERS = ("rate", "seed")
@@ -31,11 +31,11 @@ _CURVES = {
 
 
 class SweepViewer:
-    """The view of a sweep again and again; rows that were read are kept, but those of failed runs, which are retried.
+    """Repeated views of a sweep; rows that were read are kept, except those of failed runs, which may be retried.
 
     Args:
-        lab: where the runs are; of a results folder without `sweep` every run in it is shown.
-        metrics: the first ranks the best runs; all extend the sweep's learning rates.
+        lab: the laboratory of the runs; without `sweep`, every run in its folder is shown.
+        metrics: the first metric ranks the best runs; all of them extend the sweep's learning rates.
     """
 
     def __init__(self, lab: Laboratory, metrics: Sequence[str], sweep: Sweep | None = None) -> None:
@@ -43,7 +43,7 @@ class SweepViewer:
         self._rows: dict[str, RunRow] = {}
 
     def view(self) -> View:
-        """What the table of runs and the folders of the unfinished ones say now."""
+        """Return the view from the current table of runs and the folders of unfinished runs."""
         files = Files()
         begun = {path.parent.name: path.parent for path in sorted(self._lab.work.glob(f"*/{LOCK}"))}
         if self._sweep is None:
@@ -85,7 +85,7 @@ class SweepViewer:
         return {name: new.get(name) or self._rows[name] for name in there if name in new or name in self._rows}
 
     def _best(self, runs: Mapping[str, Labels], rows: Mapping[str, RunRow]) -> Table:
-        """The finished runs that are best by the first metric."""
+        """Return the finished runs that are best by the first metric."""
         metric = self._metrics[0]
         values = {name: row.columns()[metric] for name, row in rows.items()}
         ranked = sorted(
@@ -104,14 +104,14 @@ def _running(runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame], of:
 def _table(
     caption: str, runs: Mapping[str, Labels], cells: Mapping[str, Sequence[str]], further: Sequence[Column]
 ) -> Table:
-    """A row for each run with cells: its labels, then the cells."""
+    """Return a row for each run with cells: its labels, then the cells."""
     axes = list(dict.fromkeys(axis for name in cells for axis in runs[name]))
     columns = [*(Column(axis, axis in _NUMBERS) for axis in axes), *further]
     return Table(caption, columns, [(*_texts(runs[name], axes), *of) for name, of in cells.items()])
 
 
 def _charts(files: Files, runs: Mapping[str, Labels], curves: Mapping[str, pd.DataFrame]) -> list[Chart]:
-    """A chart for each curve, with a line per run in flight."""
+    """Return a chart for each curve, with a line per running run."""
     charts = []
     for column, (title, unit) in _CURVES.items():
         lines: list[Line] = []
@@ -133,7 +133,7 @@ def _texts(labels: Labels, axes: Iterable[str]) -> list[str]:
 
 
 def _differing(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, Labels]:
-    """Of each run's settings, as far as they are known, those not the same in all, and always rate and seed."""
+    """Return the known settings of each run that differ between runs, and always rate and seed."""
     names = dict.fromkeys(name for values in settings.values() for name in values)
     texts = {name: {str(values.get(name)) for values in settings.values() if values} for name in names}
     shown = [name for name in names if len(texts[name]) > 1 and name not in _NUMBERS]

@@ -1,4 +1,4 @@
-"""What the live page shows at one moment, as plain data: progress, curves, findings, tables, settings."""
+"""The contents of the live page at one moment, as plain data: progress, curves, findings, tables, settings."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Chart:
 
 @dataclass(frozen=True)
 class View:
-    """What there is to see of a run or a sweep.
+    """The displayed state of a run or a sweep.
 
     Attributes:
         title: the folder or the sweep's name.
         state: trained, chance, diverged, failed (runs of a sweep), running, waiting or interrupted.
-        words: how far it is, in a sentence.
-        done, of: the same as numbers; `of` is 0 where it is not known.
-        findings: the sentence of each, the last first, and what to do about it.
-        settings: of the run.
-        problems: the files that could not be read, and why.
+        words: the progress as a sentence.
+        done, of: the progress as numbers; `of` is 0 if it is not known.
+        findings: the sentence of each finding, the last first, with its cure.
+        settings: settings of the run.
+        problems: the files that could not be read, with reasons.
     """
 
     title: str
@@ -64,15 +64,15 @@ class View:
     problems: Sequence[str] = field(default=())
 
     def to_dict(self) -> dict[str, Any]:
-        """The view as data ready for JSON."""
+        """Return the view as data for JSON."""
         return asdict(self)
 
 
 def line(name: str, x: Any, y: Any, ink: str, opacity: float = 1.0, scale: float = 1.0) -> Line:
-    """A line through numbers of any type, at most `POINTS` of them; what is not finite is None, a gap in it.
+    """Return a line through at most `POINTS` numbers of any type; numbers that are not finite become None, a gap.
 
     Raises:
-        ValueError: a value is no number, or x and y have different lengths.
+        ValueError: a value is not a number, or x and y have different lengths.
     """
     at, values = np.asarray(x, dtype=float), np.asarray(y, dtype=float) * scale
     if at.shape != values.shape or not np.isfinite(at).all():

@@ -1,6 +1,6 @@
-"""The pages of artefacts: a front page with the verdicts, and by paper what was published beside what was measured.
+"""The pages of artefacts: a front page with the verdicts, and a page per paper with published and measured numbers.
 
-Each is a self-contained HTML document; without its script it is complete, but cannot be filtered.
+Each page is a self-contained HTML document. Without its script it is complete, but cannot be filtered.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from normless_lab.plots.page import Table, template
 from normless_lab.plots.palette import VERDICT_INKS, css_variables
 from normless_lab.plots.save import with_shared_styles
 
-# What the checks of a result can rest on, and what that means.
+# The possible bases of the checks of a result, with their meanings.
 BASES = {
     "formula": "our code beside the paper's formula",
     "measurement": "networks and random matrices, measured",
@@ -27,7 +27,7 @@ BASES = {
 
 @dataclass(frozen=True)
 class CheckedClaim:
-    """A claim, its verdict, the numbers that decide it as (name, number), and what of them is compared, in words."""
+    """A claim, its verdict, the numbers that decide it as (name, number), and a description of their comparison."""
 
     claim: str
     verdict: str
@@ -41,13 +41,13 @@ class Result:
 
     Attributes:
         verdict: one of `normless_lab.plots.VERDICT_INKS`.
-        basis: what the checks rest on, a key of `BASES`; empty if an error came first.
+        basis: the basis of the checks, a key of `BASES`; empty after an error.
         error: the message of an error; empty if there was none.
-        table: published beside measured.
-        left_out: how many rows the table lacks, and where they are; empty if none.
-        svg: the figure as `normless_lab.plots.inline_svg_text` makes it; empty if there is none.
+        table: published and measured numbers.
+        left_out: the number of omitted rows, and where they are; empty if none.
+        svg: the figure from `normless_lab.plots.inline_svg_text`; empty without a figure.
         remarks: notes for the reader.
-        same_runs: ids of other artefacts that rest on the same training runs.
+        same_runs: ids of other artefacts that use the same training runs.
     """
 
     budget: str
@@ -67,7 +67,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Card:
-    """An artefact: what its paper says, and the result at each budget that was run.
+    """An artefact: the claim of its paper, and the result at each budget that was run.
 
     The id is `PAPER/NAME`, the kind such as `training`; the setup is the paper's, as (name, value).
     """
@@ -89,7 +89,7 @@ class Card:
 
 @dataclass(frozen=True)
 class PaperGroup:
-    """A paper: who wrote it and what it is called, its artefacts, the ids of those not run, and the finding."""
+    """A paper: its authors and title, its artefacts, the ids of those not run, and the finding."""
 
     key: str
     authors: str
@@ -104,25 +104,25 @@ class PaperGroup:
         return f"{self.key}.html"
 
     def of_verdicts(self, *verdicts: str) -> list[Card]:
-        """The artefacts whose result at the last budget has one of these verdicts, in the order of the verdicts."""
+        """Return the artefacts with one of these verdicts at the last budget, in the order of the verdicts."""
         return [card for verdict in verdicts for card in self.cards if card.results[-1].verdict == verdict]
 
 
 @dataclass(frozen=True)
 class HeadlineRow:
-    """A headline claim with what became of it.
+    """A headline claim with its decision.
 
     Attributes:
         printed, ours: the paper's number and ours.
-        verdict, word: one of `normless_lab.plots.VERDICT_INKS`, and what it is called.
+        verdict, word: one of `normless_lab.plots.VERDICT_INKS`, and its name.
         why: the verdict in words.
-        ids: of the artefacts that it rests on, the one whose figure is shown first.
-        paper: the key of the paper on whose page it stands.
-        anchor: its id there.
-        refuted_if: what refutes it.
-        to_decide: what would decide it; empty where it is decided or nothing is known to.
-        command: that repeats it.
-        budget: at which it was decided.
+        ids: ids of the artefacts of the claim; the first figure shown is that of the first.
+        paper: the key of the paper with the claim on its page.
+        anchor: its id on the page.
+        refuted_if: the condition for its refutation.
+        to_decide: runs that would decide it; empty if it is decided or if such runs are not known.
+        command: the command that repeats it.
+        budget: the budget of the decision.
     """
 
     claim: str
@@ -142,7 +142,7 @@ class HeadlineRow:
 
 @dataclass(frozen=True)
 class ArtefactsPage:
-    """What the page says, in this order; the other fields are those of `normless_lab.plots.Page`."""
+    """The contents of the page, in this order; the other fields are those of `normless_lab.plots.Page`."""
 
     title: str
     finding: str
@@ -153,24 +153,24 @@ class ArtefactsPage:
 
     @property
     def cards(self) -> list[Card]:
-        """Of all papers."""
+        """The cards of all papers."""
         return [card for paper in self.papers for card in paper.cards]
 
     @property
     def budgets(self) -> list[str]:
-        """That occur, in the order in which they first do."""
+        """The budgets of the results, in the order of first occurrence."""
         return list(dict.fromkeys(result.budget for card in self.cards for result in card.results))
 
     @property
     def kinds(self) -> list[str]:
-        """That occur, by name."""
+        """The kinds of the cards, by name."""
         return sorted({card.kind for card in self.cards})
 
 
 def render_artefacts(page: ArtefactsPage, front: str = "index.html") -> dict[str, str]:
-    """The front page by its file's name, and the page of each paper by the name of its file.
+    """Return the front page and the page of each paper by their file names.
 
-    Each is one HTML document: style, script, figures and tables are inside it.
+    Each page is one HTML document, which contains its style, script, figures and tables.
 
     Raises:
         ValueError: the front page has the name of a paper's.
@@ -210,7 +210,7 @@ def _render(page: ArtefactsPage, paper: PaperGroup | None, front: str) -> str:
         inks=VERDICT_INKS,
         colours=css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
         linked=_linker(mentions, paper.key if paper else ""),
-        # Not by those that it names itself, where a link stands already.
+        # Without the artefacts that it mentions itself, which already have a link.
         mentioned_by={
             name: [other for other, others in mentions.items() if name in others and other not in named]
             for name, named in mentions.items()
@@ -233,12 +233,12 @@ def _shown_at(rows: Sequence[HeadlineRow], drawn: Container[tuple[str, str]]) ->
 
 
 def write_artefacts(page: ArtefactsPage, path: Path) -> Path:
-    """Write the front page to a path and each paper's, `PAPER.html`, beside it, as UTF-8; returns the path."""
+    """Write the front page to a path, and `PAPER.html` of each paper beside it, as UTF-8; return the path."""
     return write_artefact_pages(page, path)[0]
 
 
 def write_artefact_pages(page: ArtefactsPage, path: Path) -> list[Path]:
-    """As `write_artefacts`; returns all paths, that of the front page first."""
+    """Write the pages as `write_artefacts` does; return all paths, that of the front page first."""
     texts = render_artefacts(page, path.name)
     path.parent.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():
@@ -247,13 +247,13 @@ def write_artefact_pages(page: ArtefactsPage, path: Path) -> list[Path]:
 
 
 def _verdicts(cards: Sequence[Card], budget: str, basis: str | None = None) -> Counter[str]:
-    """How often each verdict comes at a budget, of one class of evidence or of all."""
+    """Count each verdict at a budget, for one class of evidence or for all."""
     results = [result for card in cards for result in card.results if result.budget == budget]
     return Counter(result.verdict for result in results if basis in (None, result.basis))
 
 
 def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
-    """The ids of other artefacts in the texts of each."""
+    """Return the ids of other artefacts in the texts of each artefact."""
     known = [card.id for card in cards]
     pattern = _ids(known)
     mentions = {}
@@ -266,7 +266,7 @@ def _mentions(cards: Sequence[Card]) -> dict[str, list[str]]:
 
 
 def _ids(known: Sequence[str]) -> re.Pattern[str]:
-    """Finds ids in a text, the longest first: figure-10 is not figure-1 and a zero."""
+    """Return a pattern for ids in a text, the longest first, so that figure-10 is not read as figure-1."""
     names = "|".join(map(re.escape, sorted(known, key=len, reverse=True)))
     return re.compile(rf"(?<![\w/-])(?:{names})(?![\w-])" if names else r"(?!)")
 

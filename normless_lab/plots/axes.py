@@ -1,4 +1,4 @@
-"""The look that all figures share, set on one Axes at a time: matplotlib's global state does not change."""
+"""The style of all figures, set on one Axes at a time; matplotlib's global state does not change."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SMALL_FONT_SIZE = 9.0
 
 
 def new_axes(width: float = 4.9, height: float = 3.4) -> Axes:
-    """One empty, styled Axes on a figure of its own (inches), small enough to be read on a telephone."""
+    """Return an empty, styled Axes on a new figure (size in inches), small enough for a telephone."""
     figure = Figure(figsize=(width, height), layout="constrained", facecolor=PAPER.light)
     return style_axes(figure.add_subplot())
 
 
 def new_panels(columns: int, rows: int = 1, *, width: float = 4.4, height: float = 3.4) -> list[Axes]:
-    """Several empty, styled Axes on one figure, row by row; ``width`` and ``height`` (inches) are of each."""
+    """Return several empty, styled Axes on one figure, row by row, each of ``width`` by ``height`` inches."""
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained", facecolor=PAPER.light)
     return [style_axes(axes) for axes in figure.subplots(rows, columns, squeeze=False).flat]
 
 
 def style_axes(axes: Axes) -> Axes:
-    """Quiet spines and a horizontal grid below the data; returns the same Axes."""
+    """Set light spines and a horizontal grid below the data; return the same Axes."""
     axes.set_facecolor("none")
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -45,7 +45,7 @@ def style_axes(axes: Axes) -> Axes:
 
 
 def title_axes(axes: Axes, title: str) -> None:
-    """Set the title above the plot at the left, in place of another; it is wrapped to the width of its panel."""
+    """Set or replace the title above the plot at the left, wrapped to the width of its panel."""
     axes.set_title(
         f"{_wrapped(axes, title, FONT_SIZE + 1)}\n",
         loc="left",
@@ -86,7 +86,7 @@ def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
 
 @dataclass(frozen=True)
 class Curve:
-    """A drawn line and its name; NaN is a gap, and what is infinite lies beyond the plot."""
+    """A drawn line and its name; NaN is a gap, and infinite values lie beyond the plot."""
 
     name: str
     x: npt.NDArray[np.float64]
@@ -95,7 +95,7 @@ class Curve:
 
 
 def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Heights from 0 to 1 that are at least ``gap`` apart and in the order of the wanted ones.
+    """Return heights from 0 to 1 that are at least ``gap`` apart and in the order of the wanted heights.
 
     The sum of squared shifts is the least possible within the interval, or above it where there is no room: with the
     gaps subtracted only the order is constrained, and the nearest ordered sequence is the isotonic regression, of
@@ -154,7 +154,7 @@ def _end(axes: Axes, curve: Curve) -> tuple[str, float, float]:
 
 
 def add_legend(axes: Axes, *, beside: bool) -> None:
-    """A legend in the plot or at its right, with marks as bright as those in the plot are not."""
+    """Add a legend in the plot or at its right, with marks brighter than those in the plot."""
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {"loc": "best"}
     legend = axes.legend(frameon=False, fontsize=SMALL_FONT_SIZE, labelcolor=TEXT.light, **place)
     for handle in legend.legend_handles:

@@ -1,4 +1,4 @@
-"""What every plot takes besides its table: a frame, reference curves, and the columns that must be there."""
+"""The common arguments of plots: a frame, reference curves, and required columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Law:
 
 
 class Frame(TypedDict, total=False):
-    """What every grammar takes besides its columns.
+    """The arguments of every grammar besides its columns.
 
     Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
     column of their names (``scheme`` by default), and ``inks``, the colour and marker of each (by default those of
@@ -40,12 +40,12 @@ class Frame(TypedDict, total=False):
         x_ticks, y_ticks: ``"values"`` puts a tick at each value of the table, ``"powers of 2"`` writes the exponent k
             as 2ᵏ; a mapping gives the text at each place.
         x_limits, y_limits: None leaves an end to the data.
-        bounds: what a drawn quantity cannot be beyond, such as (0, 100) of percentages: bars end there.
+        bounds: limits of a drawn quantity, such as (0, 100) for percentages; bars end there.
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
-        name: form of the names of the series, such as ``"M = {}"``.
-        names: where the names of the series stand: at the ends of their lines, in a legend, or one beside the plot.
-        size: of a new figure, in inches.
+        name: format of the names of the series, such as ``"M = {}"``.
+        names: position of the names of the series: at the ends of their lines, in a legend, or in one beside the
+        plot. size: of a new figure, in inches.
     """
 
     title: str
@@ -66,16 +66,16 @@ class Frame(TypedDict, total=False):
 
 
 def require_unique(table: pd.DataFrame, columns: Sequence[str], what: str) -> None:
-    """Refuse a table with two rows of the same values in the columns: it is of more than one matrix or network."""
+    """Raise a ValueError if two rows have the same values in the columns, as for several matrices or networks."""
     if table.duplicated(list(columns)).any():
         raise ValueError(f"Expected one row per {' and '.join(columns)}, but one is there twice; draw one {what}.")
 
 
 def require_columns(table: pd.DataFrame, columns: Sequence[str | None], purpose: str) -> None:
-    """Refuse a table that is empty or lacks a column; None stands for no column.
+    """Check that a table is not empty and has the columns; None entries are ignored.
 
     Raises:
-        ValueError: naming the missing columns and those of the table.
+        ValueError: names the missing columns and those of the table.
     """
     needed = [column for column in columns if column is not None]
     missing = [column for column in needed if column not in table.columns]

@@ -1,4 +1,4 @@
-"""The figures that the library asks for: a residual map, the tables of probes, a watched training."""
+"""The figures for the library: a residual map, the tables of probes, a watched training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NAMED = 16
 
 
 def draw_map(residual_map: ResidualMap, title: str, path: Path) -> None:
-    """Draw a residual map to a file of the kind that its name ends in: SVG, PNG or PDF."""
+    """Draw a residual map to a file in the format of its suffix: SVG, PNG or PDF."""
     axes = blocks_on_trunk(residual_map, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":

@@ -17,7 +17,7 @@ from normless_lab.plots.palette import css_variables
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn figure: ``svg`` as `normless_lab.plots.inline_svg` makes it, and the caption under it."""
+    """A drawn figure: ``svg`` from `normless_lab.plots.inline_svg`, and the caption under it."""
 
     svg: str
     caption: str
@@ -33,10 +33,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text as they are to be read; the first ``row_headers`` cells of a row name it.
+    """Rows of formatted text; the first ``row_headers`` cells of a row name it.
 
     Raises:
-        ValueError: a row has not as many cells as there are columns.
+        ValueError: the number of cells in a row differs from the number of columns.
     """
 
     caption: str
@@ -62,8 +62,8 @@ class Table:
 class Page:
     """The contents of a page, in order.
 
-    The finding is the result, in one or two sentences; the caution what the numbers do not claim; the facts, as
-    (name, value), how they were measured: seeds, budget, data set, versions, machine.
+    The finding is the result, in one or two sentences. The caution states the limits of the numbers. The facts, as
+    (name, value), describe the measurement: seeds, budget, data set, versions, machine.
     """
 
     title: str
@@ -75,13 +75,13 @@ class Page:
 
 
 def render_page(page: Page) -> str:
-    """The page as one HTML document that loads nothing: style, figures and tables are inside it."""
+    """Return the page as one HTML document without external resources."""
     figures = [(Markup(figure.svg), figure.caption) for figure in page.figures]
     return template("page.html.j2").render(page=page, figures=figures, colours=css_variables())
 
 
 def template(name: str) -> Template:
-    """A template of this package; whatever is put into it is escaped, and a name that it lacks is an error."""
+    """Return a template of this package; values are escaped, and undefined names raise an error."""
     environment = Environment(
         loader=PackageLoader(str(__package__)),
         autoescape=True,

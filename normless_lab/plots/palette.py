@@ -13,7 +13,7 @@ from normless.spec import parse_call, split_terms
 
 @dataclass(frozen=True)
 class Ink:
-    """A colour as it is on light and on dark paper, and the marker that says the same without colour."""
+    """A colour on light and on dark paper, and the marker that replaces it without colour."""
 
     light: str
     dark: str
@@ -36,18 +36,18 @@ ROLE_INKS: Mapping[str, Ink] = {
     "γ other": SCHEME_INKS["batch_norm"],
 }
 
-# Of lines that stand for no scheme: numbers of factors, options, networks.
+# Colours of lines without a scheme: numbers of factors, options, networks.
 _SERIES = ("skipinit", "none", "fixup", "sqrt2", "rezero", "lsuv", "zero_gamma", "batch_norm")
 
 
 def scheme_ink(scheme: str) -> Ink:
-    """The colour and marker of a scheme; its arguments, as in ``skipinit(alpha=1)``, do not change them."""
+    """Return the colour and marker of a scheme, which do not depend on arguments as in ``skipinit(alpha=1)``."""
     name, _ = parse_call(split_terms(scheme)[0])
     return SCHEME_INKS.get(name, OTHER_SCHEME)
 
 
 def series_ink(index: int) -> Ink:
-    """The colour and marker of line 0, 1, … of a figure; they repeat after eight."""
+    """Return the colour and marker of line 0, 1, … of a figure; they repeat after eight."""
     return SCHEME_INKS[_SERIES[index % len(_SERIES)]]
 
 
@@ -69,7 +69,7 @@ def inks_of(schemes: Mapping[str, str]) -> dict[str, Ink]:
 
 
 def shades(names: Sequence[str]) -> dict[str, Ink]:
-    """Colours from quiet to bright for names in an order, such as the points of an update."""
+    """Return colours from pale to bright for ordered names, such as the points of an update."""
     start, end = (bytes.fromhex(ink.light.removeprefix("#")) for ink in (QUIET, SCHEME_INKS["none"]))
     shaded = {}
     for index, name in enumerate(names):
@@ -80,5 +80,5 @@ def shades(names: Sequence[str]) -> dict[str, Ink]:
 
 
 def css_variables() -> dict[str, Ink]:
-    """Every colour that a figure may use, by the name of the style-sheet variable that carries it."""
+    """Return every colour of figures by the name of its style-sheet variable."""
     return _INKS["page"] | {f"scheme-{name.replace('_', '-')}": ink for name, ink in SCHEME_INKS.items()}

@@ -22,7 +22,7 @@ class Plot:
 
     Args:
         grammar: the name of a function of `normless_lab.plots`, and its arguments by keyword.
-        prepare: makes the table that the grammar draws from the one that was measured.
+        prepare: function from the measured table to the table that the grammar draws.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BAR_INKS: Mapping[str, Ink] = {"True": SCHEME_INKS["none"], "False": QUIET}
 
-# The arguments that are no plain data.
+# The arguments that are not plain data.
 _IN_CODE: Mapping[str, Mapping[str, Any]] = {
     "activations": {"end_text": lambda scheme, _: scheme.partition("(")[0]},
     "channel_gradients": {"prepare": lambda channels: channels.assign(gradient=channels["gradient"].abs())},
@@ -36,8 +36,8 @@ def figures_of(
     """Draw the tables that have a plot: the name of the table, the title and the axes of each figure.
 
     Args:
-        tables: by the name of their probe; those without a plot, or without rows, are skipped.
-        scheme: of the network; decides the colour.
+        tables: tables by the name of their probe; tables without a plot, or without rows, are skipped.
+        scheme: scheme of the network, which determines the colour.
         probes: by name; one that is not in `PLOTS` may state its own plot as the attribute ``plot``, a `Plot` or a
             dictionary of its arguments.
     """

@@ -1,4 +1,4 @@
-"""The drawing in the text of an SVG file: shapes, text and inline images; whatever could act or load is left out."""
+"""The drawing in the text of an SVG file: shapes, text and inline images, without active or external content."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _IMAGE = re.compile(r"data:image/(png|jpeg);base64,[\w+/=\s]*")
 
 
 def safe_svg(text: str) -> ElementTree.Element:
-    """The drawing as an element without namespaces, of listed elements, attributes and style properties alone.
+    """Return the drawing as an element without namespaces, with only the listed elements, attributes and styles.
 
-    References stay where they lead to an ``id`` of the drawing, images where they are PNG or JPEG within the text.
+    References are kept if they lead to an ``id`` of the drawing, images if they are PNG or JPEG within the text.
 
     Raises:
-        ValueError: the text is no SVG file.
+        ValueError: the text is not an SVG file.
     """
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ValueError(f"Expected the text of an SVG file, got one that is no XML: {error}.") from error
+        raise ValueError(f"Expected the text of an SVG file, got one that is not XML: {error}.") from error
     if _name(root) != "svg":
         raise ValueError(f"Expected the text of an SVG file, got XML whose first element is {root.tag}.")
     level = [root]
@@ -54,7 +54,7 @@ def safe_svg(text: str) -> ElementTree.Element:
 
 
 def _clean(element: ElementTree.Element) -> None:
-    """Remove of an element what is not listed; of its children, which ones they are."""
+    """Remove attributes and children that are not listed from an element."""
     element.tag = _name(element)
     link = element.get(LINK, element.get("href", ""))
     values = {
@@ -74,10 +74,10 @@ def _clean(element: ElementTree.Element) -> None:
 
 
 def _draws(name: str, value: str) -> bool:
-    """Whether this is a listed property of style, and its value leads nowhere but into the drawing."""
+    """Return whether this is a listed style property with a value that refers only to the drawing."""
     return bool(PROPERTY.fullmatch(name) and _VALUE.fullmatch(value))
 
 
 def _name(element: ElementTree.Element) -> str:
-    """The name of an element of SVG; empty for comments."""
+    """Return the name of an SVG element; empty for comments."""
     return element.tag.removeprefix(SVG) if isinstance(element.tag, str) else ""

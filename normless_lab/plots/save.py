@@ -38,7 +38,7 @@ _GEOMETRY = {"d", "points", "x", "y", "width", "height", "cx", "cy"}
 
 
 def save_png(axes: Axes, path: Path, *, dpi: int = 200) -> Path:
-    """Write the figure of ``axes`` as PNG at ``dpi`` dots per inch; returns the path."""
+    """Write the figure of ``axes`` as PNG at ``dpi`` dots per inch; return the path."""
     FigureCanvasAgg(_figure(axes)).print_figure(path, dpi=dpi, format="png")
     return path
 
@@ -50,12 +50,12 @@ def save_svg(axes: Axes, path: Path) -> Path:
 
 
 def inline_svg(axes: Axes, *, name: str, description: str) -> str:
-    """The figure of ``axes`` as an ``<svg>`` element for a page; see `inline_svg_text`."""
+    """Return the figure of ``axes`` as an ``<svg>`` element for a page; see `inline_svg_text`."""
     return inline_svg_text(_svg(axes), name=name, description=description)
 
 
 def inline_svg_text(svg: str, *, name: str, description: str) -> str:
-    """The text of an SVG file as an ``<svg>`` element for a page.
+    """Return the text of an SVG file as an ``<svg>`` element for a page.
 
     Colours of `normless_lab.plots.palette` become style-sheet variables, the light colour as fallback, for dark
     pages; ids that the drawing refers to carry ``name``, so that two figures of one page do not collide, and others
@@ -104,7 +104,7 @@ def with_shared_styles(svgs: Sequence[str]) -> tuple[list[str], str]:
 
 
 def _shortened(attribute: str, value: str) -> str:
-    """The value of an attribute with rounded lengths, and without what says nothing."""
+    """Return the value of an attribute with rounded lengths and without redundant parts."""
     if attribute == "style":
         return _QUOTED_FONT.sub(r"\1", value)
     if attribute in _GEOMETRY or (attribute == "transform" and "matrix" not in value and "scale" not in value):
@@ -114,7 +114,7 @@ def _shortened(attribute: str, value: str) -> str:
 
 
 def _own_ids(root: ElementTree.Element, name: str) -> dict[str, str]:
-    """The ids that something refers to, with those that they have on the page."""
+    """Return the referenced ids with their names on the page."""
     known = dict.fromkeys(element.get("id", "") for element in root.iter())
     values = (value for element in root.iter() for value in element.attrib.values())
     referred = dict.fromkeys(quoted or plain for value in values for quoted, plain in _REFERENCE.findall(value))
@@ -144,7 +144,7 @@ def _figure(axes: Axes) -> Figure:
 
 
 def description(axes: Axes) -> str:
-    """The titles of a figure, the names of its axes and those of what is drawn, as sentences."""
+    """Return the titles of a figure and the names of its axes and drawn data as sentences."""
     figure = axes.get_figure(root=True)
     every = figure.axes if isinstance(figure, Figure) else [axes]
     overall = figure.get_suptitle() if isinstance(figure, Figure) else ""
@@ -153,7 +153,7 @@ def description(axes: Axes) -> str:
 
 
 def _panel(axes: Axes) -> str:
-    """One panel: its title, what is up and across, and the names in its legend."""
+    """Return one panel's title, axis labels and legend in words."""
     title = next(filter(None, (_words(axes.get_title(place)) for place in ("left", "center", "right"))), "")
     across = _words(axes.get_xlabel())
     # `name_axes` writes the upright name as a note above the axis.

@@ -57,7 +57,7 @@ class Piece:
 
     @property
     def letters(self) -> int:
-        """How long a name under the piece may be and leave a letter's place before the next."""
+        """The largest length of a name under the piece that leaves space for a letter before the next name."""
         return int((self.width + GAP) / LETTER) - 1
 
 
@@ -93,7 +93,7 @@ def gap_piece(text: str, blocks: int = 0) -> Piece:
 
 
 def block_piece(block: ResidualBlock, roles: dict[str, Role]) -> Piece:
-    """One block: what it shares, the fork, its branches, the arc of its skip path, the sum and what follows it."""
+    """Return one block: shared layers, the fork, its branches, the arc of its skip path, the sum and later layers."""
     depth = _nesting(block)
     shared = _chain(block.shared_layers, roles, 0.0, 0.0)
     fork = shared.end + 0.4
@@ -137,12 +137,12 @@ def _branches(block: ResidualBlock, roles: dict[str, Role], fork: float, room: f
 
 
 def _shared(sequences: Sequence[Sequence[object]]) -> int:
-    """How many items all the sequences begin with."""
+    """Return the number of items with which all the sequences begin."""
     return sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sequences, strict=False)))
 
 
 def _mark_of(layer: Layer, roles: dict[str, Role]) -> str:
-    """What a layer's mark stands for: a norm by the role of its γ, any other by its kind."""
+    """Return the kind of a layer's mark: the role of γ for a norm, else the kind of layer."""
     if layer.kind != "norm":
         return "weight layer" if layer.kind == "weight" else layer.kind
     return "norm without γ" if layer.gamma is None else f"γ {roles[layer.path]}"
@@ -188,7 +188,7 @@ def _skip(
 def _inner_arcs(
     block: ResidualBlock, roles: dict[str, Role], places: dict[Layer, Point], depth: int
 ) -> Iterator[tuple[Wire, list[Mark]]]:
-    """The skip paths of the blocks inside a branch, the innermost lowest; of those whose layers are drawn."""
+    """Return the skip paths of the drawn blocks inside a branch, the innermost lowest."""
     for inner in block.inner:
         points = [places[layer] for layer in inner.branch_layers if layer in places]
         if points:
@@ -198,7 +198,7 @@ def _inner_arcs(
 
 
 def _nesting(block: ResidualBlock) -> int:
-    """How many blocks deep the branch is nested."""
+    """Return the nesting depth of the branch in blocks."""
     return max((1 + _nesting(inner) for inner in block.inner), default=0)
 
 
@@ -250,7 +250,7 @@ def _pieces(residual_map: ResidualMap) -> list[Piece]:
 
 
 def _shortly_named(blocks: list[Piece]) -> list[Piece]:
-    """The blocks without the modules that all their names start with, where a name has no room for them."""
+    """Return the blocks without the common prefix of their names, if a name does not fit with it."""
     if all(len(block.name) <= block.letters for block in blocks) or len(blocks) < 2:
         return blocks
     shared = _shared([block.name.split(".")[:-1] for block in blocks])
@@ -277,7 +277,7 @@ def _folded(blocks: Sequence[Piece]) -> Iterator[Piece]:
 
 
 def _run_length(forms: Sequence[Piece], start: int, period: int) -> int:
-    """How many blocks from `start` on repeat the first `period` of them, in whole periods."""
+    """Return the number of blocks from `start` on that repeat the first `period` blocks, in whole periods."""
     end = start + period
     while end < len(forms) and forms[end] == forms[end - period]:
         end += 1

@@ -132,7 +132,7 @@ def optimum_against(
         optima: a row per combination: the columns `series` and `across`, `mean` (not finite for a gap), `deviation`
             (NaN of a single run) and `trainable`.
         across: a numeric column such as depth or batch_size; logarithmic.
-        up: what the means are, with their unit; neither accuracies (%) nor losses are below 0, where bars end.
+        up: label of the means with their unit; accuracies (%) and losses are not below 0, where bars end.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
     bounds = (0, 100) if "%" in up else (0, None)

@@ -41,7 +41,7 @@ def peak_memory() -> float:
 
 
 def _stated(table: str, wanted: str) -> float | None:
-    """The bytes in a line `NAME: N kB` of a file of Linux; None where there is none."""
+    """Return the bytes in a line `NAME: N kB` of a Linux file; None if the line is missing."""
     path = Path(table)
     for line in path.read_text("utf-8").splitlines() if path.is_file() else ():
         name, _, size = line.partition(":")

@@ -13,7 +13,7 @@ def read_yaml(path: Path | str) -> Any:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no YAML, or its aliases stand for too many values.
+        ValueError: the file is not YAML, or its aliases expand to too many values.
     """
     import yaml
 
@@ -31,11 +31,11 @@ def checked_size(value: Any) -> Any:
     def size(node: Any) -> float:
         parts = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
         if id(node) not in sizes:
-            # Within itself a value has no end.
+            # A value that contains itself is infinite.
             sizes[id(node)] = float("inf")
             sizes[id(node)] = 1 + sum(map(size, parts))
         return sizes[id(node)]
 
     if size(value) > MOST_VALUES:
-        raise ValueError(f"Expected YAML of at most {MOST_VALUES:,} values, aliases written out, and it has more.")
+        raise ValueError(f"Expected YAML of at most {MOST_VALUES:,} values with aliases written out; it has more.")
     return value

@@ -1,4 +1,4 @@
-"""Experiments made of many runs: what to run, the processes that run it, and what is shown of it."""
+"""Experiments of many runs: their definition, the processes that execute them, and their display."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Submits runs to an executor and stores their rows; a run whose process dies is submitted again."""
+"""Submit runs to an executor and store their rows; resubmit a run if its process dies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from normless_lab.sweeps.store import RunState
 from normless_lab.sweeps.worker import carry_out_run, failed_row
 from normless_lab.train import Settings
 
-# How often a run is submitted again because its process died.
+# Number of times that a run is submitted again because its process died.
 RESUBMISSIONS = 3
 # Settings in which runs of the same group of an executor may differ.
 REPLICATE = ("seed", "rate")
@@ -27,7 +27,7 @@ REPLICATE = ("seed", "rate")
 
 @dataclass
 class Attempt:
-    """A submitted run, and how often its process died."""
+    """A submitted run, and the number of times that its process died."""
 
     hash: str
     config: Settings
@@ -45,10 +45,10 @@ def dispatch(
     keep: Path | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Carry out runs, given by hash, and store their rows; returns when every run has a row.
+    """Execute runs, given by hash, and store their rows; return when every run has a row.
 
-    Each has a folder in `work` while in flight. Once its row is stored, the folder is moved to `keep` or removed;
-    that of a failed run stays. `options` are as in `carry_out_run`.
+    Each running run has a folder in `work`. Once its row is stored, the folder is moved to `keep` or removed; the
+    folder of a failed run stays. `options` are as in `carry_out_run`.
     """
     waiting = deque(Attempt(name, config) for name, config in runs)
     running: dict[Future[RunRow], Attempt] = {}
@@ -81,7 +81,7 @@ def dispatch(
 
 
 def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
-    """All futures that are done; waits for the first."""
+    """Wait for the first future and return all that are done."""
     futures = [ended.get()]
     while True:
         try:
@@ -91,7 +91,7 @@ def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
 
 
 def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
-    """The row of a run; None if its process died and the run may be submitted again."""
+    """Return the row of a run; None if its process died and the run may be submitted again."""
     try:
         row = future.result()
     except WorkerDiedError as error:
@@ -108,7 +108,7 @@ def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
 
 
 def _put_away(folder: Path, keep: Path | None) -> None:
-    """Remove the folder of a finished run, or move it atomically to those that are kept."""
+    """Remove the folder of a finished run, or move it atomically to the kept folders."""
     if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
         keep.mkdir(parents=True, exist_ok=True)
         folder.replace(keep / folder.name)

@@ -1,4 +1,4 @@
-"""The laboratory: carries out each run once, and stores its row and optionally its weights."""
+"""The laboratory: execute each run once, and store its row and optionally its weights."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from normless_lab.train.pauses import TerminatedError, on_sigterm
 
 Result = TypeVar("Result")
 
-# While a shard waits for the others.
+# Seconds between two looks of a shard that waits for the others.
 SECONDS_BETWEEN_LOOKS = 2.0
 
 
 class WeightsError(NormlessError):
-    """A run has no weights; the message names the run and the reason."""
+    """The weights of a run do not exist; the message names the run and the reason."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """The runs whose hash, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
+    """The runs with a hash that, as a number, is `index` − 1 modulo `count`: one of `count` equal parts of all runs.
 
-    An index that is not in 1..count is a ValueError.
+    An index outside 1..count raises a ValueError.
     """
 
     index: int
@@ -53,14 +53,14 @@ class Shard:
 
     @classmethod
     def from_text(cls, text: str) -> Self:
-        """The shard of a text such as 2/8; a ValueError if it is none."""
+        """Return the shard of a text such as 2/8; raise a ValueError for other texts."""
         index, _, count = text.partition("/")
         if not (index.isdecimal() and count.isdecimal()):
             raise ValueError(f"Expected a shard from 1/n to n/n, as 2/8, got {text!r}.")
         return cls(int(index), int(count))
 
     def takes(self, config_hash: str) -> bool:
-        """Whether the run with this hash (hexadecimal) belongs to the shard."""
+        """Return whether the run with this hash (hexadecimal) belongs to the shard."""
         return int(config_hash, 16) % self.count == self.index - 1
 
     def __str__(self) -> str:
@@ -68,25 +68,25 @@ class Shard:
 
 
 class Laboratory:
-    """Carries out runs in worker processes and stores a row for each; a context manager.
+    """Execute runs in worker processes and store a row for each; a context manager.
 
-    Only runs without a row are carried out. A run in flight has a folder with its checkpoints, from which it resumes
-    after an interruption. The worker processes start on first use and are reused until the context is left. On a
-    machine with cards the runs that use one are carried out side by side there, see `CardExecutor`.
+    Only runs without a row are executed. Each running run has a folder with its checkpoints, from which it resumes
+    after an interruption. The worker processes start on first use and are reused until the context ends. Runs that
+    use a GPU of this machine are executed there side by side, see `CardExecutor`.
 
     Args:
-        folder: of the runs in flight, the kept weights and the SQLite table; created when a run is carried out.
+        folder: folder of the running runs, the kept weights and the SQLite table; created with the first run.
         url: SQLAlchemy URL of the database; `runs.sqlite` in the folder if None.
-        workers: number of local processes, which share the cores and, without `together`, the cards; one per core if
+        workers: number of local processes, which share the cores and, without `together`, the GPUs; one per core if
             None.
-        together: number of runs at once in the process of a card; as many as memory and gain allow if None.
+        together: number of simultaneous runs in the process of a GPU; if None, as many as memory and gain allow.
         executor: creates the executor of all runs; local processes if None.
-        shard: part of the runs that is carried out here; the others are only read.
-        wait: `run` returns when the runs of the other shards are finished too.
+        shard: part of the runs that is executed here; the other runs are only read.
+        wait: whether `run` also waits for the runs of the other shards.
         listener: notified of finished runs.
 
     Attributes:
-        asked: hashes of all runs requested so far, whether they were finished before or not.
+        asked: hashes of all requested runs, including those that were finished before.
 
     Raises:
         StateError: the table cannot be opened or, by any method, read or written.
@@ -136,15 +136,15 @@ class Laboratory:
         self._open.close()
 
     def run(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """Carry out a sweep, extending its learning rates while an optimum lies at an end of them.
+        """Execute a sweep, and extend its learning rates while an optimum lies at an end of them.
 
-        Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard carries out
-        its part; with `wait` it then waits for the others, and takes part in the extensions that their runs require.
-        Without it shards have to be started again until `missing` is 0.
-        The metrics are columns of the table of runs; each has an optimum of its own.
+        Rates are added as in `RateGrid.beyond`, once all runs of a combination are finished. Each shard executes its
+        part; with `wait` it then waits for the others, and takes part in the extensions that their runs require.
+        Without `wait`, start the shards again until `missing` is 0. The metrics are columns of the table of runs;
+        each metric has its own optimum.
 
         Raises:
-            SweepError: the data, network or scheme of some combinations cannot be had; no run was begun.
+            SweepError: the data, network or scheme of some combinations is not available; runs were not begun.
         """
         options = {} if sweep.time_limit is None else {"time_limit": sweep.time_limit}
         while True:
@@ -160,13 +160,13 @@ class Laboratory:
                 return needed.result()
 
     def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
-        """The tables of the finished runs of a sweep; nothing is run."""
+        """Return the tables of the finished runs of a sweep without executing runs."""
         return needed_runs(sweep, metrics, self.state.read).result()
 
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
-        """Carry out the runs that have no row, and return all rows; with a shard, only those that exist.
+        """Execute the runs without a row, and return all rows; with a shard, only the rows that exist.
 
-        They are in the order of the configurations, with outcome `failed` for a run that raised.
+        The rows are in the order of the configurations, with outcome `failed` for runs that raised an error.
         """
         names = [config.hash for config in configs]
         self.asked.update(names)
@@ -177,10 +177,10 @@ class Laboratory:
         return [rows[name] for name in names if name in rows]
 
     def weights(self, configs: Sequence[Settings]) -> list[Path]:
-        """The folders of finished runs, with their checkpoints; runs whose folder was not kept are carried out.
+        """Return the folders of finished runs, with their checkpoints; execute runs without a kept folder.
 
-        `normless_lab.train.trained_network` reads a folder. A run that failed or belongs to another shard is a
-        WeightsError.
+        `normless_lab.train.trained_network` reads a folder. Raise a WeightsError for a run that failed or belongs to
+        another shard.
         """
         runs = {config.hash: config for config in configs}
         self.asked.update(runs)
@@ -190,11 +190,11 @@ class Laboratory:
             if not (self.kept / name).exists():
                 row = self.state.read([name]).get(name)
                 end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
-                raise WeightsError(f"The run {name[:8]} has no weights in {self.kept / name}: it {end}.")
+                raise WeightsError(f"The weights of run {name[:8]} are not in {self.kept / name}: it {end}.")
         return [self.kept / name for name in runs]
 
     def weights_folder(self, config: Settings) -> Path:
-        """The folder of a run's kept weights."""
+        """Return the folder of a run's kept weights."""
         return self.kept / config.hash
 
     def forget_weights(self, configs: Sequence[Settings]) -> None:
@@ -203,7 +203,7 @@ class Laboratory:
             shutil.rmtree(self.weights_folder(config), ignore_errors=True)
 
     def start_from(self, config: Settings, folder: Path) -> None:
-        """Let a run start from a folder with its first epochs, which is moved; no effect on a run that has begun."""
+        """Start a run from a folder with its first epochs, which is moved; no effect on a run that has begun."""
         target = self.work / config.hash
         if folder.is_dir() and not target.exists() and not self.state.finished([config.hash]):
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +217,7 @@ class Laboratory:
         return self.shard is None or self.shard.takes(name)
 
     def _factory_of(self, config: Settings) -> ExecutorFactory:
-        """What creates the executor of a run."""
+        """Return the function that creates the executor of a run."""
         return self._on_cards if self._on_cards is not self._factory and uses_card(config) else self._factory
 
     def _entered(self, factory: ExecutorFactory) -> Executor:
@@ -226,7 +226,7 @@ class Laboratory:
         return self._executors[factory]
 
     def _check(self, runs: Mapping[str, Settings]) -> None:
-        """Check one run of each data, network and scheme that was not checked before, in the worker processes."""
+        """Check one run for each new combination of data, network and scheme, in the worker processes."""
         distinct: dict[str, RunConfig] = {}
         for config in runs.values():
             if isinstance(config, RunConfig):
@@ -239,7 +239,7 @@ class Laboratory:
                 futures[key] = executor.submit(check_run, config.COMMAND, config.to_dict(), folder, group=key)
         errors: dict[str, list[str]] = {}
         for key, future in futures.items():
-            # A process that dies, as for lack of memory, tells nothing of the settings.
+            # The death of a process, for example for lack of memory, is not evidence about the settings.
             with suppress(WorkerDiedError):
                 error = future.result()
                 if error is not None:
@@ -260,7 +260,7 @@ class Laboratory:
         keep: bool = False,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Carry out runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
+        """Execute runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
         if not runs:
             return
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -18,31 +18,31 @@ LOSSES = ("training_loss", "training_loss_with_l2", "test_loss", "validation_los
 
 
 def is_minimized(metric: str) -> bool:
-    """Whether smaller values of a metric are better: true of losses, not of accuracies and BLEU."""
+    """Return whether smaller values of a metric are better: true for losses, not for accuracies and BLEU."""
     return metric in LOSSES or metric.endswith("_loss")
 
 
 def optima(runs: pd.DataFrame, *, axes: Sequence[str], metric: str, best: int) -> pd.DataFrame:
-    """The best learning rate of each combination by one metric, as De & Smith select it, and what it reaches there.
+    """Select the best learning rate of each combination by one metric, as De & Smith do, with the value there.
 
-    At each rate the mean m_η of the best k = `best` of the runs that did not fail is taken, or of all where there are
-    fewer. The optimum is the rate with the best m_η, the lower one of equals; its range are all rates whose mean lies
-    within one standard deviation of it. The loss of a diverged run is infinite, and NaN counts as
-    the worst value, so that a rate with such a run among its best k loses to one without.
+    At each rate, m_η is the mean of the best k = `best` runs that did not fail, or of all of them if there are fewer.
+    The optimum is the rate with the best m_η, and the lower of equal ones. Its range contains all rates with a mean
+    within one standard deviation of it. The loss of a diverged run is infinite, and NaN counts as the worst value, so
+    a rate with such a run among its best k loses to a rate without.
 
     Args:
         runs: a row per finished run: the axes' columns, `rate`, `seed`, `outcome` and the metric.
         axes: the columns that name a combination.
-        metric: a column; losses are minimized, all else is maximized.
+        metric: a column; losses are minimized, other metrics are maximized.
         best: k.
 
     Returns:
         A row per combination, in the order of the runs: the axes' columns, `metric`, `mean` and `deviation` (sample
-        standard deviation, NaN of one run) of the best k at the optimum, their number `n`, `rate`, `rate_low` and
-        `rate_high` (its range), `edge` (`lowest` or `highest` where the optimum is an end of two or more rates, else
+        standard deviation, NaN for one run) of the best k at the optimum, their number `n`, `rate`, `rate_low` and
+        `rate_high` (its range), `edge` (`lowest` or `highest` if the optimum is an end of two or more rates, else
         empty), the numbers of all `runs` and of those `diverged`, at `chance` and `failed`, and `trainable`: whether
-        k of the runs (or all where there are fewer) trained at some rate. Where no rate has a finite mean, mean and
-        rates are NaN and the edge is the lowest rate, since only lower ones could do better.
+        k of the runs (or all, if there are fewer) trained at some rate. If all means are infinite or NaN, mean and
+        rates are NaN and the edge is the lowest rate, because only lower rates could do better.
 
     Raises:
         ValueError: a column is missing, or `best` is below 1.
@@ -64,12 +64,12 @@ _COLUMNS = (
 
 
 def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
-    """The row of one combination."""
+    """Return the row of one combination."""
     sign = -1.0 if is_minimized(metric) else 1.0
     outcomes, tried = runs["outcome"].to_numpy(dtype=object), runs["rate"].to_numpy(dtype=float)
     row: dict[str, Any] = {"metric": metric, "runs": len(runs)}
     row |= {outcome: int(np.sum(outcomes == outcome)) for outcome in ("diverged", "chance", "failed")}
-    # At least k of the runs at a rate trained, so that the mean over the best is one over trained runs.
+    # At least k of the runs at a rate trained, so the mean over the best is a mean over trained runs.
     at_rates = [outcomes[tried == rate] for rate in np.unique(tried)]
     row["trainable"] = any(np.sum(at_rate == "trained") >= min(len(at_rate), best) for at_rate in at_rates)
     values, counted = _comparable(runs, metric), outcomes != "failed"
@@ -94,7 +94,7 @@ def _optimum(runs: pd.DataFrame, metric: str, best: int) -> dict[str, Any]:
 
 
 def _comparable(runs: pd.DataFrame, metric: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """The values of a metric, NaN the worst; the loss of a diverged run is infinite."""
+    """Return the values of a metric with NaN as the worst value; the loss of a diverged run is infinite."""
     minimized = is_minimized(metric)
     values = np.array(runs[metric].astype(float), dtype=np.float64)
     values[np.isnan(values)] = math.inf if minimized else -math.inf
@@ -104,21 +104,21 @@ def _comparable(runs: pd.DataFrame, metric: str) -> np.ndarray[tuple[int], np.dt
 
 
 def trained_threshold(control: float, chance: float, share: float = SHARE) -> float:
-    """The accuracy from which a network counts as trained: chance + share · (control − chance).
+    """Return the accuracy from which a network counts as trained: chance + share · (control − chance).
 
-    `control` is the accuracy of a network known to train, usually with batch normalization, `chance` that of the best
-    constant guess, in the same unit.
+    `control` is the accuracy of a network that is known to train, usually with batch normalization. `chance` is that
+    of the best constant guess, in the same unit.
     """
     return chance + share * (control - chance)
 
 
 def trained_against(accuracy: float, control: float, chance: float) -> bool:
-    """Whether a network reaches `trained_threshold`, and its control learned anything; NaN does not."""
+    """Return whether a network reaches `trained_threshold` and its control learned something; False for NaN."""
     return control > chance and accuracy >= trained_threshold(control, chance)
 
 
 def control_accuracy(controls: Mapping[int, float], depth: int, chance: float) -> float:
-    """The control of a depth: that of the same depth, or the shallowest one if that did not train.
+    """Return the control of a depth: that of the same depth, or the shallowest if that did not train.
 
     `controls` has the test accuracy of the control by depth.
     """

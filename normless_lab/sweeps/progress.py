@@ -1,4 +1,4 @@
-"""Progress of a laboratory: the listener that it notifies, and one that shows a bar or lines on standard error."""
+"""Progress of a laboratory: its listener interface, and a listener that shows a bar or lines on standard error."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class LaboratoryListener:
-    """Notified of the runs of a laboratory, in the process that started them; override what is of interest."""
+    """Callbacks about the runs of a laboratory, in the process that started them; override those of interest."""
 
     def on_begin(self, missing: int, finished: int) -> None:
         """A set of runs begins: `missing` are carried out, and `finished` more of the set were finished before."""
@@ -28,14 +28,14 @@ class LaboratoryListener:
         """Runs are finished and stored."""
 
     def on_resubmit(self, config_hash: str, error: str) -> None:
-        """The process of a run died, and the run resumes in another."""
+        """The process of a run died, and the run resumes in another process."""
 
     def on_wait(self, sentence: str) -> None:
-        """The database does not answer and is waited for."""
+        """The database does not answer, and the laboratory waits for it."""
         sys.stderr.write(f"{sentence}\n")
 
     def on_end(self) -> None:
-        """All runs of the set that are carried out here are finished."""
+        """All runs of the set that are executed here are finished."""
 
 
 class SweepProgress(LaboratoryListener):
@@ -88,7 +88,7 @@ class SweepProgress(LaboratoryListener):
         self._bar.update(self._task, total=self._wanted, completed=finished)
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
-        """Show the finished runs, or how many there are."""
+        """Show the finished runs, or their number."""
         self.outcomes.update(row.outcome for row in rows)
         self._finished += len(rows)
         texts = [] if self._describe is None else [self._describe(row) for row in rows]

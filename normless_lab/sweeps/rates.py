@@ -1,4 +1,4 @@
-"""The learning rates that a sweep tries, and their extension where the best of them lies at an end."""
+"""The learning rates of a sweep, and their extension if the best rate lies at an end."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RateGrid:
     """Learning rates in increasing order.
 
     Args:
-        rates: tried by every combination of a sweep; a single one is never extended.
-        factor: ratio of an added rate to the end of the grid; no rate is added if None.
+        rates: rates for every combination of a sweep; a single rate is never extended.
+        factor: ratio of an added rate to the end of the grid; if None, rates are not added.
         extensions: largest number of rates added at each end.
 
     Raises:
@@ -41,9 +41,9 @@ class RateGrid:
 
     @classmethod
     def powers(cls, lowest: int, highest: int, *, base: float = 2.0, extensions: int = 3) -> Self:
-        """base^lowest, …, base^highest, extended by the base; powers of two are De & Smith's.
+        """Return base^lowest, …, base^highest, extended by the base; De & Smith use powers of two.
 
-        Exponents that are not whole or not in order, and a base not above 1, are a ValueError.
+        Raise a ValueError for exponents that are not whole or not in order, and for a base of 1 or less.
         """
         if not isinstance(lowest, int) or not isinstance(highest, int) or highest < lowest:
             raise ValueError(
@@ -57,11 +57,11 @@ class RateGrid:
         return cls(tuple(base**exponent for exponent in range(lowest, highest + 1)), base, extensions)
 
     def fixed(self) -> Self:
-        """The same rates, never extended."""
+        """Return the same rates without extensions."""
         return type(self)(self.rates, None, self.extensions)
 
     def beyond(self, tried: Collection[float], edges: Collection[str]) -> tuple[float, ...]:
-        """The rates to try next: one beyond each end of those tried where an optimum lies.
+        """Return the rates to try next: one beyond each end of the tried rates at which an optimum lies.
 
         At most `extensions` rates are added at each end. `edges` are the positions of the optima, see `optima`:
         "lowest", "highest", or "" for neither.
@@ -77,15 +77,15 @@ class RateGrid:
         return tuple(further)
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the file of a sweep."""
+        """Return the grid as in the file of a sweep."""
         return {"rates": list(self.rates), "factor": self.factor, "extensions": self.extensions}
 
     @classmethod
     def from_value(cls, value: Any) -> Any:
-        """The grid described in the file of a sweep.
+        """Return the grid described in the file of a sweep.
 
-        That is a list of rates; `{from: -6, to: 0}`, exponents of two; or `{rates: [0.1, 0.2]}`, the last two with
-        `factor` and `extensions` if need be. All else is a ValueError.
+        The description is a list of rates; `{from: -6, to: 0}`, exponents of two; or `{rates: [0.1, 0.2]}`. The last
+        two may have `factor` and `extensions`. Other values raise a ValueError.
         """
         if isinstance(value, cls):
             return value

@@ -44,7 +44,7 @@ class SweepResult:
 
 
 def sweep_result(sweep: Sweep, points: Sequence[NamedPoint], rows: Mapping[str, RunRow]) -> SweepResult:
-    """The tables of a sweep, of its runs with their hashes, in this order, and the finished ones by hash."""
+    """Return the tables of a sweep, from its runs with their hashes, in this order, and the finished rows by hash."""
     finished = [(point, rows[name]) for name, point in points if name in rows]
     epochs = [_labels(point) | {"hash": row.hash} | epoch for point, row in finished for epoch in row.epochs()]
     columns = None if epochs else [*sweep.axes, "rate", "seed", "hash", "epoch", "seconds"]
@@ -83,7 +83,7 @@ class NeededRuns:
         return sweep_result(self.sweep, self.points, self.rows)
 
     def complete_runs(self) -> pd.DataFrame:
-        """The table of runs of the combinations whose runs are all finished."""
+        """The table of runs of the combinations with only finished runs."""
         incomplete = {tuple(point.labels.values()) for point in self.missing.values()}
         complete = [(name, point) for name, point in self.points if tuple(point.labels.values()) not in incomplete]
         return _runs_table(self.sweep, complete, self.rows)
@@ -106,9 +106,9 @@ def needed_runs(
 
 
 def further_points(sweep: Sweep, runs: pd.DataFrame, metrics: Sequence[str]) -> tuple[Point, ...]:
-    """The runs that extend the grid where the optimum of a metric lies at its end; empty when it is complete.
+    """Return the runs that extend the grid if the optimum of a metric lies at its end; empty if it is complete.
 
-    `runs` is the sweep's table of runs so far, including earlier extensions; each metric has an optimum of its own.
+    `runs` is the sweep's table of runs so far, including earlier extensions; each metric has its own optimum.
     """
     axes = list(sweep.axes)
     tried: dict[Labels, set[float]] = {}
@@ -127,6 +127,6 @@ def further_points(sweep: Sweep, runs: pd.DataFrame, metrics: Sequence[str]) -> 
 def extended(
     sweep: Sweep, tried: Mapping[Labels, Iterable[float]], edges: Mapping[Labels, Iterable[str]]
 ) -> dict[Labels, tuple[float, ...]]:
-    """The learning rates to try next, by combination; combinations that need none are left out."""
+    """Return the learning rates to try next by combination, without combinations that need none."""
     rates = {labels: sweep.rates_of(labels).beyond(tuple(tried[labels]), tuple(edges[labels])) for labels in tried}
     return {labels: more for labels, more in rates.items() if more}

@@ -32,7 +32,7 @@ RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")
 
 
 class UnknownKindError(NormlessError, ValueError):
-    """No kind of run has this name; the message lists those that exist."""
+    """The kind of run is unknown; the message lists the existing kinds."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Kind:
         carry_out: function (configuration, directory) → result that starts or resumes the run in the directory.
         result: class of the result, a subclass of `Report`.
         begin: function with the same arguments → `normless_lab.train.turns.Run`, so that several runs take
-            turns on one card; None for a kind whose runs do not.
+            turns on one GPU; None if runs of this kind cannot.
     """
 
     settings: str
@@ -82,7 +82,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
 
 
 def kind_of(name: str) -> Kind:
-    """The kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`; else an UnknownKindError."""
+    """Return the kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`, or raise UnknownKindError."""
     if name in KINDS:
         return KINDS[name]
     try:
@@ -155,5 +155,5 @@ class RunRow:
 
 
 def number(value: Any) -> float:
-    """A number in the JSON of a report, where `inf` and `nan` are texts and a missing number is null."""
+    """Convert a number in the JSON of a report, where `inf` and `nan` are texts and a missing number is null."""
     return math.nan if value is None else float(value)

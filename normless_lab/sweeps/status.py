@@ -1,4 +1,4 @@
-"""The status of a sweep, from the table of finished runs and the folders of others, and what no sweep references."""
+"""The status of a sweep, from the table of finished runs and the folders of others, and unreferenced rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from normless_lab.train import Settings
 
 @dataclass(frozen=True)
 class CombinationStatus:
-    """Of a combination of labels: the number of runs, those finished by outcome, and those in flight."""
+    """The number of runs of a combination of labels, the finished ones by outcome, and the running ones."""
 
     labels: Mapping[str, str]
     wanted: int
@@ -35,7 +35,7 @@ class CombinationStatus:
 
 @dataclass(frozen=True)
 class RunningStatus:
-    """A run in flight, and how many of its epochs are finished."""
+    """A running run, and the number of its finished epochs."""
 
     labels: Mapping[str, str]
     rate: float
@@ -53,7 +53,7 @@ class SweepStatus:
         name: of the sweep.
         combinations: in the order of the sweep.
         running: runs that a process works on; those of other machines only if the folder is shared.
-        interrupted: number of runs that have begun and that no process works on.
+        interrupted: number of runs that have begun but that processes do not work on.
         errors: of failed runs, the most frequent first, with their numbers.
     """
 
@@ -97,7 +97,7 @@ class SweepStatus:
 
 
 def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> SweepStatus:
-    """The status of a sweep now; the optima of the metrics extend its learning rates."""
+    """Return the current status of a sweep; the optima of the metrics extend its learning rates."""
     needed = needed_runs(sweep, metrics, lab.state.read)
     begun = [(point, folder) for name, point in needed.missing.items() if (folder := lab.work / name).is_dir()]
     running = tuple(
@@ -112,7 +112,7 @@ def sweep_status(lab: Laboratory, sweep: Sweep, metrics: Sequence[str]) -> Sweep
 
 
 def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationStatus, ...]:
-    """The status of each combination; `running` are hashes."""
+    """Return the status of each combination; `running` are hashes."""
     hashes: dict[tuple[str, ...], list[str]] = {labels: [] for labels in needed.sweep.combinations}
     for name, point in needed.points:
         hashes[tuple(point.labels.values())].append(name)
@@ -127,17 +127,17 @@ def _combinations(needed: NeededRuns, running: set[str]) -> tuple[CombinationSta
 
 @dataclass(frozen=True)
 class Prunable:
-    """What can be deleted: rows, by hash, and folders of unfinished runs and of weights."""
+    """The rows, by hash, and the folders of unfinished runs and of weights that can be deleted."""
 
     rows: tuple[str, ...]
     folders: tuple[Path, ...]
 
 
 def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -> Prunable:
-    """The rows and folders that no sweep references.
+    """Return the rows and folders that none of the sweeps references.
 
-    A row belongs to a sweep if its settings do, whatever its learning rate: it may be of an extension. Weights belong
-    to the sweeps with `keep_weights`. A folder that a process works in is never prunable.
+    A row belongs to a sweep if its settings do, for any learning rate, because it may belong to an extension. Weights
+    belong to the sweeps with `keep_weights`. A folder in use by a process is never prunable.
 
     The optima of the metrics extend the sweeps' learning rates.
     """
@@ -161,14 +161,14 @@ def prunable(lab: Laboratory, sweeps: Sequence[Sweep], metrics: Sequence[str]) -
 
 
 def prune(lab: Laboratory, unreferenced: Prunable) -> None:
-    """Delete what `prunable` lists."""
+    """Delete the rows and folders of `prunable`."""
     lab.state.remove(unreferenced.rows)
     for folder in unreferenced.folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def _key(row: RunRow) -> str | None:
-    """`_without_rate` of a row; None if its configuration is no longer valid."""
+    """Return `_without_rate` of a row; None if its configuration is no longer valid."""
     try:
         return _without_rate(row.settings())
     except ValueError:
@@ -176,6 +176,6 @@ def _key(row: RunRow) -> str | None:
 
 
 def _without_rate(config: Settings) -> str:
-    """The settings that identify a run, except its learning rate."""
+    """Return the settings that identify a run, except its learning rate."""
     identity = {name: value for name, value in config.identity().items() if name != "rate"}
     return json.dumps([config.COMMAND, identity], sort_keys=True)

@@ -40,10 +40,10 @@ RUNS = sa.Table(
 )
 _VALUES = [column.name for column in RUNS.columns if column.name != "digest"]
 
-# A file, and nothing that SQLite keeps in memory or reads as a URI of its own.
+# Only files: neither databases in memory nor SQLite's own URIs.
 _SQLITE = re.compile(r"sqlite(\+pysqlite)?:///(?!:memory:|file:)[^?]+")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
-# Strict: a password with a character that belongs into none is not taken for a host.
+# Strict, so that a part of a password with unusual characters is not taken for a host.
 _SERVER = re.compile(
     rf"(?P<scheme>{_SCHEME.pattern})((?P<user>[^:/?#@]*)(?P<password>:[^/?#@]*)?@)?"
     r"(?P<place>[\w.-]*(:\d+)?(/[\w.-]*)?)(\?[^@]*)?"
@@ -51,9 +51,9 @@ _SERVER = re.compile(
 # Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
 BATCH = 1000
 BUSY_SECONDS = 60.0
-# Between two attempts: the first, and the longest, to which they double.
+# Seconds between two attempts: the first value, and the largest, to which they double.
 PAUSE_SECONDS, LONGEST_PAUSE = 0.25, 8.0
-# For so long a database that is being opened may refuse connections.
+# Seconds for which a database that is being opened may refuse connections.
 RESTART_SECONDS = 60.0
 OPENING = "cannot be opened"
 
@@ -65,18 +65,18 @@ class StateError(NormlessError):
 class RunState:
     """The table of finished runs; a context manager. It is created before the first row, not by reading.
 
-    Each row has the SHA-256 of its values. One that is not as it was written is read as a failed run, which
-    ``normless sweep retry`` carries out again; a row of a version without digests is taken as it is.
+    Each row has the SHA-256 of its values. A row that changed since it was written is read as a failed run, which
+    ``normless sweep retry`` executes again; rows without digests are accepted.
 
     Args:
-        url: SQLAlchemy's, as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
+        url: SQLAlchemy's URL, such as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
         patience: seconds for which a request is repeated while the server does not answer.
         opening: the same for the first request.
-        on_wait: told in a sentence, once per request, that the database is waited for.
+        on_wait: called with a sentence, once per request, when the table waits for the database.
 
     Raises:
-        StateError: there is no such database, its driver is not installed, its rows would not last, or its file is
-            damaged.
+        StateError: the database does not exist, its driver is not installed, it would not be persistent, or its file
+            is damaged.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class RunState:
             self._exists = True
 
     def add(self, rows: Sequence[RunRow]) -> None:
-        """Insert rows, all or none; a row whose hash is in the table already is ignored."""
+        """Insert rows, all or none; ignore rows with a hash that is already in the table."""
         if not rows:
             return
         self.create()
@@ -129,7 +129,7 @@ class RunState:
         return {row["hash"] for row in self._select(hashes, RUNS.c.hash)}
 
     def read(self, hashes: Collection[str]) -> dict[str, RunRow]:
-        """The rows of those of the hashes that have one, by hash."""
+        """Return the rows with these hashes, by hash."""
         return {row["hash"]: _row(**row) for row in self._select(hashes, RUNS)}
 
     def hashes(self) -> set[str]:
@@ -226,7 +226,7 @@ def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
             f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[cluster]'."
         ) from error
     except (SQLAlchemyError, ValueError):
-        problem = "it is no URL of that form"
+        problem = "it is not a URL of that form"
     # Not chained: the errors of SQLAlchemy quote the URL.
     raise StateError(
         f"Expected a database as sqlite:///FILE or postgresql://USER@HOST/DATABASE, got {shown}: {problem}."

@@ -249,7 +249,7 @@ class Sweep:
                     raise SweepError(f"{place} sets {name}, which the sweep's rates and seed are for.")
                 if name not in known:
                     hint = did_you_mean(str(name), known) or f" The settings are {', '.join(known)}."
-                    raise SweepError(f"{place} sets {name!r}, which is no setting of these runs.{hint}")
+                    raise SweepError(f"{place} sets {name!r}, which is not a setting of these runs.{hint}")
         for axis in self.axes:
             if axis in RESERVED:
                 raise SweepError(f"An axis cannot be called {axis}: the table of runs has a column of that name.")

@@ -127,7 +127,7 @@ def _is_acquired(lock: FileLock) -> bool:
 
 
 def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | None:
-    """What keeps a run from starting, as far as its data, network and scheme tell; None if nothing does."""
+    """Return the error of its data, network or scheme that keeps a run from starting; None without such an error."""
     from normless_lab.train.training_run import check_start
 
     config = kind_of(kind).settings_class().from_dict(values)
@@ -139,7 +139,7 @@ def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | Non
 
 
 def failed_row(config: Settings, error: str, seconds: float) -> RunRow:
-    """The row of a run that raised or whose process died."""
+    """Return the row of a run that raised an error or lost its process."""
     return _row(config, "failed", error, None, seconds)
 
 
@@ -184,7 +184,7 @@ def is_locked(folder: Path, lock: str = LOCK) -> bool:
 
 
 def newest_curves(folder: Path) -> Path:
-    """The file with the rows of finished epochs; of a run whose epochs are doubled, that of its last training."""
+    """Return the file with the rows of finished epochs; for doubled epochs, the file of the last training."""
 
     def age(path: Path) -> float:
         try:

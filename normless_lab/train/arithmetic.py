@@ -19,7 +19,7 @@ _FORMATS: dict[Precision, str] = {
 
 @contextmanager
 def tensor_cores(device: torch.device) -> Iterator[None]:
-    """In the body a card multiplies matrices of float32 as it convolves them: in TF32, on its tensor cores.
+    """Multiply float32 matrices in TF32 on a GPU's tensor cores within the context, as for convolutions.
 
     TF32 has the exponent of float32 and 10 bits of its fraction; sums are float32. torch takes it for convolutions by
     default and not for products of matrices. `NVIDIA_TF32_OVERRIDE=0` in the environment puts both off, as ever.

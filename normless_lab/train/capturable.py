@@ -1,4 +1,4 @@
-"""Stochastic gradient descent in double precision whose learning rate may be a tensor on a card."""
+"""Stochastic gradient descent in double precision with a learning rate that may be a tensor on a GPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 
 class CapturableSGD(SGD):
-    """`torch.optim.SGD` with momentum and without dampening, whose step a CUDA graph can hold at any precision.
+    """`torch.optim.SGD` with momentum, without dampening, and with a step for CUDA graphs at any precision.
 
         m ← μ·m + (g + λ·w),  w ← w − η·m
 
@@ -19,7 +19,7 @@ class CapturableSGD(SGD):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Take one step; there is no closure."""
+        """Take one step; closures are not supported."""
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not trained:

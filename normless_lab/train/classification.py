@@ -36,7 +36,7 @@ class ClassificationTask(Task[Config]):
 
     @property
     def examples_per_pass(self) -> int:
-        """Examples of a pass without gradients that occupy a card."""
+        """Return the number of examples that occupy a GPU in a pass without gradients."""
         return 1
 
     def epoch_metrics(

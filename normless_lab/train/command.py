@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from normless_lab.train.result import TrainingResult
 
 
-# Other names of flags.
+# Aliases of flags.
 ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
 # The settings of a run under titles in its help; any other is one of the optimization.
 REST = "optimization"
@@ -142,9 +142,9 @@ TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
 
 
 def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
-    """Add to a parser, or a group of one, a flag for each of these fields of a dataclass.
+    """Add a flag for each of these fields of a dataclass to a parser or an argument group.
 
-    One whose default is a tuple takes several values.
+    A field with a tuple as its default takes several values.
     """
     hints, meanings = get_type_hints(kind), descriptions(kind)
     for name in names:
@@ -162,7 +162,7 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
 
 
 def descriptions(kind: type[Any]) -> dict[str, str]:
-    """The meaning of each setting, from the docstrings of a dataclass and its bases."""
+    """Return the description of each setting, from the docstrings of a dataclass and its bases."""
     return {
         parameter.arg_name: parameter.description or ""
         for base in reversed(kind.__mro__)

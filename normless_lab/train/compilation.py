@@ -25,7 +25,7 @@ def compile_blocks(
 ) -> int:
     """Let `torch.compile` compile each residual block of a network in place; return how many modules that are.
 
-    A network with blocks that are no modules is compiled as a whole. Names, weights, gradients and what is saved
+    A network with blocks that are not modules is compiled as a whole. Names, weights, gradients and saved files
     stay; compilation happens in the first pass. Where blocks differ in structure, their code is for fixed sizes. The
     limit of torch's compiler on the versions of one function, for the whole process, is raised as needed.
 
@@ -36,7 +36,7 @@ def compile_blocks(
         backend: of `torch.compile`.
 
     Raises:
-        UnresolvedStructureError: there is no map.
+        UnresolvedStructureError: the network cannot be mapped.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     mapped = residual_map or find_residual_map(model, *inputs, **kwargs)
@@ -50,7 +50,7 @@ def compile_blocks(
 
 
 def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
-    """The outermost modules that are blocks and are called; none if a block is no such module."""
+    """Return the outermost modules that are blocks and are called; none if some block is not such a module."""
     paths = {block.name.partition(":")[0] for block in mapped.blocks}
     called = None if mapped.flow is None else mapped.flow.called
     if "" in paths or not (called is None or paths <= set(called)):
@@ -60,6 +60,6 @@ def _blocks(model: nn.Module, mapped: ResidualMap) -> list[nn.Module]:
 
 
 def _structure(module: nn.Module) -> str:
-    """The text of a module with the shapes of its parameters."""
+    """Return the text of a module with the shapes of its parameters."""
     shapes = [tuple(parameter.shape) for parameter in module.parameters()]
     return f"{module} {shapes}"

@@ -28,7 +28,7 @@ from normless_lab.train.settings import (
 
 Schedule = Literal["hold_then_halve", "step", "cosine", "linear", "constant"]
 TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", "cosine", "linear", "constant"]
-# Schedules whose course does not depend on how long the training is.
+# Schedules that do not depend on the length of the training.
 OPEN_ENDED = ("constant", "inverse_square_root")
 
 

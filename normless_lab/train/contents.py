@@ -1,4 +1,4 @@
-"""Digests of the user's files that a configuration names: with another content it is another run."""
+"""Digests of the user's files that a configuration names; other contents make it a different run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 
 from normless.spec import RECIPE_FILE, is_saved, split_source, split_terms
 
-# Data sets that are the user's own folder.
+# Data sets that read a folder of the user.
 FOLDERS = ("image_folder", "labelled_text", "parallel_text")
-# The files of a larger folder count by their names and lengths alone.
+# In larger folders only the names and lengths of files count.
 MOST_BYTES = 2**28
 _SAVED = (RECIPE_FILE, "model.safetensors", "vocabulary.json")
 
@@ -39,7 +39,7 @@ def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> di
 
 
 def _paths(text: str) -> Iterator[Path]:
-    """The files or folders in the text of a model, a scheme or data; a scheme's terms may name several."""
+    """Return the files or folders in the text of a model, scheme or data set; a scheme may name several."""
     for term in split_terms(text):
         source = split_source(term)[0]
         if source.endswith(".py:"):
@@ -54,7 +54,7 @@ def _paths(text: str) -> Iterator[Path]:
 
 
 def _files(path: Path) -> list[Path]:
-    """A file itself, with its modules if it is code; of a folder every file, of a saved network's its own."""
+    """Return a file, with its modules if it is code; for a folder all its files, or those of a saved network."""
     if path.is_file():
         return _modules(path) if path.suffix == ".py" else [path]
     if is_saved(path):
@@ -63,7 +63,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _modules(path: Path) -> list[Path]:
-    """A Python file and the modules of its folder that it imports, in turn."""
+    """Return a Python file and the modules that it imports from its folder, recursively."""
     files = [path]
     for file in files:
         roots = {path.parent, file.parent}
@@ -76,7 +76,7 @@ def _modules(path: Path) -> list[Path]:
 
 @lru_cache(maxsize=64)
 def _imported(file: Path, _time: int) -> list[str]:
-    """The names of modules in the import statements of a file; of one that does not parse none."""
+    """Return the module names in the import statements of a file; none if the file cannot be parsed."""
     try:
         nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):
@@ -96,14 +96,14 @@ def _stamp_within(_second: int, path: Path) -> tuple[tuple[str, int, int], ...]:
 
 
 def _stamp(path: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names, lengths and times of the files, by which a known digest is that of today."""
+    """Return names, lengths and times of the files, which tell whether a known digest is current."""
     times = ((file, file.stat()) for file in _files(path))
     return tuple((str(file), stat.st_size, stat.st_mtime_ns) for file, stat in times)
 
 
 @lru_cache(maxsize=64)
 def _digest(path: Path, stamp: tuple[tuple[str, int, int], ...]) -> str:
-    """SHA-256 over the names, lengths and contents of the files, wherever the folder lies."""
+    """Return the SHA-256 of the names, lengths and contents of the files, independent of the folder's location."""
     whole, small = hashlib.sha256(), sum(size for _, size, _ in stamp) <= MOST_BYTES or is_saved(path)
     for name, size, _ in stamp:
         folder = path.parent if path.is_file() else path

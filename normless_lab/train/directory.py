@@ -25,11 +25,11 @@ Result = TypeVar("Result", bound=Report)
 
 
 class RunDirectoryError(NormlessError, ValueError):
-    """A directory is not usable for a run; the message says what it contains and what to do."""
+    """A directory cannot be used for a run; the message says what it contains and what to do."""
 
 
 class RunDirectory(Generic[Config, Result]):
-    """Where a run of any kind keeps its files.
+    """The directory with the files of a run of any kind.
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
@@ -37,9 +37,9 @@ class RunDirectory(Generic[Config, Result]):
     watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
     ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
     SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
-    A run whose epochs are doubled keeps each training in its own `epochs-N/`. A process that trains locks `run.lock`;
-    `former/` is the run that was replaced by one that started over.
-    The types are those of what `config.yaml` and `result.json` hold.
+    If the epochs of a run are doubled, each training has its own folder `epochs-N/`. A process that trains locks
+    `run.lock`. `former/` holds the previous run after a restart. The type arguments are the types stored in
+    `config.yaml` and `result.json`.
     """
 
     def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
@@ -68,7 +68,7 @@ class RunDirectory(Generic[Config, Result]):
         self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
-        """The directory of one training of a run whose epochs are doubled, by the run's configuration."""
+        """Return the directory of one training of a run with doubled epochs, by the run's configuration."""
         inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
         inner._begin_run = lambda: self.begin(config)
         inner.starts_over = self.starts_over
@@ -134,7 +134,7 @@ class RunDirectory(Generic[Config, Result]):
             )
 
     def begin(self, config: Config, data: str | None = None) -> None:
-        """Make the directory, and that of the run around it, and write the configuration and digests of its files.
+        """Create the directory and that of the surrounding run, and write the configuration and digests of its files.
 
         A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
         resumed on data of another provenance than `data` is a RunDirectoryError.
@@ -152,13 +152,13 @@ class RunDirectory(Generic[Config, Result]):
             if self.contents.exists():
                 self._check_contents(recorded)
             if self._stored_config().epochs != config.epochs:
-                # The result of a run that is lengthened is not that of the longer one.
+                # The result of the shorter run is not the result of the lengthened run.
                 self.result.unlink(missing_ok=True)
         with replaced(self.config) as part:
             part.write_text(yaml.safe_dump(config.to_dict(), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
     def end(self) -> None:
-        """Let other processes work in the directory."""
+        """Release the directory for other processes."""
         self._lock.release()
 
     def _take_lock(self) -> None:
@@ -175,7 +175,7 @@ class RunDirectory(Generic[Config, Result]):
             ) from error
 
     def _set_aside(self) -> None:
-        """Move the files of a run and nothing else, the configuration last."""
+        """Move only the files of a run, the configuration last."""
         if self.former.exists():
             shutil.rmtree(self.former)
         self.former.mkdir()
@@ -184,7 +184,7 @@ class RunDirectory(Generic[Config, Result]):
                 file.rename(self.former / file.name)
 
     def check_intact(self, *files: Path) -> None:
-        """Raise a RunDirectoryError if a file is not as the run wrote it."""
+        """Raise a RunDirectoryError if a file differs from what the run wrote."""
         for file in files:
             if not self.digests.is_intact(file):
                 raise RunDirectoryError(
@@ -193,9 +193,11 @@ class RunDirectory(Generic[Config, Result]):
                 )
 
     def stored_result(self, config: Config | None = None) -> Result | None:
-        """The result, or None of an unfinished run or one that starts over; a damaged one is a RunDirectoryError.
+        """Return the result; None if the run is unfinished or starts over.
 
-        With `config`, None where the run there has fewer epochs.
+        Raise a RunDirectoryError if the result is damaged.
+
+        With `config`, return None also if the stored run has fewer epochs.
         """
         if self.starts_over or not self.result.exists():
             return None
@@ -208,11 +210,11 @@ class RunDirectory(Generic[Config, Result]):
         """Write the result."""
         with self.digests.replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        # Nothing goes on from the checkpoints of a finished run but a longer one, from the last.
+        # Only a longer run continues from the checkpoints of a finished run, and it needs only the last.
         self.previous_checkpoint.unlink(missing_ok=True)
 
     def stored_config(self) -> Config:
-        """The configuration; a RunDirectoryError if there is no readable config.yaml."""
+        """Return the configuration; raise a RunDirectoryError if config.yaml is missing or unreadable."""
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()

@@ -1,4 +1,4 @@
-"""Files that are as they were or complete, whenever the process is killed, and digests that tell damage."""
+"""Files that are either unchanged or complete whenever the process is killed, and digests that detect damage."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ DIGESTS_FILE = "digests.json"
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write to; it takes the place of `path` when the block ends without an error.
+    """Yield a path beside `path` to write to, which replaces `path` when the block ends without an error.
 
-    The file and its name are on the disk then, and survive a loss of power. After an error (a full disk) no part
-    is left.
+    The file and its name are then on the disk and survive a loss of power. After an error (such as a full disk) the
+    partial file is removed.
     """
     part = path.with_name(f"{path.name}.part")
     try:
@@ -31,7 +31,7 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the names in a folder, are written to the disk."""
     if path.is_dir() and os.name == "nt":
         # Windows opens no folder.
         return
@@ -43,7 +43,7 @@ def _flush(path: Path) -> None:
 
 
 class Digests:
-    """SHA-256 of files in a folder, in its `digests.json`; a file without one there is taken as it is."""
+    """SHA-256 of files in a folder, in its `digests.json`; a file without a digest counts as intact."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / DIGESTS_FILE
@@ -66,12 +66,12 @@ class Digests:
                 path.replace(keep)
 
     def is_intact(self, path: Path) -> bool:
-        """Whether a file is as it was written; one that is gone is not."""
+        """Return whether a file exists and is unchanged since it was written."""
         listed = self._listed().get(path.name)
         return listed is None or (path.exists() and digest_of(path) in listed)
 
     def _listed(self) -> dict[str, list[str]]:
-        """The digests by name: of a file and of the one that it replaced. Those that cannot be read are none."""
+        """Return the digests of each file and of the file that it replaced, by name; empty if they are unreadable."""
         if not self.path.exists():
             return {}
         try:

@@ -19,8 +19,8 @@ from normless_lab.train.turns import Event, Steps, event_on
 class EpochRecord:
     """Collects a tensor [loss, L2 term, accuracy] per step, without synchronization, and reads the losses on demand.
 
-    On a card the losses are read in two halves, `request` and `receive`, with steps in between: the host then never
-    waits for a card that has nothing to do.
+    On a GPU the losses are read in two parts, `request` and `receive`, with steps in between, so that the host never
+    waits for an idle GPU.
 
     Attributes:
         result: what was read.
@@ -62,14 +62,14 @@ class EpochRecord:
         self._arrival = event_on(losses.device)
 
     def receive(self) -> Steps[bool]:
-        """Wait for the requested losses and tell the listeners; returns whether one of them has diverged."""
+        """Wait for the requested losses and notify the listeners; return whether one of the losses diverged."""
         while self._arrival is not None and not self._arrival.query():
             yield self._arrival
         arrived, self._arriving, self._arrival = self._arriving, None, None
         return False if arrived is None else self._take(arrived.tolist())
 
     def read(self) -> Steps[bool]:
-        """Read all losses; returns whether one of them has diverged."""
+        """Read all losses; return whether one of them diverged."""
         diverged = yield from self.receive()
         if diverged:
             return True

@@ -166,7 +166,7 @@ def _sgd(config: TrainConfig, network: nn.Module, structure: ResidualMap) -> Opt
     else:
         optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
     if fused and config.momentum:
-        # The fused kernel refuses a parameter whose first gradient comes after those of others.
+        # The fused kernel refuses a parameter that gets its first gradient after others.
         for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
             optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return optimizer

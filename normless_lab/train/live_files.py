@@ -1,4 +1,4 @@
-"""Files that tell of an epoch while it is under way: its losses so far, and the findings of a watch."""
+"""Files about an unfinished epoch: its losses so far, and the findings of a watch."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LiveFiles(RunListener[Row, Report]):
             self._findings = list(json.loads(self._directory.findings.read_text(encoding="utf-8")))
 
     def on_step(self, step: int, loss: float) -> None:
-        """Write the losses since the last time, and new findings."""
+        """Write the losses since the last call, and new findings."""
         self._lines.append(f"{step / self._steps_per_epoch:.6g},{loss:.6g}\n")
         if time.monotonic() - self._written >= SECONDS:
             with suppress(OSError), self._directory.unfinished.open("a", encoding="utf-8") as file:
@@ -64,7 +64,7 @@ class LiveFiles(RunListener[Row, Report]):
             self._directory.unfinished.unlink(missing_ok=True)
 
     def _tell(self) -> None:
-        """Write all findings, if there is a new one."""
+        """Write all findings if some are new."""
         findings = () if self._watch is None else self._watch.findings
         if len(findings) > self._told:
             known = {(finding["kind"], *finding["where"]) for finding in self._findings}

@@ -49,11 +49,11 @@ STEPS_BETWEEN_READS = 25
 
 @dataclass(frozen=True)
 class Training:
-    """A task with its network and optimizer, as `fabric` set them up.
+    """A task with its network and optimizer, set up by `fabric`.
 
     Attributes:
         module: the network without the wrapper for training; map: its residual map.
-        clipped: the parameters whose gradients are clipped.
+        clipped: the parameters with clipped gradients.
         ride_along: probes along the way, if any; watch: of the network, if any.
         graph: replays steps that are not measured, on a card.
     """
@@ -100,13 +100,13 @@ class Training:
         )
 
     def update(self) -> None:
-        """Clip the gradients and let the optimizer step."""
+        """Clip the gradients and take a step of the optimizer."""
         self.task.clip(self.clipped)
         self.optimizer.step()
 
     @property
     def graph_in_words(self) -> str | None:
-        """Whether steps were replayed as a CUDA graph, or why not; None on the CPU."""
+        """Whether steps were replayed as a CUDA graph, or the reason why not; None on the CPU."""
         return None if self.graph is None else self.graph.in_words
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ def make_fabric(config: RunConfig) -> Fabric:
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     _meet_again("nccl" if on_cuda else "gloo")
     device, sharded = "cuda" if on_cuda else "cpu", getattr(config, "strategy", "ddp") == "fsdp2"
-    # By name Fabric refuses the first for a sharded network, and announces the second in a line for every run.
+    # Given by name, Fabric refuses the first for a sharded network, and prints a line about the second per run.
     plugin: Any = None
     if config.precision == "64-true":
         plugin = DoublePrecision()
@@ -167,9 +167,9 @@ def make_fabric(config: RunConfig) -> Fabric:
 
 
 def _meet_again(backend: str) -> None:
-    """Join the process group where torchrun restarted the processes (``--max-restarts``), under a name of its own.
+    """Join the process group under a new name if torchrun restarted the processes (``--max-restarts``).
 
-    Without one, torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
+    Otherwise torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
     """
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if restarts == "0" or torch.distributed.is_initialized():
@@ -216,7 +216,7 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
 
 
 def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
-    """Why the steps of a training are not captured as a CUDA graph; None if they may be."""
+    """Return why the steps of a training are not captured as a CUDA graph; None if they may be."""
     config: Any = task.config
     reasons = {
         "batches of text differ in shape": not hasattr(config, "graph"),
@@ -253,7 +253,7 @@ def train_epoch(
     pauses: Pauses | None = None,
     begun: Mapping[str, Any] | None = None,
 ) -> Steps[EpochTraining]:
-    """Train for one epoch, counted from 0, or for the rest of one that has `begun`, as its checkpoint tells.
+    """Train for one epoch, counted from 0, or for the rest of an epoch that its checkpoint describes as `begun`.
 
     It ends early at the first loss that diverged. In one process on the CPU a loss is read before its step; on a
     card, and between processes, losses are read after up to 2 · `STEPS_BETWEEN_READS` further steps, which are then
@@ -298,7 +298,7 @@ def train_epoch(
 
 
 def _carry_out_step(training: Training, batch: Any, step: int, record: EpochRecord) -> Steps[bool]:
-    """Carry out a step of the run, counted from 1; returns whether a loss that was read has diverged."""
+    """Execute a step of the run, counted from 1; return whether a loss that was read has diverged."""
     if reads_at_once(training.fabric):
         record.add(training.gradients(batch, step))
         if (yield from record.read()):
@@ -316,7 +316,7 @@ def _carry_out_step(training: Training, batch: Any, step: int, record: EpochReco
 
 
 def _pause(training: Training, epoch: int, steps: int, record: EpochRecord, seconds: float, code: int) -> None:
-    """Save the run after some steps of an epoch; raise the error of a stop if the code is one's."""
+    """Save the run after some steps of an epoch; raise the corresponding error if the code is that of a stop."""
     task, fabric = training.task, training.fabric
     within = record.state() | {"seconds": seconds, "generators": _generators(fabric)}
     save_checkpoint(fabric, task.directory, training.network, training.optimizer, epoch, within)
@@ -325,7 +325,7 @@ def _pause(training: Training, epoch: int, steps: int, record: EpochRecord, seco
 
 
 def reads_at_once(fabric: Fabric) -> bool:
-    """Whether the loss of a step is read before the weights change: nothing is gained by waiting."""
+    """Return whether the loss of a step is read before the weights change, because waiting gains nothing."""
     return fabric.device.type == "cpu" and fabric.world_size == 1
 
 
@@ -338,7 +338,7 @@ def _generators(fabric: Fabric) -> list[Tensor]:
 
 
 def _set_generators(fabric: Fabric, states: Sequence[Tensor]) -> None:
-    """Restore `_generators`; those of another number of processes, or kind of device, are left out."""
+    """Restore `_generators`, except states of another number of processes or kind of device."""
     if len(states[0]) != fabric.world_size:
         return
     own = [state[fabric.global_rank] for state in states]

@@ -20,14 +20,14 @@ FREE_SHARE = 0.5
 
 
 def recompute_where_needed(how: Recompute, network: nn.Module, structure: ResidualMap, *inputs: Tensor) -> None:
-    """Let the network recompute the activations of its blocks, for "auto" if a batch takes too much of the memory."""
+    """Make the network recompute the activations of its blocks; with "auto" only if a batch needs too much memory."""
     device = inputs[0].device
     if how == "always" or (how == "auto" and activation_bytes(network, *inputs) > FREE_SHARE * free_memory(device)):
         recompute_blocks(network, residual_map=structure)
 
 
 def activation_bytes(network: nn.Module, *inputs: Any) -> int:
-    """Bytes that the backward pass of a training step would read beside parameters and buffers; none are kept."""
+    """Return the bytes that the backward pass of a training step reads besides parameters and buffers."""
     # Weak references, so that the address of a freed storage is not taken for that of the next one.
     reference: Any = StorageWeakRef
     total, seen = 0, {reference(tensor.untyped_storage()) for tensor in (*network.parameters(), *network.buffers())}

@@ -1,4 +1,4 @@
-"""What a step minimizes: cross entropy, its gradient over micro-batches, and the L2 term; means over processes."""
+"""The objective of a step: cross entropy, its gradient over micro-batches, and the L2 term; means over processes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def accumulate_gradients(fabric: Fabric, network: nn.Module, task: Task[Any], ba
 def evaluate(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
 ) -> Steps[list[float]]:
-    """Means over a set, whose batches are shared by the processes, of a network in evaluation mode.
+    """Return means over a set for a network in evaluation mode; the processes share the batches.
 
     The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
     size. From logits and targets `sums` computes sums over a batch, and last the count that divides them. On a card
@@ -57,10 +57,10 @@ def evaluate(
 def _summed(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
 ) -> Tensor:
-    """The sums over all batches of all processes, float64 on the device."""
+    """Return the sums over all batches of all processes, float64 on the device."""
     network.eval()
     if fabric.world_size > 1:
-        # Those of the first process, whose checkpoint is saved.
+        # The buffers of the first process, which saves the checkpoint.
         for buffer in network.buffers():
             torch.distributed.broadcast(buffer, 0)
     kind = next(network.parameters()).dtype
@@ -87,7 +87,7 @@ def _on(device: torch.device, value: Tensor | float) -> Tensor:
 
 
 def mean_of_processes(fabric: Fabric, values: Any) -> Any:
-    """The mean over all processes of a tensor; a plain number is the same in all."""
+    """Return the mean of a tensor over all processes; a plain number is the same in all of them."""
     if fabric.world_size == 1 or not isinstance(values, Tensor):
         return values
     real = values if values.is_floating_point() else values.to(torch.get_default_dtype())
@@ -95,12 +95,12 @@ def mean_of_processes(fabric: Fabric, values: Any) -> Any:
 
 
 def in_memory_order(inputs: Tensor) -> Tensor:
-    """Images [B, C, H, W] in channels-last order, which convolutions compute fastest."""
+    """Return images [B, C, H, W] in channels-last order, which is fastest for convolutions."""
     return inputs.contiguous(memory_format=torch.channels_last) if inputs.dim() == 4 else inputs
 
 
 def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """The number of largest logits [B, classes] at the target, or at the largest share of it."""
+    """Count the examples with the largest of the logits [B, classes] at the target, or at its largest share."""
     labels = targets if targets.ndim == 1 else targets.argmax(1)
     return (logits.argmax(1) == labels).sum()
 
@@ -124,7 +124,7 @@ def token_cross_entropy(
 
 @torch.no_grad()
 def l2_term(optimizer: Optimizer) -> Tensor:
-    """Σ over parameter groups of λ/2·‖p‖², whose gradient the optimizer's weight decay λ·p is; a scalar."""
+    """Return Σ over parameter groups of λ/2·‖p‖², a scalar; its gradient is the optimizer's weight decay λ·p."""
     groups: list[dict[str, Any]] = [group for group in optimizer.param_groups if group["weight_decay"]]
     terms = [
         torch.nn.utils.get_total_norm(group["params"]).square() * (group["weight_decay"] / 2) for group in groups

@@ -1,4 +1,4 @@
-"""When a run is saved within an epoch, and when it stops before its end: at a time limit, or on SIGTERM."""
+"""Decide when a run is saved within an epoch, and when it stops early: at a time limit, or on SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 _DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|seconds?|minutes?|hours?)\s*")
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
-# How many steps several processes go before they agree on whether to save or stop.
+# Number of steps after which several processes agree on whether to save or stop.
 STEPS_BETWEEN_AGREEMENTS = 25
 
 GO_ON, SAVE = 0, 1
 
 
 class StoppedError(NormlessError):
-    """A run was saved and stopped before its end; the same command goes on with it."""
+    """A run was saved and stopped before its end; the same command resumes it."""
 
     exit_code: int
 
@@ -38,7 +38,7 @@ class TimeLimitError(StoppedError):
 
 
 class TerminatedError(StoppedError):
-    """The process was told to end by SIGTERM, as by a cluster's scheduler."""
+    """The process received SIGTERM, for example from a cluster's scheduler."""
 
     exit_code = 128 + signal.SIGTERM
 
@@ -79,12 +79,12 @@ class Pauses:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """In the body SIGTERM stops the run after its step instead of ending the process."""
+        """Within the context, SIGTERM stops the run after its step instead of ending the process."""
         with on_sigterm(self.terminate):
             yield
 
     def due(self, fabric: Fabric, step: int) -> int:
-        """What is due after so many steps; all processes get the same answer."""
+        """Return what is due after this number of steps; all processes get the same answer."""
         if fabric.world_size == 1:
             return self._own(step, 1)
         if step % STEPS_BETWEEN_AGREEMENTS:
@@ -95,7 +95,7 @@ class Pauses:
         return int(fabric.all_reduce(code, reduce_op="max"))  # type: ignore[arg-type]
 
     def check(self, fabric: Fabric) -> None:
-        """Raise what stops a run that was saved just now, if anything does."""
+        """Raise the error that stops a run which was just saved, if there is one."""
         self._saved = time.monotonic()
         code = self.due(fabric, 0)
         if code in STOPS:
@@ -115,19 +115,19 @@ class Pauses:
         return GO_ON
 
     def terminate(self) -> None:
-        """Let the run stop after its step, as on SIGTERM."""
+        """Stop the run after its step, as on SIGTERM."""
         self._terminated = True
 
 
 def stop_of(code: int, where: str) -> StoppedError:
-    """The error of a stop, of a run that is saved."""
+    """Return the error for a run that was saved and stopped."""
     kind, reason = STOPS[code]
     return kind(f"{reason}{where}; it is saved, and the same command goes on with it.")
 
 
 @contextmanager
 def on_sigterm(call: Callable[[], None]) -> Iterator[None]:
-    """In the body SIGTERM calls a function; without effect outside of the main thread, where Python allows none."""
+    """Within the context, SIGTERM calls a function; no effect outside the main thread, where Python forbids it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What runs report: a row per epoch, and at the end a result with its outcome, each with the metrics of its kind."""
+"""The reports of runs: a row per epoch and a final result with its outcome, with the metrics of the kind of run."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ class EpochRow(Row):
     """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
 
     Attributes:
-        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖², at the same weights: what a step minimizes.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         training_accuracy: with mixup against the larger share of the target.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
-        test_accuracy: share of test examples whose class has the largest logit.
-        test_accuracy_top5: share whose class is among the five largest; None with five classes or fewer.
+        test_accuracy: share of test examples for which the correct class has the largest logit.
+        test_accuracy_top5: share for which it is among the five largest; None with five classes or fewer.
     """
 
     epoch: int
@@ -108,7 +108,7 @@ class TranslationRow(Row):
 
 
 class Report(Scored):
-    """Base of the frozen dataclasses that say how a run ended; each has `epochs`, a tuple of rows.
+    """Base of the frozen dataclasses that describe how a run ended; each has `epochs`, a tuple of rows.
 
     Attributes:
         ROW: the type of the rows.
@@ -120,14 +120,14 @@ class Report(Scored):
     outcome: Outcome
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data, ready for JSON; a number that is not finite becomes its name, `inf` or `nan`."""
+        """Return the result as plain data for JSON; a number that is not finite becomes its name, `inf` or `nan`."""
         values = asdict(self)
         rows = [_to_json(row) for row in values.pop("epochs")]
         return _to_json(values) | {"epochs": rows}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+        """Invert `to_dict`."""
         row: Any = cls.ROW
         rows = tuple(row(**_from_json(row, entry)) for entry in values["epochs"])
         return cls(**_from_json(cls, values) | {"epochs": rows})
@@ -140,19 +140,19 @@ class TrainingResult(Report, Generic[SomeRow]):
     Attributes:
         test_loss: mean cross entropy (nats) on the test set of the network at the end; may be infinite or NaN.
         test_accuracy: share of the test set, examples or teacher-forced tokens, classified correctly at the end.
-        chance_accuracy: that of the best constant guess.
-        seconds_per_epoch: mean wall time of training an epoch; of a run that diverged in its first epoch, the time
+        chance_accuracy: test accuracy of the best constant guess.
+        seconds_per_epoch: mean wall time of training an epoch; for a run that diverged in its first epoch, the time
             per step times the steps of an epoch.
-        steps: optimizer steps taken; a step whose loss diverged counts.
+        steps: optimizer steps taken, including a step with a diverged loss.
         parameters: number of trained parameters.
         diverged_epoch, diverged_step: epoch and step, both from 1, of the first loss that diverged; else None.
-        plateaued: whether the training loss had plateaued; None where the run was too short to tell.
+        plateaued: whether the training loss had plateaued; None if the run was too short.
         data: provenance of the data set.
         config_hash: hash of the run's configuration.
         epochs: a row for every finished epoch.
-        device: the processor that trained, "cpu" or the name of a card; of a resumed run, in its last part.
+        device: the processor of the training, "cpu" or the name of a GPU; for a resumed run, of its last part.
         arithmetic: number formats of the computation, see `normless_lab.train.arithmetic`.
-        graph: on a card, whether steps were replayed as a CUDA graph: "captured", or why they were not; else None.
+        graph: on a GPU, "captured" if steps were replayed as a CUDA graph, or the reason why not; else None.
     """
 
     outcome: Outcome
@@ -199,7 +199,7 @@ class ClassificationResult(TrainingResult[EpochRow]):
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult(ClassificationResult):
-    """How an image run ended; `doublings` says how often the epochs were doubled for it."""
+    """How an image run ended; `doublings` is the number of times that the epochs were doubled."""
 
     doublings: int = 0
 
@@ -234,7 +234,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
         test_bleu_greedy: BLEU on the test set by greedy search with the network at the end, 0..100.
         test_bleu_beam: the same by beam search.
         bleu_signature: sacrebleu's, of both.
-        validation_loss, validation_bleu: of the validation set, from the last row; None if there is no row.
+        validation_loss, validation_bleu: of the validation set, from the last row; None without rows.
     """
 
     ROW = TranslationRow
@@ -257,7 +257,7 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
 
 
 def _to_json(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no infinity and no NaN; their names stand for them."""
+    """Replace infinities and NaN, which JSON does not have, by their names."""
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in values.items()
@@ -270,12 +270,12 @@ def _from_json(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def chance_accuracy(labels: Tensor) -> float:
-    """Accuracy of the best constant guess: the share of the most common of the labels [N]."""
+    """Return the accuracy of the best constant guess: the share of the most common of the labels [N]."""
     return float(labels.bincount().max()) / len(labels)
 
 
 def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
-    """`chance` unless the test accuracy is significantly above that of the best constant guess, else `trained`.
+    """Return `trained` if the test accuracy is significantly above that of the best constant guess, else `chance`.
 
     One-sided binomial test: with n test labels, test accuracy k/n, and the most common class a share p of the labels,
     the run is `trained` if P(X ≥ k) < `SIGNIFICANCE` = 10⁻³ for X ~ Binomial(n, p).
@@ -288,9 +288,9 @@ def finished_outcome(test_accuracy: float, labels: Tensor) -> Outcome:
 
 
 def has_plateaued(training_losses: Sequence[float]) -> bool | None:
-    """Whether the training loss no longer falls at the end of a run; None with fewer than two epochs.
+    """Return whether the training loss no longer falls at the end of a run; None with fewer than two epochs.
 
-    Bjorck et al. (2018, appendix B) name no rule; this is ours: with windows of w = ⌈epochs / 10⌉ epochs, the mean of
+    Bjorck et al. (2018, appendix B) do not give a rule. Ours uses windows of w = ⌈epochs / 10⌉ epochs: the mean of
     the last window lies less than 1% of the mean of the window before it, or less than 0.001 nats, below that mean.
     Losses are means of each epoch, without the L2 term, in nats.
     """
@@ -303,7 +303,7 @@ def has_plateaued(training_losses: Sequence[float]) -> bool | None:
 
 
 def versions_of(*packages: str) -> dict[str, str]:
-    """The versions of normless, Python, torch (with its build) and of those of the packages that are installed."""
+    """Return the versions of normless, Python, torch (with its build) and the installed ones of these packages."""
     import torch  # Its own version, unlike that of its distribution, names the build.
 
     versions = {"normless": __version__, "python": platform.python_version(), "torch": str(torch.__version__)}

@@ -1,4 +1,4 @@
-"""What a run writes after each epoch: the state that the next epochs depend on, and its curves."""
+"""The files that a run writes after each epoch: the state for the next epochs, and the curves."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def save_checkpoint(
 ) -> None:
     """Write weights, buffers, optimizer state and the number of finished epochs; called by every process.
 
-    The checkpoint before it is kept. `within` is what `train_epoch` needs of an unfinished epoch, generators' states
-    included; each epoch seeds its generators from (seed, epoch).
+    The previous checkpoint is kept. `within` is the state of an unfinished epoch that `train_epoch` needs, including
+    the states of generators; each epoch seeds its generators from (seed, epoch).
     """
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": epoch, "within": within}
     path = directory.checkpoint
@@ -46,9 +46,9 @@ def save_checkpoint(
 def load_checkpoint(
     fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer
 ) -> tuple[int, Mapping[str, Any] | None]:
-    """Restore what `save_checkpoint` wrote and return the number of finished epochs, and what it was given `within`.
+    """Restore a checkpoint and return the number of finished epochs and the `within` of `save_checkpoint`.
 
-    These are 0 and None where there is no file.
+    They are 0 and None if the file does not exist.
     """
     path = intact_checkpoint(directory)
     if path is None:
@@ -57,8 +57,8 @@ def load_checkpoint(
     kernels = [group.get("fused") for group in optimizer.param_groups]
     with _readable(path):
         rest = fabric.load(path, state, weights_only=True)
-    # The checkpoint may be of sharded parameters, for which there is no fused SGD and whose memory order is another;
-    # a fused kernel goes through the memory of weight and momentum alike.
+    # The checkpoint may be of sharded parameters, which do not have a fused SGD and have another memory order; a
+    # fused kernel reads weight and momentum in the same order.
     for group, fused in zip(optimizer.param_groups, kernels, strict=True):
         group["fused"] = fused
         # A captured step reads its rate from a tensor, of a card that this process may not have.
@@ -76,14 +76,14 @@ def load_checkpoint(
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Weights and buffers in a checkpoint, on the CPU."""
+    """Return weights and buffers of a checkpoint, on the CPU."""
     with _readable(path):
         weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)["network"]
     return weights
 
 
 def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
-    """The last checkpoint; where it is damaged the one before, with a warning, and None where there is none.
+    """Return the last intact checkpoint, with a warning if a later one is damaged; None if there are none.
 
     Raises:
         RunDirectoryError: every checkpoint is damaged.
@@ -92,7 +92,7 @@ def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
     for path in there:
         if directory.digests.is_intact(path):
             if path != there[0]:
-                # Else it would be kept in place of the intact one.
+                # Otherwise it would be kept instead of the intact checkpoint.
                 there[0].unlink(missing_ok=True)
                 warnings.warn(
                     f"{there[0]} was damaged, not as the run wrote it, and is removed; the run goes on from "
@@ -106,13 +106,13 @@ def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Errors of torch about a checkpoint as one sentence."""
+    """Turn torch's errors about a checkpoint into one sentence."""
     try:
         yield
     except (RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise RunDirectoryError(
-            f"{path} is no checkpoint of this run ({reason}); restore it from a copy, or start "
+            f"{path} is not a checkpoint of this run ({reason}); restore it from a copy, or start "
             "over with resume=False (--restart)."
         ) from error
 
@@ -120,8 +120,8 @@ def _readable(path: Path) -> Iterator[None]:
 class Curves:
     """The `rows` of finished epochs and the `losses` (nats) of all steps, in Parquet and for TensorBoard.
 
-    After an interruption with so many epochs `finished`, those of unfinished ones are dropped. A process that does
-    not write collects only.
+    After an interruption with `finished` epochs, the losses of later epochs are dropped. A process that does not
+    write only collects.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Curves:
         self._board: Any = SummaryWriter(directory.tensorboard, purge_step=purge) if writes else None
 
     def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
-        """Add the losses of an epoch and its row, None if it diverged; write both tables and TensorBoard's file."""
+        """Add the losses and the row of an epoch (None if it diverged); write both tables and TensorBoard's file."""
         first = len(self.losses) + 1
         self.losses.extend(losses)
         if row is not None:
@@ -174,14 +174,14 @@ class Curves:
 
 
 def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
-    """The rows in a written table; NaN in a field that may be None is None."""
+    """Read the rows of a table; NaN becomes None in fields that may be None."""
     optional = [field.name for field in fields(row_type) if str(field.type).endswith("None")]
     rows: list[dict[Any, Any]] = pd.read_parquet(path).to_dict("records")
     return [row_type(**row | {name: None for name in optional if pd.isna(row[name])}) for row in rows]
 
 
 def write_table(table: pd.DataFrame, path: Path, digests: Digests | None = None) -> None:
-    """Write a table in Parquet, complete or not at all; its folder is made, and its digest recorded if need be."""
+    """Write a Parquet table atomically; create its folder, and record its digest in `digests` if given."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with (replaced if digests is None else digests.replaced)(path) as part:
         table.to_parquet(part, index=False)

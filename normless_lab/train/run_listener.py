@@ -15,14 +15,14 @@ from normless_lab.train.result import Report, Row
 from normless_lab.train.settings import Settings
 
 Finished = TypeVar("Finished", bound=Row, covariant=True)
-# A listener to any row and report is one to those of a specific run too.
+# A listener for any row and report also accepts those of a specific run.
 SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
 SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 
 
 @dataclass(frozen=True)
 class RunStart(Generic[Finished]):
-    """What is known when training starts; `finished` are the rows of the epochs done before an interruption."""
+    """The state at the start of training; `finished` are the rows of epochs from before an interruption."""
 
     config: Settings
     steps_per_epoch: int
@@ -30,7 +30,7 @@ class RunStart(Generic[Finished]):
 
 
 class RunListener(Generic[SomeRow, SomeReport]):
-    """Callbacks of a run, called in its first process alone; override those of interest.
+    """Callbacks of a run, called only in its first process; override those of interest.
 
     An exception in a listener ends the run, which can then be resumed from its last finished epoch.
     """
@@ -55,16 +55,16 @@ class CallOnEpoch(RunListener[SomeRow, Any]):
         self._call = call
 
     def on_epoch(self, row: SomeRow) -> None:
-        """Pass the row on."""
+        """Call the function with the row."""
         self._call(row)
 
 
 class ProgressBar(RunListener[Row, Report]):
     """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
 
-    Until the first step can be made, with its data read and its network built, a line says so.
+    Until the data is read and the network is built, a line says that the run is being prepared.
 
-    Where the console is no terminal, as in a cluster's log, it prints a line at the start and one per epoch.
+    If the console is not a terminal, as in a cluster's log, it prints a line at the start and a line per epoch.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -92,7 +92,7 @@ class ProgressBar(RunListener[Row, Report]):
         self._progress.stop()
 
     def on_start(self, start: RunStart[Row]) -> None:
-        """A new bar, filled by the steps of finished epochs."""
+        """Start a new bar, filled by the steps of finished epochs."""
         self._epochs = start.config.epochs
         done = len(start.finished)
         self._waiting.close()
@@ -124,7 +124,7 @@ class ProgressBar(RunListener[Row, Report]):
         )
 
     def on_end(self, result: Report) -> None:
-        """Leave the bar as it is: full, or where the run diverged. A stored result has no bar."""
+        """Stop the bar where it is: full, or at the step of divergence. A stored result does not have a bar."""
         if self._progress.tasks:
             self._progress.update(self._task, score=result.score)
             self._progress.stop_task(self._task)

@@ -67,7 +67,7 @@ def inverse_square_root(done: int, warmup: int) -> float:
 
 
 def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> float:
-    """The multiplier of the rate for the step that follows `done` of `total` steps.
+    """Return the multiplier of the rate for the step that follows `done` of `total` steps.
 
     SCHEDULES[schedule](done / total) · min(1, (done + 1) / warmup): the warm-up is linear, its first step has
     1 / warmup of the rate and its last the whole rate (Goyal et al. 2017, section 2.2); it is part of the
@@ -77,7 +77,7 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
     """
     if schedule not in SCHEDULES and schedule != INVERSE_SQUARE_ROOT:
         names = ", ".join((*SCHEDULES, INVERSE_SQUARE_ROOT))
-        raise ValueError(f"There is no schedule {schedule!r}; the schedules are {names}.")
+        raise ValueError(f"Unknown schedule {schedule!r}; the schedules are {names}.")
     if not 0 <= done < total:
         raise ValueError(f"Expected 0 ≤ done < total steps, got done={done} of total={total}.")
     if schedule == INVERSE_SQUARE_ROOT:
@@ -87,7 +87,7 @@ def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> fl
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Give each parameter group its rate: `rate` times the group's `rate_scale`, which is 1 where it has none.
+    """Set the rate of each parameter group to `rate` times the group's `rate_scale` (default 1).
 
     A rate that is a tensor, as a captured step reads it, stays that tensor.
     """

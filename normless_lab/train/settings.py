@@ -36,7 +36,7 @@ Recompute = Literal["never", "auto", "always"]
 Strategy = Literal["ddp", "fsdp2"]
 Graph = Literal["auto", "never"]
 
-# A run may be resumed elsewhere, where memory may be another: these do not make it another run.
+# A run may be resumed on a machine with different memory; these settings are not part of its identity.
 _PLACE = ("data_root", "device", "recompute", "strategy", "graph")
 _TYPE_NAMES = {
     bool: "true or false",
@@ -90,7 +90,7 @@ class Settings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The configuration with these fields, the others at their defaults; an unknown one is a ValueError."""
+        """Return the configuration with these fields, else defaults; raise a ValueError for unknown fields."""
         known = [field.name for field in fields(cls)]
         unknown = sorted(set(values) - set(known))
         if unknown:
@@ -127,10 +127,10 @@ class Settings:
 
 
 def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Values of all fields of a dataclass, in their declared types; an integer given for a float is converted.
+    """Return the values of all fields of a dataclass in their declared types; integers are converted to floats.
 
-    Ranges are ``Annotated`` metadata of `annotated_types`. Wrong values are a ValueError of a sentence for each: the
-    field, what was expected, what came.
+    Ranges are ``Annotated`` metadata of `annotated_types`. Wrong values raise a ValueError with a sentence for each:
+    the field, what was expected, what was given.
     """
     try:
         checked: dict[str, Any] = _adapter(kind, strict=True).validate_python(dict(values))
@@ -138,7 +138,7 @@ def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
         hints = get_type_hints(kind, include_extras=True)
         details = error.errors(include_url=False)
         raise ValueError(" ".join(_sentence(hints[str(detail["loc"][0])], detail) for detail in details)) from None
-    # A NumPy float is a float to the validator, and none to YAML.
+    # The validator accepts a NumPy float as a float; YAML does not.
     return {name: float(value) if isinstance(value, float) else value for name, value in checked.items()}
 
 
@@ -172,7 +172,7 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any]:
 
 
 def _sentence(hint: Any, error: Any) -> str:
-    """What the validator found wrong with a field, as a sentence."""
+    """Return the validator's error about a field as a sentence."""
     name, value, kind = error["loc"][0], error["input"], error["type"]
     if kind == "value_error":
         return str(error["ctx"]["error"])
@@ -185,7 +185,7 @@ def _sentence(hint: Any, error: Any) -> str:
 
 
 def _plain(hint: Any) -> Any:
-    """A type without the metadata of its parts."""
+    """Return a type without the metadata of its parts."""
     if get_origin(hint) is Annotated:
         return get_args(hint)[0]
     parts = [_plain(part) for part in get_args(hint)]
@@ -193,7 +193,7 @@ def _plain(hint: Any) -> Any:
 
 
 def _range(hint: Any) -> str:
-    """The range of a number in words."""
+    """Return the range of a number in words."""
     limits = [limit for part in (hint, *get_args(hint)) for limit in getattr(part, "__metadata__", ())]
     match limits:
         case [Ge(ge=low), Lt(lt=high)]:

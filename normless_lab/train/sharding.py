@@ -18,10 +18,10 @@ from normless.residual import ResidualMap
 
 
 class Sharded(ModelParallelStrategy):
-    """Shards a network by `fully_shard`, a group of parameters for each block and one for the rest.
+    """Shard a network by `fully_shard`, with a parameter group for each block and another for the rest.
 
-    Checkpoints are those of one process: a file with whole tensors, so that another number of processes, sharded or
-    not, goes on from them. `structure` is the map of the network that is set up next.
+    Checkpoints have the format of one process: a file with whole tensors, from which any number of processes, sharded
+    or not, can resume. `structure` is the map of the network that is set up next.
     """
 
     structure: ResidualMap
@@ -31,7 +31,7 @@ class Sharded(ModelParallelStrategy):
 
     def _shard(self, network: nn.Module, mesh: Any) -> Any:
         paths = {block.name.partition(":")[0] for block in self.structure.blocks} - {""}
-        # Modules inside others first: an outer group takes what is left.
+        # Inner modules first: an outer group takes the remaining parameters.
         for path in sorted(paths, key=lambda path: -path.count(".")):
             fully_shard(network.get_submodule(path), mesh=mesh["data_parallel"], reshard_after_forward=True)
         return fully_shard(network, mesh=mesh["data_parallel"], reshard_after_forward=False)
@@ -43,7 +43,7 @@ class Sharded(ModelParallelStrategy):
             torch.save(whole, path)
 
     def load_checkpoint(self, path: Any, state: Any = None, *_: Any, **__: Any) -> dict[str, Any]:
-        """Restore the objects in `state` from a file with whole tensors; returns what else is in it."""
+        """Restore the objects in `state` from a file with whole tensors; return the other entries of the file."""
         stored: dict[str, Any] = torch.load(Path(path), map_location="cpu", weights_only=True)
         for name, item in state.items():
             entry = stored.pop(name)
@@ -67,22 +67,22 @@ def _is_stateful(value: Any) -> bool:
 
 
 def _whole(state: Any) -> Any:
-    """A nested state with every tensor whole; every process takes part."""
+    """Return a nested state with whole tensors; every process takes part."""
     return tree_map(lambda value: value.full_tensor().cpu() if isinstance(value, DTensor) else value, state)
 
 
 def _part(value: Any, like: Any) -> Any:
-    """This process's part of a tensor of the shape of a sharded one; any other value as it is."""
+    """Return this process's part of a tensor if `like` is sharded and of its shape; else the unchanged value."""
     if not (isinstance(like, DTensor) and isinstance(value, Tensor) and value.shape == like.shape):
         return value
-    # Every process has read the whole tensor: none has to send it.
+    # Every process has read the whole tensor, so it is not sent.
     value = value.to(like.device)
     return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
 
 
 @contextmanager
 def whole_weights(network: nn.Module) -> Iterator[None]:
-    """In the body every process has all weights of the network, and passes need no other process."""
+    """Within the context, every process has all weights of the network, and passes do not need other processes."""
     parts = [module for module in network.modules() if isinstance(module, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)

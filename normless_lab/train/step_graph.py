@@ -14,22 +14,22 @@ from torch.optim import Optimizer
 
 from normless.nn.on_cuda import every_kernel
 
-# Steps that run as they are before the capture: they create the optimizer's state, choose the algorithms of
-# convolutions and compile what is compiled.
+# Eager steps before the capture: they create the optimizer's state, choose the algorithms of convolutions and
+# compile code.
 WARMUP = 3
-# What a module may keep besides tensors and modules; a value of another type is compared by identity.
+# Types of plain values in modules; values of other types are compared by identity.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 class StepGraph:
-    """A step on batches of one shape: the first steps run as they are, then it is captured, then replayed.
+    """A step on batches of one shape: the first steps run eagerly, then the step is captured and replayed.
 
     The step consists of forward pass, loss, backward pass, clipping and optimizer. Everything that it reads and
-    writes stays in place, so that the weights, the optimizer's state and the states of the generators are those of
-    steps that run as they are; learning rates become tensors on the card. A step that cannot be captured runs as it
-    is, and a warning says why: one that waits for the card (`.item()`, a branch on data), and one that changes
-    Python state (a counter in a module, a buffer that is assigned anew, Python's or NumPy's random numbers), which a
-    replay would not change.
+    writes stays in place, so the weights, the optimizer's state and the states of the generators are equal to those
+    of eager steps; learning rates become tensors on the GPU. A step that cannot be captured runs eagerly, and a
+    warning gives the reason: the step waits for the GPU (`.item()`, a branch on data), or it changes Python state
+    that a replay would not change (a counter in a module, a buffer that is assigned anew, Python's or NumPy's random
+    numbers).
 
     Args:
         step: carries out a step on a batch and returns a tensor of its results.
@@ -84,7 +84,7 @@ class StepGraph:
         return self._output.clone()
 
     def _observed(self, batch: Sequence[Tensor]) -> Tensor:
-        """A step as it is, after which it is known whether the step changes what a replay would not."""
+        """Run an eager step, and find out whether it changes state that a replay would not change."""
         before = python_state(self._network)
         with every_kernel():
             output = self._step(batch)
@@ -96,7 +96,7 @@ class StepGraph:
         return output
 
     def _capture(self, batch: Sequence[Tensor]) -> None:
-        """Capture the step; nothing is computed. Where that fails the step runs as it is from now on."""
+        """Capture the step without computing it. If this fails, the step runs eagerly from now on."""
         self._inputs = tuple(value.clone() for value in batch)
         rates_on(self._optimizer, self._inputs[0].device)
         self._optimizer.zero_grad(set_to_none=True)
@@ -165,7 +165,7 @@ def python_state(network: nn.Module) -> Mapping[str, Any]:
 
 
 def first_difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> str | None:
-    """The first name whose value differs, or that only one of two states has."""
+    """Return the first name with a different value, or that only one of two states has."""
     names = [*before, *(name for name in after if name not in before)]
     return next(
         (name for name in names if name not in before or name not in after or before[name] != after[name]), None

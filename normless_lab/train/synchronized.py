@@ -9,7 +9,7 @@ _PLAIN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def synchronized(network: nn.Module) -> nn.Module:
-    """The network with torch's SyncBatchNorm in place of each batch norm, of the same parameters and buffers.
+    """Return the network with torch's SyncBatchNorm for each batch norm, with the same parameters and buffers.
 
     Raises:
         ValueError: it has a batch norm with other statistics, such as those of ghost batches.

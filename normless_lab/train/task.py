@@ -1,4 +1,4 @@
-"""What differs between the kinds of runs: data, network, loss and metrics."""
+"""The differences between the kinds of runs: data, network, loss and metrics."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Task(ABC, Generic[Config]):
         return build_adam(self.config, network, structure)
 
     def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
-        """The parameters whose gradients are clipped if the configuration says so."""
+        """Return the parameters with clipped gradients, if the configuration asks for clipping."""
         return tuple(network.parameters())
 
     def clip(self, parameters: tuple[nn.Parameter, ...]) -> None:
@@ -140,7 +140,7 @@ class Task(ABC, Generic[Config]):
         return int(self.data.steps_per_epoch(self.config.batch_limit))
 
     def place(self, fabric: Fabric) -> dict[str, Any]:
-        """What selects the parts of batches that are this process's, and their device."""
+        """Return the arguments that select this process's parts of batches, and their device."""
         return {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
 
     def train_batches(self, epoch: int, **place: Any) -> Iterator[Any]:
@@ -149,14 +149,14 @@ class Task(ABC, Generic[Config]):
         return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **place))
 
     def micro_batches(self, batch: Any) -> list[Any]:
-        """A batch in the parts that are passed through the network at once."""
+        """Split a batch into the parts that are passed through the network at once."""
         limit = self.config.micro_batch_limit
         if limit is None:
             return [batch]
         return list(zip(*(torch.split(values, limit) for values in batch), strict=True))
 
     def count(self, targets: Tensor) -> Any:
-        """The number of predictions of which `loss` is the mean."""
+        """Return the number of predictions over which `loss` is the mean."""
         return len(targets)
 
     def lr(self, done: int) -> float:
@@ -167,7 +167,7 @@ class Task(ABC, Generic[Config]):
 
 
 def few(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """The first examples of a batch, on which a conversion is checked: passes of a whole one take long on the CPU."""
+    """Return the first examples of a batch to check a conversion; passes of a whole batch are slow on the CPU."""
     return tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
 
 
@@ -212,13 +212,13 @@ def build_adam(config: RunConfig, network: nn.Module, structure: ResidualMap) ->
 
 
 def saved_folder(model: str) -> Path | None:
-    """The folder of a network saved by `normless.save` that the text of a model names, or None."""
+    """Return the folder of a network saved by `normless.save` that the text of a model names, or None."""
     folder = Path(model.strip())
     return folder if is_saved(folder) else None
 
 
 def applied_scheme(config: RunConfig) -> str:
-    """The scheme of the trained network: the configuration's, or the one by which a saved network was converted."""
+    """Return the scheme of the trained network: that of the configuration, or that of the saved network."""
     folder = saved_folder(config.model)
     return config.scheme_text if folder is None else read_recipe(folder).scheme
 

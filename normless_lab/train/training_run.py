@@ -1,4 +1,4 @@
-"""A whole run of any kind: it starts or resumes, trains epoch by epoch, saves each, and ends with a result."""
+"""A whole run of any kind: start or resume, train epoch by epoch, save each epoch, and return a result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def train(
     lengthen: bool = False,
     watch: bool = False,
 ) -> TrainingResult[Any]:
-    """Carry out a run in a directory and return its result.
+    """Execute a run in a directory and return its result.
 
     An interrupted run resumes from its last checkpoint; on the CPU it ends with the same weights, bit for bit,
     as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
@@ -81,23 +81,23 @@ def train(
     Args:
         config: what to train; a `TrainConfig`, `TextConfig` or `TranslationConfig`.
         directory: for the run's files; made if missing.
-        resume: resume the run in the directory; else a run in it is moved to its folder `former` when the new one
-            begins.
+        resume: resume the run in the directory; if False, an existing run is moved to the folder `former` when the
+            new run begins.
         on_epoch: called with the row of every finished epoch.
-        listeners: informed of starts, steps, epochs and ends, by the first process alone.
-        ride_along: probes that measure passes of the training, in the first process; their tables go to `probes/`
-            in the directory, a file per epoch. The run's weights and results are the same as without. It has
-            checkpoints at the ends of epochs alone.
-        time_limit: duration, as 90s, 10m or 1.5h, after which it is saved and stopped.
-        checkpoint_every: steps or a duration, as 500 or 10m, between two checkpoints within an epoch.
-        lengthen: go on with a run of fewer epochs, though the schedule's course depends on their number.
-        watch: watch the training by `nl.watch`, which warns of what goes wrong and costs some time at each step; its
-            findings go to `findings.json` in the directory. Weights and results are the same as without.
+        listeners: notified of starts, steps, epochs and ends, only in the first process.
+        ride_along: probes that measure passes of the training, in the first process; their tables are written to
+            `probes/` in the directory, a file per epoch. Weights and results of the run do not change. The run has
+            checkpoints only at the ends of epochs.
+        time_limit: duration, such as 90s, 10m or 1.5h, after which the run is saved and stopped.
+        checkpoint_every: steps or a duration, such as 500 or 10m, between two checkpoints within an epoch.
+        lengthen: continue a run of fewer epochs, even if the schedule depends on their number.
+        watch: watch the training by `nl.watch`, which warns of problems and takes some time at each step; its
+            findings are written to `findings.json` in the directory. Weights and results do not change.
 
     Raises:
-        StoppedError: it reached its time limit, or was told to end by SIGTERM, and is saved.
+        StoppedError: the run reached its time limit, or received SIGTERM, and was saved.
         RunDirectoryError: the directory holds another run or damaged files, or another process trains in it.
-        ValueError: the configuration names what does not exist or does not fit together, or cannot be measured.
+        ValueError: the configuration names something that does not exist, is inconsistent, or cannot be measured.
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
@@ -130,9 +130,9 @@ def begin(
     lengthen: bool = False,
     watch: bool = False,
 ) -> Run[TrainingResult[Any]]:
-    """A run that is carried out turn by turn, as several on one card are; arguments and errors as in `train`.
+    """Return a run that is executed turn by turn, as for several runs on one GPU; arguments as in `train`.
 
-    Nothing is trained or written before the first turn.
+    Training and writing start with the first turn. Errors are those of `train`.
     """
     if ride_along is not None or watch:
         check_measurable(config)
@@ -153,7 +153,7 @@ def begin(
 def _carried_out(
     config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
 ) -> Steps[TrainingResult[Any]]:
-    """Check the directory and carry out the run in it."""
+    """Check the directory and execute the run in it."""
     place.check(config)
     try:
         if isinstance(config, TrainConfig) and config.epochs_until_plateau:
@@ -169,14 +169,14 @@ def _carried_out(
 
 @contextmanager
 def own_settings(device: torch.device) -> Iterator[None]:
-    """In the body denormals are 0, and a card computes on its tensor cores."""
+    """Within the context, denormals are 0 and a GPU computes on its tensor cores."""
     with denormals_flushed(), tensor_cores(device):
         yield
 
 
 @contextmanager
 def denormals_flushed() -> Iterator[None]:
-    """Take denormal numbers as 0 in the body, as most accelerators do; the former setting is restored.
+    """Treat denormal numbers as 0 within the context, as most accelerators do; then restore the former setting.
 
     Processors are a hundred times slower on them. A signal or gradient that shrinks from block to block, as with sums
     times √½, is denormal in some fifty blocks of a very deep network before it is 0. Without effect where the
@@ -192,7 +192,7 @@ def denormals_flushed() -> Iterator[None]:
 
 
 def are_flushed() -> bool:
-    """Whether torch's operators take denormal numbers as 0 in this thread."""
+    """Return whether torch's operators treat denormal numbers as 0 in this thread."""
     return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
 
 
@@ -219,7 +219,7 @@ def _train_once(
     pauses: Pauses,
     watch: bool,
 ) -> Steps[Any]:
-    """Carry out one training, or what is left of it; the result of a finished one is read."""
+    """Execute one training or the rest of it; read the result if the training is finished."""
     result = place.stored_result(config)
     if result is None:
         training = assemble(_task_type(type(config))(config, place), fabric, ride_along, watch)
@@ -227,7 +227,7 @@ def _train_once(
             place.begin(config, training.task.data.provenance)
             training.task.save_vocabulary()
             listeners = [*listeners, LiveFiles(place, training.watch)]
-        # Until then others would read the checkpoint of a run that is replaced.
+        # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
         result = yield from _trained(training, listeners, pauses)
         if fabric.is_global_zero:
@@ -241,7 +241,7 @@ def _train_once(
 def _trained(
     training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses
 ) -> Steps[TrainingResult[Any]]:
-    """Go through the remaining epochs."""
+    """Train for the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
     steps = task.steps_per_epoch
@@ -270,7 +270,7 @@ def _trained(
 
 
 def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> None:
-    """Tell the watch, if there is one, of the loss at which the training stops."""
+    """Report the loss at which the training stops to the watch, if there is one."""
     if training.watch is not None and trained.diverged is not None:
         step = epoch * training.task.steps_per_epoch + trained.diverged + 1
         # Hooks see torch's own optimizer, inside Fabric's.
@@ -279,7 +279,7 @@ def _say_diverged(training: Training, epoch: int, trained: EpochTraining) -> Non
 
 
 def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
-    """The row of a finished epoch, counted from 1."""
+    """Return the row of a finished epoch, counted from 1."""
     row: Any = training.task.RESULT.ROW
     with whole_weights(training.module):
         metrics = yield from training.task.epoch_metrics(epoch, trained, training.fabric, training.module)
@@ -294,7 +294,7 @@ def _row(training: Training, epoch: int, trained: EpochTraining) -> Steps[Any]:
 
 
 def _result(training: Training, curves: Curves, diverged: EpochTraining | None) -> Steps[TrainingResult[Any]]:
-    """The result of a finished or diverged training."""
+    """Return the result of a finished or diverged training."""
     task, fabric, rows, steps = training.task, training.fabric, curves.rows, len(curves.losses)
     seconds = [row.seconds for row in rows]
     if diverged is not None and not rows:
@@ -319,10 +319,10 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
 
 
 def check_start(config: Settings, directory: Path | str) -> None:
-    """Load the data of a run, build its network and convert it, as its start does; nothing is written.
+    """Load the data of a run, then build and convert its network, without writing files.
 
-    Errors are those of `train`. A subclass is checked as the kind of run that it derives from; a configuration of
-    another type is not checked.
+    Errors are those of `train`. A subclass is checked like the kind of run that it derives from; configurations of
+    other types are not checked.
     """
     kind = next((base for base in type(config).__mro__ if base in TASKS), None)
     if kind is not None:
@@ -331,9 +331,9 @@ def check_start(config: Settings, directory: Path | str) -> None:
 
 
 def trained_network(directory: Path | str) -> nn.Module:
-    """The network of an image run as of its last checkpoint, on the CPU, in evaluation mode.
+    """Return the network of an image run at its last checkpoint, on the CPU, in evaluation mode.
 
-    A directory with no run, or with one that has no checkpoint, is a RunDirectoryError.
+    Raise a RunDirectoryError if the directory does not contain a run with a checkpoint.
     """
     return _network_and_data(directory, TrainConfig)[0]
 
@@ -353,7 +353,7 @@ def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tu
     config = place.stored_config()
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
-        raise RunDirectoryError(f"The run in {place.path} has no checkpoint: it finished no epoch of its own.")
+        raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
     with torch.random.fork_rng(devices=[]):
         task = _task_type(config_type)(config, place)
         network = task.build_network()

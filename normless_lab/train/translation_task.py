@@ -77,7 +77,7 @@ class TranslationTask(Task[TranslationConfig]):
         network = build_model(_fitted_to(config.model, size)) if folder is None else load_saved(config, folder)
         if not all(callable(getattr(network, name, None)) for name in ("encode", "decode")):
             raise ValueError(
-                f"{config.model} is no network that translates: that has encode(source) and "
+                f"{config.model} is not a network that translates: that has encode(source) and "
                 "decode(tokens, memory, cache), as normless:transformer."
             )
         inputs = self.example_inputs()
@@ -99,7 +99,7 @@ class TranslationTask(Task[TranslationConfig]):
         return [batch] if limit is None else batch.parts(limit)
 
     def count(self, targets: Tensor) -> Tensor:
-        """The number of labels that are no padding, a scalar."""
+        """Return the number of labels that are not padding, a scalar."""
         return (targets != SPECIAL_TOKENS.padding).sum()
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ class Run(Generic[Result]):
                 self.waits_for.synchronize()
 
     def close(self) -> None:
-        """End the run as it is."""
+        """End the run in its current state."""
         with self._entered():
             self.steps.close()
         self._release()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What happens to a training image, in this order; the test images are never touched.
+    """The augmentation of training images, in this order; test images are not augmented.
 
     Attributes:
         crop: pixels of zeros put around the image before a window of its own size is cut at random; 0 is off.
@@ -65,7 +65,7 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
     """Set one square of each normalized image to zero, which is the training set's mean.
 
     The square is ``side`` pixels wide and starts side // 2 before its centre [B, 2] (row, column), which lies
-    anywhere in the image; what falls outside is lost (DeVries & Taylor 2017, section 3).
+    anywhere in the image; the part outside the image is cut off (DeVries & Taylor 2017, section 3).
     """
     first = centre - side // 2
     rows, columns = (
@@ -76,7 +76,7 @@ def cutout(images: Tensor, centre: Tensor, side: int) -> Tensor:
 
 
 def mixup(images: Tensor, labels: Tensor, weight: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Mix each of the examples [B + 1] with the next, which in a shuffled epoch is a random other one.
+    """Mix each of the examples [B + 1] with the next, which is a random example in a shuffled epoch.
 
     x̃ = λ·x + (1 − λ)·x′ and ỹ = λ·y + (1 − λ)·y′ (Zhang et al. 2017, Eq. 1), with a λ for each, the weight [B].
 

@@ -47,14 +47,14 @@ class ImageData(ABC):
     (seed, epoch), the same on every device and for any number of processes; the global generators are not used.
 
     Attributes:
-        name: the name `load_data` knows it by.
+        name: the name for `load_data`.
         classes: number of classes.
         image_shape: (C, H, W); (features,) for vectors.
         source: where the examples come from, in words.
         train, test: the examples.
         mean, std: [C], in units of `full`.
         full: the stored value of white: 255 for bytes, else 1.
-        default_augmentation: what the papers use on this set.
+        default_augmentation: the papers' augmentation of this set.
     """
 
     kind: ClassVar[str] = "labelled images"
@@ -105,13 +105,13 @@ class ImageData(ABC):
         return max(1, self.train_size // batch_size)
 
     def subset(self, *, train: int | None = None, test: int | None = None) -> ImageData:
-        """The same set with fewer examples, its classes in their proportions.
+        """Return the same set with fewer examples, with its classes in proportion.
 
         The choice depends on the labels and sizes alone, and a smaller subset is part of a larger one. Normalization
         stays that of the whole training set.
 
         Raises:
-            ValueError: a size is below 1 or above what there is.
+            ValueError: a size is below 1 or above the number of examples.
         """
         kept: list[Examples] = []
         sizes = []
@@ -204,7 +204,7 @@ class ImageData(ABC):
                     yield Batch(*mixup(batch, targets, weight[:-1], self.classes))
 
     def _steps_at_once(self, batch_size: int, device: torch.device) -> int:
-        """The number of batches that are augmented together: on a card, where every operator is a launch, several."""
+        """Return the number of batches that are augmented together, which is above 1 on a GPU to save launches."""
         return 1
 
     def _normalizer(self, device: torch.device) -> Callable[[Tensor], Tensor]:
@@ -236,7 +236,7 @@ class ImageData(ABC):
 
 
 def _proportional(labels: Tensor, size: int) -> Tensor:
-    """Rows [size], ascending: each class's examples in a fixed random order, in proportion."""
+    """Return ascending rows [size]: each class's examples in a fixed random order, in proportion."""
     values = labels.numpy()
     generator = np.random.default_rng(0)
     progress = np.empty(len(values))

@@ -1,4 +1,4 @@
-"""Image files in ImageNet's layout, one folder per class, or that of the Oxford-IIIT Pets.
+"""Image files in ImageNet's layout, with a folder per class, or in the layout of the Oxford-IIIT Pets.
 
 Worker processes decode them while the device trains.
 """
@@ -112,7 +112,7 @@ def pets(
 
 
 class Files(NamedTuple):
-    """Paths of N images, and their labels, int64 [N]."""
+    """Paths of N images and their labels, int64 [N]."""
 
     paths: tuple[str, ...]
     labels: Tensor
@@ -124,7 +124,7 @@ class Files(NamedTuple):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class FileImages(ImageData):
-    """Images read from files as they are needed, by torch's DataLoader.
+    """Images that torch's DataLoader reads from files on demand.
 
     Each training image's crop is drawn from a seed of its own, so it does not depend on which worker decodes
     it. Flip, cutout and mixup happen on the device.
@@ -182,7 +182,7 @@ class FileImages(ImageData):
 
 
 def _start_method() -> str | None:
-    """How to start the processes that decode; None for Python's default.
+    """Return how to start the processes that decode; None for Python's default.
 
     The worker of a sweep is spawned and would spawn them too, each epoch with seconds of imports.
     """
@@ -230,7 +230,7 @@ def _crops(size: int, resize: int, scale: tuple[float, float]) -> tuple[_Crop, _
 def _images(
     name: str, source: str, sets: tuple[Files, Files, int], size: int, crops: tuple[_Crop, _Crop], workers: int | None
 ) -> FileImages:
-    """The data of training files, test files and a number of classes."""
+    """Return the data of training files, test files and a number of classes."""
     train, test, classes = sets
     return FileImages(
         name=name,
@@ -248,7 +248,7 @@ def _images(
 
 
 def _class_folders(root: Path) -> tuple[Files, Files, int] | None:
-    """Training files, test files and the number of classes; None without a folder ``train``."""
+    """Return training files, test files and the number of classes; None without a folder ``train``."""
     train, *tests = (root / name for name in ("train", *_TEST_FOLDERS))
     if not train.is_dir():
         return None
@@ -283,7 +283,7 @@ def _files(folder: Path, classes: list[str]) -> Files:
 
 
 def _pets(folder: Path) -> tuple[Files, Files, int] | None:
-    """Training files, test files and the number of classes; None without a list of training images."""
+    """Return training files, test files and the number of classes; None without a list of training images."""
     if not (folder / "annotations" / "trainval.txt").is_file():
         return None
     train, test = (_listed(folder, folder / "annotations" / name) for name in ("trainval.txt", "test.txt"))

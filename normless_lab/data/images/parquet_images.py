@@ -1,4 +1,4 @@
-"""Parquet files as the Hub of data sets writes them: encoded images and labels, perhaps in shards."""
+"""Parquet files in the format of the Hugging Face hub: encoded images and labels, possibly in shards."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _Bytes = NDArray[np.uint8]
 def read_parquet(
     folder: Path, name: str, *, classes: int, image_shape: tuple[int, ...], label_columns: Sequence[str]
 ) -> tuple[Split, Split, str] | None:
-    """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; None where it has no training file.
+    """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; return None without a training file.
 
     Files that name another set are ignored. The images, a column of bytes or of {bytes, path}, are decoded once, in
     threads.
 
     Returns:
-        The two sets, and in words how they were stored: JPEG is not the original, PNG is.
+        The two sets, and a description of their storage: PNG is the original, JPEG is not.
     """
     shards = find_splits(folder, name, ("train", "test"), foreign=_SET_NAMES)
     if shards is None:

@@ -33,7 +33,8 @@ _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
     """CIFAR-10 (Krizhevsky 2009) from ``cifar-10-batches-py``, from Parquet, or by download.
 
-    ``side`` 16 or 8 averages the pixels of squares, for smaller images; one that does not divide 32 is a ValueError.
+    ``side`` 16 or 8 averages the pixels of squares, for smaller images; it must divide 32, else a ValueError is
+    raised.
     """
     files = ("cifar-10-batches-py", _BATCHES, "test_batch")
     return _cifar("cifar10", root, download, side, files, "label", 10)
@@ -42,7 +43,7 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
     """CIFAR-100 (Krizhevsky 2009) from ``cifar-100-python``, from Parquet, or by download.
 
-    ``coarse`` takes the 20 superclasses in place of the 100 classes; ``side`` is that of `cifar10`.
+    ``coarse`` uses the 20 superclasses instead of the 100 classes; ``side`` is that of `cifar10`.
     """
     files = ("cifar-100-python", ("train",), "test")
     label, classes = ("coarse_label", 20) if coarse else ("fine_label", 100)
@@ -146,7 +147,7 @@ def _load(
 
 
 def _averaged(split: Split, side: int) -> Split:
-    """The same images with smaller sides: means over squares, rounded to bytes."""
+    """Return the same images with smaller sides: means over squares, rounded to bytes."""
     means = [F.adaptive_avg_pool2d(part.float(), side) for part in torch.split(split.images, 1000)]
     return Split(torch.cat([mean.round().to(torch.uint8) for mean in means]), split.labels)
 

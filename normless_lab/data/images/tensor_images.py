@@ -18,7 +18,7 @@ from normless_lab.data.epoch_randomness import Draws
 from normless_lab.data.images.augmentation import Augmentation, crop
 from normless_lab.data.images.image_data import ImageData
 
-# Values, pixels of all channels, that are augmented together on a card: 64 MiB in single precision.
+# Values (pixels of all channels) that are augmented together on a GPU: 64 MiB in single precision.
 MOST_AT_ONCE = 2**24
 
 
@@ -38,7 +38,7 @@ class Split(NamedTuple):
 
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], *, classes: int, origin: str) -> Split:
-    """Make a split of arrays read from a file."""
+    """Return a split of arrays that were read from a file."""
     if len(images) == 0 or labels.shape != (len(images),):
         raise DataFormatError(
             f"{origin} holds {len(images)} images and labels of shape {labels.shape}; expected one each."
@@ -93,7 +93,7 @@ class TensorImages(ImageData):
 
 
 def channel_statistics(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation [C] of bytes [N, C, H, W] over N, H and W, exact, in units of 255.
+    """Return the exact mean and standard deviation [C] of bytes [N, C, H, W] over N, H and W, in units of 255.
 
     The standard deviation is by the population formula, and 1 for a channel that never varies.
     """
@@ -115,14 +115,14 @@ def in_memory(
     statistics: Callable[[Tensor], tuple[Tensor, Tensor]] = channel_statistics,
     **further: Any,
 ) -> TensorImages:
-    """Two splits as a set, normalized by the `statistics` of its training images.
+    """Return two splits as a set, normalized by the `statistics` of its training images.
 
     (x / 255 − mean) / std per channel of bytes x [N, C, H, W].
 
     Args:
-        name, source: of the set and where it comes from, for results.
+        name, source: name and origin of the set, for results.
         train, test: images and classes.
-        classes: how many there are.
+        classes: number of classes.
         statistics: mean and standard deviation [C] of the training images, in units of 255.
         further: other fields of `TensorImages`.
     """

@@ -44,8 +44,8 @@ def grammar(
 ) -> ParallelText:
     """English and German sentences of an embedded grammar with relative clauses, agreement and two orders of words.
 
-    No sentence comes twice, within a set or in two of them, and all words of validation and test come in training.
-    Each sentence has one translation and no two have the same, in either direction, so that BLEU 100 can be reached.
+    Sentences do not repeat within or between the sets, and all words of validation and test occur in training.
+    Sentences and translations correspond one to one in both directions, so BLEU 100 can be reached.
     The languages are "en" and "de"; the sizes count pairs.
 
     Raises:

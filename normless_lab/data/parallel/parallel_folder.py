@@ -17,13 +17,13 @@ from normless_lab.data.tables import VALIDATION_STEMS, find_splits, read_lines, 
 from normless_lab.data.text_sets import Pairs, ParallelText, checked_pairs
 
 PAIR_COLUMN = "translation"
-# Every so many training pairs one is for validation, as in the preparation that Ott et al. (2018) trained on.
+# Each of so many training pairs is for validation, as in the preparation of Ott et al. (2018).
 VALIDATION_EVERY = 23
 
 _TEXT_TAGS = re.compile(r"</?(?:title|description)>")
 _SEGMENT = re.compile(r"<seg id=\"[^\"]*\">(.*?)</seg>")
 
-# The commit of github.com/multi30k/dataset whose files have the digests below.
+# The commit of github.com/multi30k/dataset with the digests below.
 ADDRESS = (
     "https://raw.githubusercontent.com/multi30k/dataset/a3d2e0d26b56f3846f66a952536ffed4e401d05a/data/task1/raw/"
 )
@@ -38,7 +38,7 @@ DIGESTS = {
 }
 TEST = "test_2016_flickr"
 
-# In words what the files are, and the pairs for training, validation and test.
+# A description of the files, and the pairs for training, validation and test.
 Sets = tuple[str, Pairs, Pairs, Pairs]
 
 
@@ -87,7 +87,7 @@ def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "e
 
 
 def _find_sets(folder: Path, source: str, target: str, *, name: str, test: str | None) -> Sets | None:
-    """The three sets of a folder, or in its ``data/`` or ``de-en/`` as the Hub keeps Parquet; None if not there."""
+    """Return the three sets of a folder, or of its ``data/`` or ``de-en/`` as in the Hub's Parquet; else None."""
     places = (folder / below for below in (".", "data", f"{source}-{target}", f"{target}-{source}"))
     return (
         _read_text_files(folder, source, target, test)
@@ -97,7 +97,7 @@ def _find_sets(folder: Path, source: str, target: str, *, name: str, test: str |
 
 
 def _read_text_files(folder: Path, source: str, target: str, test: str | None) -> Sets | None:
-    """Read the three sets of a folder; None where it has no training files.
+    """Read the three sets of a folder; return None without training files.
 
     The layouts of Multi30k (``train.de``, ``val.de``, ``test_2016_flickr.de``) and of prepared IWSLT
     (``valid.de``, ``test.de``), or with both languages in the name (``train.de-en.de``). A plain file is taken
@@ -116,7 +116,7 @@ def _pairs(source: Path, target: Path) -> Pairs:
 
 
 def _files(folder: Path, stem: str, source: str, target: str) -> tuple[Path, Path] | None:
-    """The files of both languages with this stem, None where one is missing."""
+    """Return the files of both languages with this stem; None if a file is missing."""
     for middle in ("", f".{source}-{target}", f".{target}-{source}"):
         sides = [
             [path for ending in ("", ".gz") if (path := folder / f"{stem}{middle}.{side}{ending}").is_file()]
@@ -137,7 +137,7 @@ def _first(folder: Path, stems: Sequence[str], source: str, target: str) -> tupl
 
 
 def _test_stems(folder: Path, source: str, target: str) -> tuple[str, ...]:
-    """``test`` if it exists, else the only stem ``test…`` that both languages have."""
+    """Return ``test`` if it exists, else the only stem ``test…`` that both languages have."""
     if _files(folder, "test", source, target) is not None:
         return ("test",)
     pair = f"(?:{re.escape(source)}-{re.escape(target)}|{re.escape(target)}-{re.escape(source)})"
@@ -151,10 +151,10 @@ def _test_stems(folder: Path, source: str, target: str) -> tuple[str, ...]:
 
 
 def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:
-    """Read the talks as they are distributed; None where the folder has no ``train.tags.…``.
+    """Read the talks in their distributed format; return None if the folder does not contain ``train.tags.…``.
 
-    Training text is every line but those of tags, of which titles and descriptions stay; each 23rd pair is put
-    aside for validation. The test set is all ``IWSLT*.xml`` of the folder together, in the order of their names
+    Training text consists of all lines except tags; titles and descriptions stay. Each 23rd pair is used for
+    validation. The test set consists of all ``IWSLT*.xml`` of the folder, in the order of their names
     (for 2014: dev2010, tst2010, tst2011, tst2012 and the TEDx dev2012).
     """
     for pair in (f"{source}-{target}", f"{target}-{source}"):
@@ -189,7 +189,7 @@ def _talk_pairs(source: Path, target: Path) -> Pairs:
 
 
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> Sets | None:
-    """Read ``*train*.parquet``, ``*val*.parquet`` and ``*test*.parquet``; None where there is no training file.
+    """Read ``*train*.parquet``, ``*val*.parquet`` and ``*test*.parquet``; return None without a training file.
 
     A sentence pair is a row of the column ``translation``, a struct {"de": …, "en": …}, or of two columns with the
     languages' names.

@@ -145,7 +145,7 @@ def joint_vocabulary(text: ParallelText, size: int) -> BytePairs:
     """Learn one vocabulary of at most `size` tokens from both sides of the training pairs.
 
     Raises:
-        ValueError: the size has no room for the special tokens and the bytes of the texts.
+        ValueError: the size is too small for the special tokens and the bytes of the texts.
     """
     return BytePairs.train((*text.train.source, *text.train.target), size)
 

@@ -22,7 +22,7 @@ def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
     """The Stanford Sentiment Treebank with two classes (Socher et al. 2013), from GLUE's files or the Hub's.
 
     They lie in ``root/SST-2``, ``root/sst2`` or ``root``, or in ``data`` within: ``train.tsv`` and ``dev.tsv``, or
-    Parquet. The test sentences of GLUE have no labels, so that the accuracy is that of dev.
+    Parquet. GLUE does not publish the labels of its test sentences, so the accuracy is that of dev.
 
     Args:
         test_file: stem of the file to test on; "dev" in what GLUE distributes.
@@ -61,10 +61,10 @@ def labelled_text(
 def read_labelled_tables(
     folder: Path, columns: Columns, *, name: str, test_file: str | None = None
 ) -> LabelledText | None:
-    """Read the training and the test set of a folder; None where it has no training file.
+    """Read the training and the test set of a folder; return None without a training file.
 
-    The test set is the first of ``test`` and `VALIDATION_STEMS` with classes; in GLUE ``test`` has none. The classes
-    are those of the training set, in the order of their numbers or of their names.
+    The test set is the first of ``test`` and `VALIDATION_STEMS` with classes; ``test`` of GLUE is without classes.
+    The classes are those of the training set, in the order of their numbers or of their names.
     """
     training = _files(folder, "train", name)
     if not training:

@@ -54,7 +54,7 @@ class CheckpointTokens:
     """The tokenizer in the folder of a checkpoint, with its tokens around a sentence.
 
     Raises:
-        DataFormatError: it cannot be read, or has no token for padding.
+        DataFormatError: the tokenizer cannot be read, or does not have a padding token.
         ModuleNotFoundError: transformers is not installed.
     """
 
@@ -82,7 +82,7 @@ class CheckpointTokens:
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether the folder of a checkpoint has a tokenizer."""
+    """Return whether the folder of a checkpoint contains a tokenizer."""
     return any((folder / name).is_file() for name in TOKENIZER_FILES)
 
 
@@ -173,6 +173,6 @@ class TextData:
 
     def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
         tokens = part.padded(rows, self.tokens.padding)
-        # Else each batch waits for the work of the device.
+        # Otherwise each batch waits for the work of the device.
         targets = labels[torch.from_numpy(rows)]
         return Batch(tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True))

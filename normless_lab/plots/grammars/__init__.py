@@ -1,1 +1,1 @@
-"""The five grammars that every figure is drawn by, and what they share."""
+"""The five grammars of all figures, and their common parts."""

@@ -1,4 +1,4 @@
-"""What every grammar does around its drawing: columns, series and their colours, scales, ticks, names."""
+"""The common parts of the grammars: columns, series and their colours, scales, ticks, names."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _SUPERSCRIPTS = str.maketrans("0123456789-.", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻·"
 
 
 def columns_of(names: str | Sequence[str] | None) -> list[str]:
-    """One column, several or none, as a list."""
+    """Return a column, several columns or None as a list."""
     return [names] if isinstance(names, str) else list(names or ())
 
 
 def begin(ax: Axes | None, frame: Frame, values: pd.Series | pd.DataFrame | None = None) -> Axes:
-    """The styled Axes to draw on, with its scales set; `values` decide on a scale that depends on them."""
+    """Return the styled Axes to draw on, with its scales; `values` determine a scale that depends on them."""
     axes = new_axes(*frame.get("size", ())) if ax is None else style_axes(ax)
     log = frame.get("log", "")
     if log.endswith("y?"):
@@ -63,7 +63,7 @@ def series_column(table: pd.DataFrame, by: str | None) -> str | None:
 def series_of(
     table: pd.DataFrame, by: str | None, frame: Frame, inks: Mapping[str, Ink] | None = None
 ) -> list[tuple[str, pd.DataFrame, Ink]]:
-    """The name, rows and colour of each series, in order of appearance; one without a name if `by` is None."""
+    """Return the name, rows and colour of each series, in order of appearance; a single unnamed one without `by`."""
     if by is None:
         return [("", table, series_ink(0))]
     form = frame.get("name", "{}")
@@ -73,7 +73,7 @@ def series_of(
 
 
 def drawable(values: pd.Series, *, log: bool) -> Numbers:
-    """The values with NaN, which leaves a gap, where they are infinite or not above 0 on a logarithmic axis."""
+    """Replace values that are infinite, or not above 0 on a logarithmic axis, by NaN, which leaves a gap."""
     numbers = values.to_numpy(float)
     return np.where(np.isfinite(numbers) & ((numbers > 0) | (not log)), numbers, np.nan)
 
@@ -134,12 +134,12 @@ def finish(
 
 
 def label_of(column: str) -> str:
-    """The label of an axis that shows a column."""
+    """Return the label of an axis that shows a column."""
     return LABELS.get(column, column.replace("_", " "))
 
 
 def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: Numbers) -> Curve:
-    """A dotted line over the values of the table, or over the whole width."""
+    """Draw a dotted line over the values of the table, or over the whole width."""
     if isinstance(law.y, str):
         assert table is not None
         rows = table.dropna(subset=[law.y]).groupby(x)[law.y].first()
@@ -153,7 +153,7 @@ def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: 
 
 
 def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:
-    """Ticks at places or as a rule, and none between them."""
+    """Set major ticks at positions or by a rule, without minor ticks."""
     low, high = sorted(axis.get_view_interval())
     locator: Any = MaxNLocator(6, steps=[1, 2, 2.5, 5, 10])
     formatter: Any = None
@@ -184,5 +184,5 @@ def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:
 
 
 def power(base: int, exponent: float) -> str:
-    """A tick label such as 2⁻³ for its exponent."""
+    """Return a tick label such as 2⁻³ for its exponent."""
     return f"{base}" + f"{exponent:g}".translate(_SUPERSCRIPTS)

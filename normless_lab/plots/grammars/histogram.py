@@ -45,7 +45,7 @@ def histogram(
         law_name: of those curves.
 
     Raises:
-        ValueError: a column is missing, a table is empty, or there is no bin.
+        ValueError: a column is missing, a table is empty, or `bins` is below 1.
     """
     by = series_column(table, by)
     needed = ([x] if x else ["low", "high"]) + ([height] if bars or not x else [])

@@ -54,8 +54,8 @@ def lines(
 
     Args:
         y: the column up. Of several, the second and third are dashed and dotted, and so on.
-        each: a column of single curves within a series, such as runs: thin lines, or all there is without `summary`.
-        summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
+        each: a column of single curves within a series, such as runs: thin lines, or the only lines without
+        `summary`. summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
         band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
         error: bars: the column of their half width, or the columns of their ends.
         hollow, hollow_name: a column of booleans; points that have it are hollow, and what these are.
@@ -91,7 +91,7 @@ def lines(
 
 
 def _summarized(rows: pd.DataFrame, x: str, summary: str | None) -> pd.DataFrame:
-    """One row per x, in order; all rows without a summary."""
+    """Return one row per x, in order; all rows without a summary."""
     if summary is None:
         return rows.sort_values(x, kind="stable")
     table: pd.DataFrame = rows.groupby(x).agg(summary, numeric_only=True).reset_index()
@@ -112,7 +112,7 @@ class _Line:
         return drawable(rows[self.column], log=self.log)
 
     def curve(self, rows: pd.DataFrame, text: Callable[[float], str]) -> Curve:
-        """The line with its name, from the last value."""
+        """Return the line with its name, from the last value."""
         values = self.values(rows)
         last = values[~np.isnan(values)]
         return Curve(text(float(last[-1])) if len(last) else "", rows[self.x].to_numpy(float), values, self.ink.light)
@@ -129,7 +129,7 @@ class _Line:
         self.axes.plot(rows[self.x], self.values(rows), label=label, **style | changes)
 
     def draw_each(self, single: Sequence[pd.DataFrame], label: str | None) -> None:
-        """Single curves, thin where they have no label of their own."""
+        """Draw single curves, which are thin unless they have their own labels."""
         for number, rows in enumerate(single):
             if label is None:
                 self.draw(rows, "_run", linewidth=0.7, alpha=0.5, marker="none")
@@ -137,7 +137,7 @@ class _Line:
                 self.draw(rows, "_same" if number else label, linewidth=1.2)
 
     def fill(self, ordered: pd.DataFrame, widths: pd.Series) -> None:
-        """A band around the line; on a logarithmic axis it ends at a tenth of the line, since 0 has no place."""
+        """Fill a band around the line; on a logarithmic axis, which excludes 0, it ends at a tenth of the line."""
         middle, width = self.values(ordered), np.nan_to_num(widths.to_numpy(float))
         low = np.maximum(middle - width, middle / 10) if self.log else middle - width
         style: dict[str, Any] = {"color": self.ink.light, "alpha": 0.17, "linewidth": 0, "zorder": 2}

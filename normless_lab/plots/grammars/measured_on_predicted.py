@@ -35,9 +35,9 @@ def measured_on_predicted(
     end_text: Callable[[str], str] = str,
     **frame: Unpack[Frame],
 ) -> Axes:
-    """Draw what was measured as hollow points and what was predicted as a line, a colour per series.
+    """Draw measured values as hollow points and predictions as lines, with a colour per series.
 
-    What cannot be drawn leaves a gap; a prediction that leaves the plot is named where it does, with an arrow.
+    Values that cannot be drawn leave a gap; a prediction that leaves the plot is named there, with an arrow.
 
     Args:
         measured: the column up; of several, a mapping from each to its name. One without any number is left out.

@@ -47,10 +47,10 @@ def points(
     inks: Mapping[str, Ink] | None = None,
     **frame: Unpack[Frame],
 ) -> Axes:
-    """Draw a point per row of the table: y against x, or x of each name from top to bottom where y is text.
+    """Draw a point per row of the table: y against x, or x of each name from top to bottom if y is text.
 
     Args:
-        table: a tidy table. What is not finite, or not above 0 on a logarithmic axis, is left out.
+        table: a tidy table. Values that are not finite, or not above 0 on a logarithmic axis, are left out.
         x: the column across.
         y: the column up, or the names of the rows.
         by: the column of the series' names; ``scheme`` by default, or the names of named rows.
@@ -115,7 +115,7 @@ def _decades(values: pd.Series) -> tuple[float | None, float | None]:
 
 
 def _rows_size(table: pd.DataFrame, y: str, groups: str | None) -> tuple[float, float]:
-    """Inches of a figure whose rows have room for their names."""
+    """Return the size in inches of a figure with room for the names of its rows."""
     names = [_spoken(name) for name, _ in _rows(table, y, groups)]
     lines = sum(name.count("\n") + 1 for name in names)
     longest = max(len(line) for name in names for line in name.split("\n"))
@@ -166,7 +166,7 @@ def _draw_rows(
 
 
 def _style_rows(axes: Axes, table: pd.DataFrame, y: str, groups: str | None) -> Axes:
-    """Names at the left, those of groups in bold, and a grid of upright lines."""
+    """Set names at the left, those of groups in bold, and a grid of vertical lines."""
     rows = _rows(table, y, groups)
     names = [name for name, _ in rows] if groups else list(dict.fromkeys(name for name, _ in rows))
     axes.grid(visible=False, axis="y")
@@ -180,7 +180,7 @@ def _style_rows(axes: Axes, table: pd.DataFrame, y: str, groups: str | None) -> 
 
 
 def _rows(table: pd.DataFrame, y: str, groups: str | None) -> list[tuple[str, dict[Any, Any] | None]]:
-    """The name and the values of each row, and the headings of groups, which have no values."""
+    """Return the name and the values of each row, and the headings of groups without values."""
     if groups is None:
         return [(str(row[y]), row) for row in table.to_dict("records")]
     return [

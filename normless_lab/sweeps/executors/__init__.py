@@ -1,1 +1,1 @@
-"""What carries out the runs of a laboratory: processes on this machine, or a cluster, with one small interface."""
+"""Executors of a laboratory's runs: processes on this machine, or a cluster, with one small interface."""

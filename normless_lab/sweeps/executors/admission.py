@@ -1,30 +1,30 @@
-"""How many runs a card carries out side by side: as many as its memory holds and as pay."""
+"""The number of runs that a GPU executes side by side: as many as its memory holds and as increase the speed."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
 
-# Steps of each run before its speed counts: it is loaded, converted and captured by then.
+# Steps of each run before its speed counts, for loading, conversion and capture.
 SETTLED = 10
-# Seconds over which the speed of so many runs is measured.
+# Seconds over which the speed at a number of runs is measured.
 WINDOW = 2.0
-# Twice the runs are worth it if they make this much more of the steps per second.
+# Doubling the runs is worthwhile if it multiplies the steps per second by this factor.
 GAIN = 1.1
-# Of the memory that is free, what further runs may take.
+# Share of the free memory that further runs may take.
 SHARE = 0.9
 
 
 class Admission:
-    """Says whether a card takes a further run beside those that it carries out.
+    """Decide whether a GPU takes a further run beside the running ones.
 
-    With a `limit` it takes so many. Without one the limit is found while they run: it begins at 1 and is doubled as
-    long as that makes at least `GAIN` of the steps per second, and as the memory that a run has taken so far is free
-    as often as there are further runs.
+    With a `limit`, it takes this number of runs. Without it, the limit is found while they run: it begins at 1 and is
+    doubled as long as this multiplies the steps per second by at least `GAIN`, and as long as the free memory
+    suffices for the further runs, judged by the memory of the runs so far.
 
     Args:
-        limit: the number of runs, None to find it.
-        memory: the bytes that all runs have taken and those that are free; (0, 1) where they are not known.
+        limit: the number of runs; None to find it.
+        memory: the bytes that all runs have taken and the free bytes; (0, 1) if they are not known.
         clock: the time in seconds.
 
     Attributes:
@@ -47,19 +47,19 @@ class Admission:
         self._speed = 0.0
 
     def begin(self, run: Hashable) -> None:
-        """A run was begun."""
+        """Record that a run began."""
         self._turns[run] = 0
 
     def end(self, run: Hashable) -> None:
-        """A run has ended."""
+        """Record that a run ended."""
         self._turns.pop(run, None)
 
     def lack_memory(self) -> None:
-        """A run found no memory beside the others: one less is the limit from now on."""
+        """Record that a run did not find memory beside the others, and decrease the limit by 1."""
         self.limit, self._is_fixed = max(1, len(self._turns) - 1), True
 
     def count(self, run: Hashable) -> None:
-        """A run has made a step; the limit may rise."""
+        """Record a step of a run; the limit may rise."""
         self._turns[run] += 1
         if self._is_fixed or len(self._turns) < self.limit:
             return
@@ -73,7 +73,7 @@ class Admission:
             self._judge(self._counted / seconds)
 
     def _judge(self, speed: float) -> None:
-        """Double the limit if the last doubling paid and the memory allows it, else keep it."""
+        """Double the limit if the last doubling increased the speed and the memory allows it."""
         pays, self._speed = speed >= GAIN * self._speed, speed
         taken, free = self._memory()
         fits = int(SHARE * free * len(self._turns) / taken) if taken else len(self._turns)

@@ -1,4 +1,4 @@
-"""Runs on the cards of this machine, several of them side by side in one process for each card."""
+"""Runs on the GPUs of this machine, several of them side by side in one process for each GPU."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ SECONDS_TO_SAVE = 30.0
 class CardExecutor:
     """A process for each card, in which runs take turns, each on a CUDA stream of its own; a context manager.
 
-    The runs of a card share its copy of a data set. Each computes what it computes alone: streams, generators and
-    graphs are its own. One that diverges or fails leaves the others alone; one for which the memory does not suffice
-    waits until another has ended. Functions other than runs are called in between, one at a time.
+    The runs of a GPU share its copy of a data set. Each run has its own streams, generators and graphs, so its
+    results do not depend on the others. A run that diverges or fails does not affect the others. A run that does not
+    find enough memory waits until another run has ended. Other functions are called in between, one at a time.
 
     Args:
-        together: the runs of a card at once; as many as memory and gain allow if None.
-        cards: as in `CUDA_VISIBLE_DEVICES`, a process each; those that this process may use if None.
+        together: the number of simultaneous runs on a GPU; if None, as many as memory and gain allow.
+        cards: GPUs as in `CUDA_VISIBLE_DEVICES`, each with a process; if None, those that this process may use.
 
     Raises:
         ValueError: `together` is below 1.
     """
 
-    # All may be submitted at once: they wait here.
+    # All tasks may be submitted at once: they wait here.
     window = 1_000_000
 
     def __init__(self, together: int | None = None, *, cards: tuple[str, ...] | None = None) -> None:
@@ -49,7 +49,7 @@ class CardExecutor:
         self._waiting: deque[tuple[Order, Future[Any]]] = deque()
         self._numbers = 0
         self._lock = threading.Lock()
-        # Whatever is written to one end wakes the thread at the other.
+        # Writing to one end wakes the thread at the other.
         self._woken, self._wake = CONTEXT.Pipe(duplex=False)
         self._is_left = False
         self._thread = threading.Thread(target=self._serve, name="normless card executor", daemon=True)
@@ -59,7 +59,7 @@ class CardExecutor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the processes, whose runs are saved; what was submitted is cancelled."""
+        """Save the runs, end the processes and cancel the submitted tasks."""
         self._is_left = True
         self._wake.send(None)
         self._thread.join()
@@ -74,7 +74,7 @@ class CardExecutor:
         return future
 
     def _serve(self) -> None:
-        """Give tasks to processes and results to futures until the executor is left."""
+        """Give tasks to processes and results to futures until the context ends."""
         while not self._is_left:
             while self._woken.poll():
                 self._woken.recv()
@@ -91,7 +91,7 @@ class CardExecutor:
             self._waiting.clear()
 
     def _give(self) -> None:
-        """Give the tasks that wait to the processes that have asked for one."""
+        """Give the waiting tasks to the processes that have asked for a task."""
         for process in self._processes:
             with self._lock:
                 task = self._waiting.popleft() if self._waiting and process.has_room else None
@@ -100,10 +100,10 @@ class CardExecutor:
 
 
 class CardProcess:
-    """The process of a card, started with its first task and again when it dies.
+    """The process of a GPU, started with its first task and again when it dies.
 
     Attributes:
-        connection: to the process; None where it does not run.
+        connection: to the process; None if it does not run.
     """
 
     def __init__(self, threads: int, together: int | None, card: str | None) -> None:
@@ -115,7 +115,7 @@ class CardProcess:
 
     @property
     def has_room(self) -> bool:
-        """Whether the process asked for a task, or is not started."""
+        """Whether the process asked for a task or is not started."""
         return self._process is None or self._asked
 
     def take(self, order: Order, future: Future[Any]) -> None:
@@ -128,13 +128,13 @@ class CardProcess:
         try:
             self.connection.send(order)  # type: ignore[union-attr]
         except (BrokenPipeError, ConnectionResetError):
-            # That it died is seen when it is received from.
+            # The death of the process is noticed in `receive`.
             return
         except Exception as error:
             self._orders.pop(order.number).set_exception(error)
 
     def receive(self) -> None:
-        """Take a message of the process, or its end."""
+        """Receive a message of the process, or notice its end."""
         try:
             message = self.connection.recv()  # type: ignore[union-attr]
         except (EOFError, OSError):
@@ -172,7 +172,7 @@ class CardProcess:
         remote.close()
 
     def _forget(self, exit_code: int) -> None:
-        """The process died: its tasks may be submitted again."""
+        """Fail the tasks of a process that died, which may be submitted again."""
         orders, self._orders = self._orders, {}
         self._process, self.connection, self._asked = None, None, False
         for future in orders.values():
@@ -180,7 +180,7 @@ class CardProcess:
 
 
 def uses_card(config: Settings) -> bool:
-    """Whether a run trains on a card of this machine, in one process."""
+    """Return whether a run trains on a GPU of this machine, in one process."""
     import torch
 
     wanted = getattr(config, "device", "cpu") != "cpu" and getattr(config, "devices", 1) == 1
@@ -188,7 +188,7 @@ def uses_card(config: Settings) -> bool:
 
 
 def visible_cards() -> tuple[str, ...]:
-    """The cards that this process may use, as `CUDA_VISIBLE_DEVICES` names them; found without using them."""
+    """Return the GPUs that this process may use, as in `CUDA_VISIBLE_DEVICES`, without initializing them."""
     import torch
 
     count = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""The process that carries out runs on one card, several of them turn by turn."""
+"""The process that executes runs on one GPU, several of them in turns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normless_lab.sweeps.executors.admission import Admission
 from normless_lab.sweeps.executors.local import prepare_worker
 from normless_lab.sweeps.worker import begin_run, carry_out_run, lacked_memory
 
-# What the process sends: that it would take a task, and how a task ended.
+# Messages of the process: a request for a task, and the outcome of a task.
 ROOM = "room"
 
 
@@ -42,12 +42,12 @@ class Ended:
 
 @dataclass
 class Turns:
-    """The runs that a process carries out in turns; other functions are called at once.
+    """The runs that a process executes in turns; other functions are called at once.
 
     Attributes:
-        admission: how many of them at once.
+        admission: decides the number of simultaneous runs.
         report: called with the outcome of an order.
-        orders: runs that were begun, and have to begin again when there is room.
+        orders: runs that were begun and must begin again when there is room.
     """
 
     admission: Admission
@@ -62,7 +62,7 @@ class Turns:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no run is under way."""
+        """Whether all runs have ended."""
         return not self._active
 
     def take(self, order: Order) -> None:
@@ -77,7 +77,7 @@ class Turns:
             self.report(Ended(order.number, error=error))
 
     def turn(self) -> None:
-        """Let each run that does not wait for the card make a step; if all wait, wait for the first."""
+        """Make a step of each run that does not wait for the GPU; if all wait, wait for the first."""
         if self.orders and self.has_room:
             self.take(self.orders.popleft())
         ready = [order for order, run in self._active.items() if not run.is_waiting]
@@ -94,7 +94,7 @@ class Turns:
                 self._fail(order, error)
 
     def terminate(self) -> None:
-        """Let each run save itself and stop after its step."""
+        """Make each run save itself and stop after its step."""
         for run in self._active.values():
             run.pauses.terminate()
 
@@ -103,7 +103,7 @@ class Turns:
         self.admission.end(order)
 
     def _fail(self, order: Order, error: Exception) -> None:
-        """Report an error; a run for which there was no memory beside others begins again when one of them ended."""
+        """Report an error; a run that lacked memory beside others begins again when one of them has ended."""
         is_memory = type(error).__name__ == "OutOfMemoryError"
         if is_memory:
             self.admission.lack_memory()
@@ -125,13 +125,13 @@ class Turns:
 
 
 def serve(connection: Connection, threads: int, limit: int | None, card: str | None) -> None:
-    """Carry out the orders that come through a connection until it is closed.
+    """Execute the orders from a connection until it is closed.
 
     Args:
-        connection: to the executor; it is asked for an order whenever there is room.
-        threads: of the process.
-        limit: the number of runs at once, None to find it.
-        card: what `CUDA_VISIBLE_DEVICES` is set to, None to leave it.
+        connection: to the executor, which is asked for an order whenever there is room.
+        threads: number of threads of the process.
+        limit: the number of simultaneous runs; None to find it.
+        card: value for `CUDA_VISIBLE_DEVICES`; None leaves the variable unchanged.
     """
     if card is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = card
@@ -156,7 +156,7 @@ def serve(connection: Connection, threads: int, limit: int | None, card: str | N
 
 
 def _report(connection: Connection, ended: Ended) -> None:
-    """Send an outcome, if the connection is still open; an error that cannot be sent goes as its text."""
+    """Send an outcome, if the connection is still open; send the text of an error that cannot be pickled."""
     try:
         connection.send(ended)
     except (BrokenPipeError, ConnectionResetError):
@@ -180,7 +180,7 @@ def _serve(connection: Connection, turns: Turns) -> None:
 
 
 def memory_of_card() -> tuple[float, float]:
-    """Bytes of the card that this process has taken, and those that are free; (0, 1) where there is no card."""
+    """Return the bytes of the GPU that this process has taken, and the free bytes; (0, 1) without a GPU."""
     import torch
 
     if not torch.cuda.is_available():

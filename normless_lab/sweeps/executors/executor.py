@@ -12,13 +12,13 @@ Result = TypeVar("Result")
 
 
 class WorkerDiedError(NormlessError):
-    """The process of a task died; the message says how. The task may be submitted again."""
+    """The process of a task died; the message gives the reason. The task may be submitted again."""
 
 
 class Executor(Protocol):
-    """Calls functions in other processes; a context manager that starts the processes and ends them at once.
+    """Call functions in other processes; a context manager that starts the processes and ends them at once.
 
-    They end with this process too, even if it is killed.
+    They also end with this process, even if it is killed.
     """
 
     @property
@@ -42,7 +42,7 @@ ExecutorFactory = Callable[[], Executor]
 
 
 def settle(future: Future[Any], outcome: Future[Any], in_words: Callable[[BaseException], BaseException]) -> None:
-    """Give a future the result of another one that is done, or its error in words."""
+    """Give a future the result of another future that is done, or its error in words."""
     if not future.set_running_or_notify_cancel():
         return
     error = outcome.exception()

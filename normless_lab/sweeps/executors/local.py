@@ -21,10 +21,10 @@ from normless.errors import NormlessError
 from normless_lab.process import available_cores, threads_of_each
 from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
 
-# How often a task is given to a new process because the one it was meant for was gone before it began.
+# Number of times that a task is given to a new process because its process ended before the task began.
 STARTS = 3
 CONTEXT = get_context("spawn")
-# Seconds in which a run that is told to end (SIGTERM) finishes its step and saves itself, before it is killed.
+# Seconds in which a run finishes its step and saves itself after SIGTERM, before it is killed.
 CONSTS.term_timeout = 30
 
 
@@ -34,7 +34,7 @@ class NoWorkerError(NormlessError):
 
 @dataclass(eq=False)
 class Task:
-    """A function to call, the future of its result, and how often it was given to a process."""
+    """A function to call, the future of its result, and the number of times that it was given to a process."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -46,15 +46,15 @@ class Task:
 class LocalExecutor:
     """Worker processes that share the cores, of one thread each if there is one per core; a context manager.
 
-    A free process takes a task of its last group, else of a group that no other process works on, else the one that
-    has waited longest: replicates of one point share their data and compiled code. The processes ignore Ctrl-C, write
-    to standard error alone, and end with this process, even if it is killed.
+    A free process takes a task of its last group, else of a group that other processes do not work on, else the task
+    that has waited longest: replicates of one point share their data and compiled code. The processes ignore Ctrl-C,
+    write only to standard error, and end with this process, even if it is killed.
 
-    There is one process per core if `workers` is None; less than 1 is a ValueError. `threads` are those of each, its
-    share of the cores if None.
+    If `workers` is None, there is one process per core; a number below 1 raises a ValueError. `threads` is the number
+    per process; if None, its share of the cores.
     """
 
-    # All may be submitted at once: waiting here, those of a group are carried out together.
+    # All tasks may be submitted at once: they wait here, so that those of a group are executed together.
     window = 1_000_000
 
     def __init__(self, workers: int | None = None, *, threads: int | None = None) -> None:
@@ -88,7 +88,7 @@ class LocalExecutor:
         return future
 
     def _serve(self) -> None:
-        """Give tasks to processes and results to futures until the executor is left."""
+        """Give tasks to processes and results to futures until the context ends."""
         while (event := self._events.get()) is not None:
             if isinstance(event, Task):
                 self._waiting.setdefault(event.group, deque()).append(event)
@@ -103,7 +103,7 @@ class LocalExecutor:
             task.future.cancel()
 
     def _next_for(self, process: WarmProcess) -> Task:
-        """The next task of a free process."""
+        """Return the next task of a free process."""
         group = process.group
         if group not in self._waiting:
             taken = {task.group for task in self._working.values()}
@@ -128,7 +128,7 @@ class LocalExecutor:
         outcome.add_done_callback(lambda future: self._events.put((process, task, future)))
 
     def _finish(self, process: WarmProcess, task: Task, outcome: Future[Any]) -> None:
-        """Set the future of a task that ended; a process that died is replaced."""
+        """Set the future of a task that ended; replace its process if it died."""
         error = outcome.exception()
         del self._working[process]
         self._free.append(process)
@@ -143,9 +143,9 @@ class LocalExecutor:
 
 
 def _in_words(error: BaseException, *, begun: bool) -> BaseException:
-    """The error of a process in words; an exception of the task itself is unchanged.
+    """Return the error of a process in words; an exception of the task itself is unchanged.
 
-    That no process starts is the end of all tasks, unless processes have `begun` others: then it is that of this one.
+    If processes cannot start, all tasks fail; if processes have `begun` other tasks, only this task fails.
     """
     if isinstance(error, ProcessExpired):
         return death(error.exitcode)
@@ -160,7 +160,7 @@ def _in_words(error: BaseException, *, begun: bool) -> BaseException:
 
 
 def death(exit_code: int | None) -> WorkerDiedError:
-    """The error of a task whose process died with an exit code."""
+    """Return the error of a task after its process died with an exit code."""
     return WorkerDiedError(
         f"its process died with exit code {exit_code}; a process that needs more memory than there is ends like "
         "this, and fewer workers need less."
@@ -170,10 +170,10 @@ def death(exit_code: int | None) -> WorkerDiedError:
 class WarmProcess:
     """A process that is started with its first task and replaced when it dies.
 
-    Each has a pool of its own: a killed process may hold the lock of a shared one.
+    Each process has a separate pool, because a killed process may hold the lock of a shared pool.
 
     Attributes:
-        group: of its last task.
+        group: group of its last task.
     """
 
     def __init__(self, threads: int) -> None:
@@ -212,7 +212,7 @@ def prepare_worker(threads: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End with the parent: the worker of a killed one would go on in folders that its successor uses."""
+    """End with the parent; otherwise a worker of a killed parent would work in folders that its successor uses."""
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -15,10 +15,10 @@ from normless.errors import NormlessError
 from normless_lab.process import available_cores
 from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
 
-# Tasks that wait in the cluster: enough to keep short ones running, few enough not to burden it.
+# Tasks that wait in the cluster: enough to keep it busy with short tasks, few enough not to burden it.
 SMALLEST_WINDOW = 1000
 WINDOW_PER_SLOT = 2
-# The least that Ray accepts; rows do not need the object store.
+# The smallest size that Ray accepts; rows do not need the object store.
 OBJECT_STORE_BYTES = 80 * 2**20
 # Ray reads these when it is imported, and hands them to the processes it starts. The second keeps the cluster of this
 # machine on loopback, as Ray does by itself on macOS; the third is what it would choose, and say in a warning.
@@ -30,20 +30,21 @@ LOCAL_ENVIRONMENT = {
 
 
 class ClusterError(NormlessError):
-    """Ray itself failed, not a run; the message says what it reports."""
+    """Ray itself failed, not a run; the message contains its report."""
 
 
 class RayExecutor:
     """Tasks on a Ray cluster, each with one core, one thread and its share of a GPU; a context manager.
 
-    Ray reuses worker processes, so that the runs of a process share data and compiled code. A task whose process or
-    machine died is not repeated. All machines of a cluster need normless and the same folders of runs and data.
+    Ray reuses worker processes, so the runs of a process share data and compiled code. If the process or machine of a
+    task dies, the task is not repeated. All machines of a cluster need normless and the same folders.
 
     Args:
-        address: of the cluster, as HOST:PORT, or auto for the one this machine belongs to; if None, that which this
-            process is connected to already, or else a new one on this machine's loopback, which ends with the block.
-        workers: the most tasks at once; what there is room for if None.
-        gpus_per_run: of each task; 0.25 lets four share one.
+        address: address of the cluster, as HOST:PORT, or auto for the cluster of this machine; if None, the cluster
+            to which this process is connected, or else a new one on this machine's loopback, which ends with the
+            context.
+        workers: largest number of simultaneous tasks; if None, as many as there is room for.
+        gpus_per_run: GPUs of each task; with 0.25, four tasks share a GPU.
 
     Attributes:
         window: the number of tasks that may wait in the cluster.
@@ -77,7 +78,7 @@ class RayExecutor:
         slots = int(ray.cluster_resources().get("CPU", 1))
         self.window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
         if self._workers is not None and not (self._owns and self._address is None):
-            # In a cluster that others use too, the limit is on the tasks submitted.
+            # In a shared cluster, the limit applies to the submitted tasks.
             self.window = self._workers
         return self
 
@@ -93,7 +94,7 @@ class RayExecutor:
             future.cancel()
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
-        """Carry out `function(*args)` where there is room; see `Executor`. Groups are not kept together."""
+        """Call `function(*args)` where there is room; see `Executor`. Groups are not kept together."""
         future: Future[Result] = Future()
         self._open.add(future)
         reference = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
@@ -119,7 +120,7 @@ class RayExecutor:
 
 @cache
 def _ray(*, local: bool) -> ModuleType:
-    """Ray without its messages; `local` if it is to start a cluster on this machine."""
+    """Import Ray without its messages; `local` if it will start a cluster on this machine."""
     for name, value in LOCAL_ENVIRONMENT.items():
         if local or name == "RAY_USAGE_STATS_ENABLED":
             os.environ.setdefault(name, value)
@@ -138,7 +139,7 @@ def _ray(*, local: bool) -> ModuleType:
 
 
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
-    """In a worker process: carry out a function on its arguments, by one thread."""
+    """Call a function on its arguments in a worker process, with one thread."""
     sys.path += [path for path in paths if path not in sys.path]
     import torch
 
@@ -148,7 +149,7 @@ def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
 
 
 def _in_words(error: BaseException) -> BaseException:
-    """An error of Ray in words; an exception of the task itself is unchanged."""
+    """Return an error of Ray in words; an exception of the task itself is unchanged."""
     from ray import exceptions
 
     if isinstance(error, exceptions.RayTaskError):

@@ -79,7 +79,7 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
     """Compare translations with one reference each, over the whole corpus: 13a tokens, case kept, smoothing exp.
 
     Raises:
-        ValueError: there are no translations, or not as many references.
+        ValueError: the translations are empty, or the number of references differs.
         ModuleNotFoundError: sacrebleu is not installed.
     """
     if not translations or len(translations) != len(references):

@@ -66,8 +66,8 @@ def test_only_what_draws_is_left(content: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("%PDF-1.7", "that is no XML"),
-        ("<svg><g></svg>", "that is no XML"),
+        ("%PDF-1.7", "that is not XML"),
+        ("<svg><g></svg>", "that is not XML"),
         ("<html><svg/></html>", "XML whose first element is html"),
         ("<svg>" + "<g>" * 5000 + "</g>" * 5000 + "</svg>", "nested more than 100 deep"),
     ],

@@ -110,7 +110,7 @@ def test_truncated_checkpoints_are_one_sentence(tmp_path: Path, two_epochs: Path
     assert {one.name for one in tmp_path.iterdir()} >= before
     # Of a run from before there were digests.
     (tmp_path / "digests.json").unlink()
-    with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is no checkpoint of this run"):
+    with pytest.raises(RunDirectoryError, match=r"checkpoint\.pt is not a checkpoint of this run"):
         train(CONFIG, tmp_path)
 
 

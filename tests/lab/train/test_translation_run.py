@@ -176,7 +176,7 @@ def test_translation_mistakes_leave_no_files(tmp_path: Path, change: dict[str, A
 def test_a_network_that_cannot_decode_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "net.py"
     file.write_text("from torch import nn\ndef f(vocabulary): return nn.Linear(1, 1)\n")
-    with pytest.raises(ValueError, match=r"net\.py:f is no network that translates"):
+    with pytest.raises(ValueError, match=r"net\.py:f is not a network that translates"):
         train(replace(CONFIG, model=f"{file}:f"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
