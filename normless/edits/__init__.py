@@ -1,4 +1,4 @@
-"""The edits: small changes to a network at places its residual structure defines; schemes are tuples of them."""
+"""Edits: small changes of a network at places that its residual structure defines; a scheme is a tuple of edits."""
 
 from normless.edits.attention import AddQKNorm as AddQKNorm
 from normless.edits.attention import SoftCapLogits as SoftCapLogits

@@ -1,4 +1,4 @@
-"""The α₀ of DyT and Derf found by trial steps."""
+"""Find the initial α of DyT and Derf by trial steps."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from normless.nn import Pointwise
 CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.25)
 RATES = (1e-3, 1e-2)
 STEPS = 20
-# The share of the examples on which trials are compared and not trained, where there are four or more.
+# One in this many examples is held out to compare trials, if there are that many.
 HELD_OUT = 4
 
 
 def outputs_before(surgery: Surgery) -> Tensor:
-    """The largest output of the network with its norms on the example inputs, in evaluation."""
+    """Return the largest output of the network on the example inputs in evaluation, before its norms are replaced."""
     surgery.need_inputs("searches for α by trial steps", "dyt(alpha=search)")
     inputs, kwargs = on_device_of(surgery.model, surgery.inputs, surgery.kwargs)
     with running(surgery.model, training=False):
@@ -34,16 +34,16 @@ def outputs_before(surgery: Surgery) -> Tensor:
 
 
 def search_alpha(surgery: Surgery, targets: Tensor) -> None:
-    """Set α of every pointwise norm to the candidate with which the network comes closest to that with norms.
+    """Set α of every pointwise norm to the candidate with outputs closest to those of the network with norms.
 
     A trial trains a copy for `STEPS` steps of Adam at each of `RATES` on the squared distance from `targets`, the
-    outputs of the network with its norms on the example inputs, without dropout. What counts is the distance on a
-    quarter of the examples that it is not trained on, at the better rate.
+    outputs of the network with its norms on the example inputs, without dropout. Trials are compared by the distance
+    on a quarter of the examples that is held out, at the better rate.
 
     Raises:
         UnsupportedEditError: no candidate gives a finite loss.
     """
-    norms = [one for one in surgery.model.modules() if isinstance(one, Pointwise)]
+    norms = [module for module in surgery.model.modules() if isinstance(module, Pointwise)]
 
     def set_alpha(alpha: float) -> None:
         for norm in norms:
@@ -64,10 +64,10 @@ def search_alpha(surgery: Surgery, targets: Tensor) -> None:
 
 
 def _distance_after_steps(surgery: Surgery, targets: Tensor, rate: float) -> float:
-    """The squared distance from the targets after trial steps, relative to their variance."""
+    """Return the squared distance from the targets after trial steps, relative to the variance of the targets."""
     model = deepcopy(surgery.model)
     inputs, kwargs = on_device_of(model, surgery.inputs, surgery.kwargs)
-    optimizer = torch.optim.Adam([one for one in model.parameters() if one.requires_grad], rate)
+    optimizer = torch.optim.Adam([parameter for parameter in model.parameters() if parameter.requires_grad], rate)
     trained = len(targets) - len(targets) // HELD_OUT if targets.dim() > 1 else len(targets)
     compared = slice(trained, None) if trained < len(targets) else slice(None)
     distance = inf
@@ -78,7 +78,7 @@ def _distance_after_steps(surgery: Surgery, targets: Tensor, rate: float) -> flo
             if step == STEPS or not isfinite(distance):
                 break
             if not outputs.requires_grad:
-                raise surgery.unsupported("", "its outputs do not depend on parameters that are trained")
+                raise surgery.unsupported("", "its outputs do not depend on trainable parameters")
             optimizer.zero_grad()
             torch.autograd.backward(F.mse_loss(outputs[:trained], targets[:trained]))
             optimizer.step()
@@ -86,8 +86,8 @@ def _distance_after_steps(surgery: Surgery, targets: Tensor, rate: float) -> flo
 
 
 def _largest(surgery: Surgery, outputs: object) -> Tensor:
-    """The largest floating tensor that a network returned."""
-    tensors = [one for one in tree_leaves(outputs) if isinstance(one, Tensor) and one.is_floating_point()]
+    """Return the largest floating-point tensor in a network's output."""
+    tensors = [output for output in tree_leaves(outputs) if isinstance(output, Tensor) and output.is_floating_point()]
     if not tensors:
-        raise surgery.unsupported("", "it returns no tensor of floating point, by which trials are compared")
+        raise surgery.unsupported("", "it returns no floating-point tensor, which is needed to compare trials")
     return max(tensors, key=Tensor.numel)

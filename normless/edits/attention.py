@@ -1,4 +1,4 @@
-"""Edits of attention: norms of queries and keys, and a cap of the logits."""
+"""Edits of attention: norms of queries and keys, soft caps of logits."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from normless.residual.graph import Dataflow
 from normless.residual.operations import ATTENTION, LAYOUT, NORM, SOFTMAX
 
 _PRODUCTS = {"matmul", "bmm", "mm"}
-# Products whose operands have axes in an order of their own.
+# Products with operands in any order of axes.
 _UNNAMED = {"einsum", "baddbmm"}
-# What logits pass between the product of queries and keys and the softmax.
+# Operations between the product of queries and keys and the softmax.
 _BETWEEN = LAYOUT | {"mul", "div", "add", "sub", "masked_fill", "where", "dropout"}
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One attention in the dataflow: the operation that makes its logits, the scales that follow and precede it."""
+    """An attention in the dataflow: the operation that computes its logits, the factors after and before it."""
 
     index: int
     scale: float = 1.0
@@ -36,9 +36,9 @@ class Attention:
 
 @edit
 class AddQKNorm(Edit):
-    """Queries and keys are normalized over the features of each head, with a learned γ (Henry et al. 2020, QKNorm).
+    """Normalize queries and keys over the features of each head, with a learned γ (Henry et al. 2020, QKNorm).
 
-    The scale of the attention stays what it was; positions that rotate queries and keys come before the norm.
+    The scale of the attention is unchanged. Rotary position embeddings come before the norm.
 
     Args:
         norm: `rms` (Qwen 3, Gemma 3) or `layer`, without β (Dehghani et al. 2023).
@@ -56,7 +56,7 @@ class AddQKNorm(Edit):
 
 @edit
 class SoftCapLogits(Edit):
-    """The logits of attention become c · tanh(z / c) before the mask (Gemma Team 2024, Gemma 2, section 2).
+    """Replace attention logits z by c · tanh(z / c) before the mask (Gemma Team 2024, Gemma 2, section 2).
 
     Args:
         cap: c; 50 in Gemma 2.
@@ -73,17 +73,20 @@ class SoftCapLogits(Edit):
 
 
 def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLogits, int, float]]:
-    """Every attention of a network as a module that can change its logits.
+    """Convert each attention of a network to a module that can change its logits.
 
-    With the module come its path, the features of a head, and the factor on queries and keys before their product.
+    Yields:
+        The module's path, the module, the features of a head, the factor on queries and keys before their product.
 
-    Refused where there is none, where `part` is there already, and where queries and keys are not to be told.
+    Raises:
+        UnsupportedEditError: the network has no attention, an attention already has `part`, or its queries and keys
+            cannot be identified.
     """
     with surgery.refusing_at(""):
         flow = surgery.lifted.flow
     modules = dict(surgery.model.named_modules())
     whole = [path for path, module in modules.items() if isinstance(module, nn.MultiheadAttention)]
-    found = [one for one in attentions(flow) if not set(flow[one.index].modules) & set(whole)]
+    found = [attention for attention in attentions(flow) if not set(flow[attention.index].modules) & set(whole)]
     if not found and not whole:
         raise surgery.unsupported("", "it has no attention, a softmax of products of queries and keys")
     for path in whole:
@@ -91,8 +94,8 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         _refuse_second(surgery, path, module, part)
         yield path, module, module.head_dim, 1.0
     done: set[Any] = set()
-    for one in found:
-        operation = flow[one.index]
+    for attention in found:
+        operation = flow[attention.index]
         path, call = operation.module, operation.made_by
         key = (path, call and call.place)
         if key in done:
@@ -101,29 +104,31 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
         known = modules.get(path)
         if isinstance(known, ChangedLogits):
             _refuse_second(surgery, path, known, part)
-            yield path, known, _width(surgery, flow, one), one.before
+            yield path, known, _width(surgery, flow, attention), attention.before
             continue
         if operation.name in _UNNAMED:
             reason = f"its logits are made by {operation.name}; write them as q @ k.transpose(-2, -1)"
             raise surgery.unsupported(path, reason)
-        width = _width(surgery, flow, one)
+        width = _width(surgery, flow, attention)
         if call is None or call.place is None:
             raise surgery.unsupported(path, "the code that multiplies queries and keys was not found")
-        if part == "q_norm" and _is_normalized(flow, one):
+        if part == "q_norm" and _is_normalized(flow, attention):
             raise surgery.unsupported(path, "its queries are normalized already")
         is_product = operation.name in _PRODUCTS
-        made: list[nn.Module] = [LogitProduct(one.scale) if is_product else AttentionFunction() for _ in call.turns]
+        made: list[nn.Module] = [
+            LogitProduct(attention.scale) if is_product else AttentionFunction() for _ in call.turns
+        ]
         with surgery.refusing_at(path, "its attention is an operator in the forward code: {}"):
             paths = surgery.lifted.calls(call, made, _operands)
         for at in paths:
             child = surgery.get(at)
             assert isinstance(child, ChangedLogits)
             _refuse_second(surgery, path, child, part)
-            yield at, child, width, one.before
+            yield at, child, width, attention.before
 
 
 def attentions(flow: Dataflow) -> Iterator[Attention]:
-    """The attention operations of a dataflow, and the products of queries and keys that a softmax reads."""
+    """Find the attention operations of a dataflow, and the products of queries and keys that a softmax reads."""
     for index, operation in enumerate(flow.operations):
         if operation.name in ATTENTION:
             yield Attention(index, before=_factor_before(flow, index))
@@ -131,28 +136,28 @@ def attentions(flow: Dataflow) -> Iterator[Attention]:
             continue
         at, factors = operation.parents[0], list[float]()
         while flow[at].name in _BETWEEN and flow[at].parents:
-            one = flow[at]
-            if one.name in ("mul", "div") and one.numbers:
-                factors.append(one.numbers[0] if one.name == "mul" else 1 / one.numbers[0])
-            at = one.operands[0] if one.operands else one.parents[0]
+            operation = flow[at]
+            if operation.name in ("mul", "div") and operation.numbers:
+                factors.append(operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0])
+            at = operation.operands[0] if operation.operands else operation.parents[0]
         if flow[at].name in _PRODUCTS | _UNNAMED and not flow[at].parameters and len(flow[at].parents) == 2:
             yield Attention(at, prod(factors), _factor_before(flow, at))
 
 
 def _factor_before(flow: Dataflow, index: int) -> float:
-    """What numbers queries and keys were multiplied by on their way to their product."""
+    """Return the product of the constants that multiply queries and keys before their product."""
     factor = 1.0
     for at in flow[index].operands:
         while flow[at].name in LAYOUT | {"mul", "div"} and len(flow[at].parents) == 1:
-            one = flow[at]
-            if one.numbers and one.name not in LAYOUT:
-                factor *= one.numbers[0] if one.name == "mul" else 1 / one.numbers[0]
-            at = one.parents[0]
+            operation = flow[at]
+            if operation.numbers and operation.name not in LAYOUT:
+                factor *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
+            at = operation.parents[0]
     return factor
 
 
 def _width(surgery: Surgery, flow: Dataflow, attention: Attention) -> int:
-    """The features of a head."""
+    """Return the number of features of a head."""
     shape = flow[flow[attention.index].operands[0]].shape
     if not shape:
         raise surgery.unsupported(flow[attention.index].module, "the shape of its queries depends on values")
@@ -160,7 +165,7 @@ def _width(surgery: Surgery, flow: Dataflow, attention: Attention) -> int:
 
 
 def _is_normalized(flow: Dataflow, attention: Attention) -> bool:
-    """Whether the queries of an attention are the output of a norm, rearranged."""
+    """Whether the queries of an attention are the rearranged output of a norm."""
     at = flow[attention.index].operands[0]
     while flow[at].name in LAYOUT | {"mul"} and flow[at].parents:
         at = flow[at].parents[0]
@@ -168,7 +173,7 @@ def _is_normalized(flow: Dataflow, attention: Attention) -> bool:
 
 
 def _as_module(surgery: Surgery, path: str) -> AttentionModule:
-    """The `nn.MultiheadAttention` at a path as one that can change its logits."""
+    """Replace the `nn.MultiheadAttention` at a path by a module that can change its logits."""
     module = surgery.get(path)
     if isinstance(module, AttentionModule):
         return module
@@ -189,7 +194,7 @@ def _refuse_second(surgery: Surgery, path: str, module: ChangedLogits, part: str
 
 
 def _operands(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """The arguments of a product or of a call of an attention function."""
+    """Return the arguments of a product or of a call of an attention function."""
     if isinstance(node, ast.BinOp):
         return [node.left, node.right], []
     if not isinstance(node, ast.Call):

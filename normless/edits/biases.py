@@ -16,10 +16,10 @@ from normless.residual import Layer, ResidualBlock
 
 @edit
 class ChannelBiases(Edit):
-    """Biases per output channel, zero, on every convolution and the classifier (ZeroInit, section 4, part 2).
+    """Add zero biases per output channel to every convolution and the classifier (ZeroInit, section 4, part 2).
 
-    A layer without a bias gets one. Existing biases of convolutions and the classifier become zero, unless the
-    network is trained: then they stay. Biases of other linear layers stay.
+    Existing biases of convolutions and the classifier become zero, except in a trained network. Biases of other
+    linear layers are unchanged.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -39,12 +39,12 @@ class ChannelBiases(Edit):
 
 @edit
 class ScalarBiases(Edit):
-    """A scalar bias, zero, before every convolution, linear layer and activation (Fixup, rule 3).
+    """Add a zero scalar bias before every convolution, linear layer and activation (Fixup, rule 3).
 
-    There is none before a layer that reads the network's input or a direction, such as unit vectors. A skip-path
-    convolution shares the bias before the branch's first weight layer; an identity skip path has none. A bias before
-    or after an activation is part of it; before one that is not a ReLU, or not a module of its own, it is part of the
-    bias of the layer before that. ResNet-110 gains 218 parameters.
+    Layers that read the network's input or a direction, such as unit vectors, get no bias. A convolution on the skip
+    path shares the bias before the branch's first weight layer; an identity skip path has no bias. A bias before or
+    after an activation is part of the activation. If that is not a ReLU, or not a module, the bias is part of the
+    bias of the layer before it. ResNet-110 gains 218 parameters.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -61,7 +61,7 @@ class ScalarBiases(Edit):
     def _sequence(
         self, surgery: Surgery, layers: tuple[Layer, ...], done: set[tuple[str, int]], owned: tuple[Layer, ...] = ()
     ) -> None:
-        """Biases before the layers of one path but those `done`; `owned` feed this block alone, as its own do."""
+        """Add biases before the layers of a path that are not `done`; the layers `owned` feed only this block."""
         inside = {layer.path for layer in (*owned, *layers)}
         data_reader = next((layer for layer in surgery.map.stem_layers if surgery.is_left(layer)), None)
         for layer in layers:
@@ -80,7 +80,7 @@ class ScalarBiases(Edit):
             self._before(surgery, layer, source)
 
     def _before(self, surgery: Surgery, layer: Layer, source: Layer | None) -> None:
-        """One bias before `layer`, folded into `source` where that feeds it and nothing else."""
+        """Add a bias before `layer`, folded into `source` if that feeds only this layer."""
         is_behind_weight = source is not None and source.kind == "weight"
         if layer.kind == "activation" and source is not None and is_behind_weight and not _is_relu(surgery, layer):
             surgery.add_scalar(source.path, "output_bias", one_element(0.0))
@@ -93,8 +93,8 @@ class ScalarBiases(Edit):
         surgery.record(layer.path, "scalar bias before it, zero")
 
     def _skip(self, surgery: Surgery, block: ResidualBlock, done: set[tuple[str, int]]) -> None:
-        """The skip path's first weight layer shares the bias of the branch's first; later ones have their own."""
-        # A layer that makes factors for both paths has its bias from the branch.
+        """Share the bias before the branch's first weight layer with the skip path's; later layers have their own."""
+        # A layer that computes factors for both paths has its bias from the branch.
         own = [layer for layer in block.skip_layers if layer not in block.branch_layers]
         weights = [layer for layer in own if layer.kind == "weight"]
         if weights and block.branch:
@@ -106,7 +106,7 @@ class ScalarBiases(Edit):
 
 
 def _is_relu(surgery: Surgery, layer: Layer) -> bool:
-    """Whether an activation is a ReLU that is a module of its own: with its biases it is one pass over its input."""
+    """Whether an activation is a ReLU module of its own, which computes its biases in one pass over its input."""
     module = surgery.get(layer.path) if surgery.stands_alone(layer) else None
     return type(module.activation if isinstance(module, ShiftedActivation) else module) is nn.ReLU
 
@@ -118,7 +118,7 @@ def _has(surgery: Surgery, layer: Layer, part: str) -> bool:
 
 @edit
 class BiasAfterSum(Edit):
-    """A scalar bias, zero, before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
+    """Add a zero scalar bias before every activation after a sum, as in ResNet-V1 (ZeroInit, section 5)."""
 
     def apply(self, surgery: Surgery) -> None:
         if all(block.activation_after_sum is None for block in surgery.blocks()):
@@ -128,7 +128,7 @@ class BiasAfterSum(Edit):
 
 
 def _bias_after_sum(surgery: Surgery, block: ResidualBlock) -> None:
-    """Add b in φ(x + f(x) + b), if there is an activation φ: to a ReLU, or before where the sum is plain."""
+    """Add b in φ(x + f(x) + b) if there is an activation φ: to the branch's end if possible, else to φ."""
     activation = next((layer for layer in block.after_sum if layer.kind == "activation"), None)
     if activation is None:
         return

@@ -1,4 +1,4 @@
-"""Edits of residual branches and sums: multipliers, the scale of weights and sums, the removal of branches."""
+"""Edits of residual branches and sums: multipliers, scales of weights and sums, removal of branches."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from normless.residual import Layer, ResidualBlock
 
 @edit
 class BranchMultiplier(Edit):
-    """A learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
+    """Add a learnable scalar α at the end of every branch: x + α·f(x) (De & Smith, appendix G; Fixup, rule 3).
 
-    It multiplies the weight and bias of the branch's last weight layer, or the branch in the residual sum where that
-    ends in something else.
+    It multiplies the weight and bias of the branch's last weight layer, or the branch in the residual sum if the
+    branch does not end in a weight layer.
 
     Args:
-        init: the starting value of α, a number, or the text `1/sqrt(L)` with L the number of blocks.
+        init: the initial value of α: a number, or the string `1/sqrt(L)` with L the number of blocks.
     """
 
     init: float | str = 0.0
@@ -39,7 +39,7 @@ class BranchMultiplier(Edit):
         value = 1 / sqrt(surgery.depth) if is_text else float(self.init)
         folded: set[str] = set()
         for block in surgery.blocks():
-            # Of two factors of zero neither gets a gradient.
+            # Two factors of zero would block each other's gradient.
             for layer in surgery.left(block.branch_layers, "scale") if value == 0 else ():
                 reset_factor(surgery, layer)
             _multiply(surgery, block, "multiplier", one_element(value), folded)
@@ -48,7 +48,7 @@ class BranchMultiplier(Edit):
 
 @edit
 class LayerScale(Edit):
-    """A learnable factor per channel at the end of every branch, initially `init` (Touvron et al. 2021, CaiT)."""
+    """Add a learned factor per channel, initially `init`, at the end of every branch (Touvron et al. 2021, CaiT)."""
 
     init: float = 1e-4
 
@@ -65,14 +65,14 @@ class LayerScale(Edit):
 
 @edit
 class ResetBranchFactors(Edit):
-    """Learned factors of branches that start near zero, as a layer scale of 1e-6, start at 1.
+    """Set learned factors of branches that start near zero, such as a layer scale of 1e-6, to 1.
 
-    A scheme that sets the scale of branches by their weights, or leaves norms out that would restore it, needs
-    branches whose outputs are not multiplied by a tiny number. A factor counts where all of its elements are equal,
-    as before training. A constant that is as small is refused, since no edit of weights changes it.
+    A scheme that sets the scale of branches by their weights, or removes the norms that would restore it, needs
+    branches that are not multiplied by a tiny number. Only factors with equal elements are reset, as before training.
+    A constant factor as small is refused, since no edit of weights changes it.
 
     Args:
-        smallest: the smallest |factor| that stays.
+        smallest: the smallest |factor| that is kept.
     """
 
     smallest: float = 0.01
@@ -87,12 +87,12 @@ class ResetBranchFactors(Edit):
 
 
 def reset_factor(surgery: Surgery, layer: Layer, smallest: float = 0.01) -> None:
-    """Let a learned factor of a branch that starts below `smallest`, the same for all channels, start at 1."""
+    """Set a learned factor of a branch to 1 if it is below `smallest` and equal for all channels."""
     if layer.gamma is None or layer.gating or (surgery.is_meta and not surgery.values_withheld):
         return
     factor = surgery.parameter(layer.gamma).detach()
     if factor.is_meta:
-        raise MissingValuesError("Whether a factor is small shows in its values.")
+        raise MissingValuesError("The value of a factor is needed to know whether it is small.")
     start = float(factor.flatten()[0]) if factor.numel() else 1.0
     if bool((factor == start).all()) and abs(start) < smallest:
         factor.fill_(1)
@@ -101,10 +101,10 @@ def reset_factor(surgery: Surgery, layer: Layer, smallest: float = 0.01) -> None
 
 @edit
 class RescaleBranches(Edit):
-    """The weights of every m-layer branch times gain · L^(-1/(2m-2)), L branches in all (Fixup, rule 2, eq. 5).
+    """Multiply the weights of each m-layer branch by gain · L^(-1/(2m-2)) for L branches (Fixup, rule 2, eq. 5).
 
-    Layers that only compute a factor (squeeze-excite, query and key of an attention) keep their scale, also where one
-    weight packs them with the values, known by its name. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
+    Layers that only compute a factor (squeeze-excite, query and key of an attention) keep their scale, even if one
+    weight packs them with the values, as its name says. With m = 2 the factor is L^(-1/2), with m = 3 L^(-1/4).
 
     Args:
         gain: a further factor; 0.1 and 10 are the ablations of Fixup's figure 4.
@@ -116,7 +116,7 @@ class RescaleBranches(Edit):
         blocks = surgery.blocks()
         for block in blocks:
             if block.m < 2:
-                reason = "L^(-1/(2m-2)) needs m ≥ 2: a branch of one layer takes a full step whatever its scale"
+                reason = "L^(-1/(2m-2)) needs m ≥ 2: a branch of one layer takes a full step at any scale"
                 raise surgery.unsupported(block.name, f"its branch has {block.m} weight layer and {reason}")
         scaled: set[int] = set()
         for block in blocks:
@@ -140,7 +140,7 @@ class RescaleBranches(Edit):
 
 @edit
 class RemoveBranches(Edit):
-    """No residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
+    """Remove residual branches: every block becomes its skip path (the `no residual` curve of Fixup's figure 4)."""
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
@@ -149,13 +149,13 @@ class RemoveBranches(Edit):
                 raise surgery.unsupported(block.name, "it has several branches, or blocks inside its branch")
             for layer in block.branch_layers:
                 if layer.kind != "weight" and not surgery.stands_alone(layer):
-                    # Its output is not used; a factor that forward code still reads is no longer learned.
+                    # Its output is unused; a factor that forward code still reads is not learned any more.
                     for name in layer.parameters if layer.kind == "scale" else ():
                         surgery.freeze(name)
                     continue
                 surgery.once(layer.path)
                 if ":" in layer.path or not layer.called:
-                    raise surgery.unsupported(layer.path, "it is no module of its own, and cannot be taken out")
+                    raise surgery.unsupported(layer.path, "it is not a module of its own and cannot be removed")
                 surgery.replace(layer.path, nn.Identity())
                 surgery.removed.add(layer.path)
             surgery.replace(path, SkipOnlySum())
@@ -164,9 +164,9 @@ class RemoveBranches(Edit):
 
 @edit
 class ScaleSums(Edit):
-    """Every residual sum divided by √2, or times another constant (Fixup, section 4.1; De & Smith, tables 3, 4).
+    """Divide every residual sum by √2, or multiply it by another constant (Fixup, 4.1; De & Smith, tables 3, 4).
 
-    At (x + f(x)) / √2 the variance stays constant over depth, but branch and skip path contribute equally.
+    With (x + f(x)) / √2 the variance is constant over depth, but branch and skip path contribute equally.
     """
 
     factor: float = 1 / sqrt(2)
@@ -179,18 +179,18 @@ class ScaleSums(Edit):
 
 @edit
 class ScaleBranches(Edit):
-    """Every branch times a constant that falls with depth, and the learning rates that go with it.
+    """Multiply every branch by a constant that falls with depth, and scale learning rates to match.
 
         x + a · m^-α · f(x),    rates of f's parameters × m^(α-1) for Adam, × m^(2α-1) for SGD,    m = L / L₀
 
-    With L blocks in series, all branches together then learn as fast as with L₀ (Yang et al. 2023, table 1; Dey et
-    al. 2025, table 1). `param_groups` gives the rates and, on request, ε × m^-α, as gradients on branches fall.
+    L blocks in series then learn together as fast as L₀ blocks (Yang et al. 2023, table 1; Dey et al. 2025, table 1).
+    `param_groups` returns the rates and, on request, ε × m^-α, since gradients on branches fall.
 
     Args:
         factor: a.
         exponent: α, 1/2 to 1.
         base_depth: L₀, in residual sums.
-        optimizer: `adam`, for any whose steps do not depend on the gradient's scale, or `sgd`.
+        optimizer: `sgd`, or `adam` for any optimizer with steps that do not depend on the gradient's scale.
         epsilon: whether to scale ε.
     """
 
@@ -216,10 +216,10 @@ class ScaleBranches(Edit):
 
 
 def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, folded: set[str]) -> None:
-    """Put a multiplier, or one per channel, at the end of every branch of a block.
+    """Put a multiplier, a scalar or one per channel, at the end of every branch of a block.
 
-    It is part of the branch's last weight layer where only factors follow that, else of the sum. `folded` are those
-    that have it: one branch may be added to several streams.
+    It is part of the branch's last weight layer if only factors follow that, else of the sum. `folded` are the layers
+    that have it already, since a branch may be added to several streams.
     """
     if not any(surgery.is_left(layer) for layer in block.branch_layers):
         raise surgery.unsupported(block.name, "no layer is left on its branch")
@@ -231,9 +231,11 @@ def _multiply(surgery: Surgery, block: ResidualBlock, part: str, value: Tensor, 
             folded.add(last.path)
             continue
         if part == "layer_scale" and not _ends_in_convolution(surgery, block):
-            raise surgery.unsupported(block.name, "its branch ends in no layer that takes a factor per channel")
+            raise surgery.unsupported(
+                block.name, "its branch does not end in a layer that takes a factor per channel"
+            )
         if len(surgery.sums(block)) < len(block.ends):
-            raise surgery.unsupported(block.name, "its branches are added to each other before its skip path")
+            raise surgery.unsupported(block.name, "its branches are added to each other before the skip path")
         total = surgery.sums(block)[position]
         if total.multiplier is not None:
             raise surgery.unsupported(block.name, "its sum already has a multiplier")

@@ -1,4 +1,4 @@
-"""The initializations of deep transformers: DeepNorm and Admin with their normalizations, T-Fixup without any."""
+"""Initializations of deep transformers: DeepNorm and Admin with normalization, T-Fixup without."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from normless.residual.classify import embedding_weights
 
 @edit
 class DeepNorm(StackEdit):
-    """Post-norm transformers as norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2 and figure 2).
+    """Turn post-norm transformers into norm(α·x + f(x)), f with small weights (Wang et al. 2022, table 2, figure 2).
 
-    Values, output projections and feed-forward layers are drawn with Xavier's gain β, queries and keys with 1;
-    their biases become zero. One stack of N layers, which has L = 2N branches:
+    Values, output projections and feed-forward layers are drawn with Xavier's gain β, queries and keys with gain 1;
+    their biases become zero. For one stack of N layers, which has L = 2N branches:
 
         α = (2N)^(1/4) = L^(1/4),   β = (8N)^(-1/4) = (4L)^(-1/4)
 
-    An encoder of N layers that a decoder of M layers reads:
+    For an encoder of N layers that a decoder of M layers reads:
 
         encoder  α = 0.81 · (N⁴M)^(1/16),   β = 0.87 · (N⁴M)^(-1/16)
         decoder  α = (3M)^(1/4),            β = (12M)^(-1/4)
@@ -50,10 +50,10 @@ class DeepNorm(StackEdit):
 
 @edit
 class Admin(StackEdit):
-    """Post-norm transformers as norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
+    """Turn post-norm transformers into norm(ω ⊙ x + f(x)), ω learned for each channel (Liu et al. 2020, section 4).
 
-    ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})] at first, over examples, positions and channels of one pass
-    on the example inputs with ω = 1, without dropout. The stack's input x₀ counts too, as in the authors' code.
+    Initially ω₁ = 1 and ωᵢ² = Var[x₀] + Σ_{j<i} Var[f_j(x_{j-1})], over examples, positions and channels of one pass
+    on the example inputs with ω = 1, without dropout. The sum includes the stack's input x₀, as in the authors' code.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -78,14 +78,14 @@ class Admin(StackEdit):
 
 @edit
 class TFixup(StackEdit):
-    """The initialization that lets transformers train without normalization and warm-up (Huang et al. 2020, 3.2).
+    """Initialize transformers so that they train without normalization and warm-up (Huang et al. 2020, 3.2).
 
-    Every weight is drawn from Xavier's normal distribution and its bias becomes zero, embeddings of dimension d are
-    normal with standard deviation d^(-1/2). Then values, output projections and feed-forward layers are scaled by
+    Weights are drawn from Xavier's normal distribution and biases become zero. Embeddings of dimension d are normal
+    with standard deviation d^(-1/2). Then values, output projections and feed-forward layers are scaled by
 
         0.67 · N^(-1/4) in an encoder, or a single stack, of N layers;   (9M)^(-1/4) in a decoder of M layers
 
-    and embeddings by (9N)^(-1/4), a decoder's own by (9M)^(-1/4). The normalizations are gone before.
+    and embeddings by (9N)^(-1/4), those of a decoder by (9M)^(-1/4). The normalizations must be removed before.
     """
 
     def apply(self, surgery: Surgery) -> None:

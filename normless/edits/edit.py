@@ -1,4 +1,4 @@
-"""An edit, the record of what it changed, and the table of edits."""
+"""The base class of edits and the table of edits."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from normless.registry import Registry
 class Edit(ABC):
     """A change of a network at places that its residual map defines.
 
-    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied. One of another
+    Edits are frozen dataclasses, so that a scheme is data: it can be compared, printed and varied. An edit of another
     package is written `FILE.py:NAME(…)` or `MODULE:NAME(…)` in the text of a scheme, or is registered in `EDITS`.
     """
 
     @property
     def text(self) -> str:
-        """How the edit is written in the text of a scheme."""
+        """The edit as it is written in the text of a scheme."""
         members: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
-        arguments = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in members)
+        arguments = ", ".join(f"{member.name}={getattr(self, member.name)!r}" for member in members)
         return f"{EDITS.text_of(type(self))}({arguments})"
 
     @abstractmethod
@@ -29,7 +29,8 @@ class Edit(ABC):
         """Change `surgery.model` in place and record every change.
 
         Raises:
-            UnsupportedEditError: the network offers no place for the edit; names the module and the reason.
+            UnsupportedEditError: the network offers no place for the edit; the message names the module and the
+                reason.
         """
 
 

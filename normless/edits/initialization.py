@@ -1,4 +1,4 @@
-"""Edits of initial values: weights drawn anew, scaled or calibrated, branch ends and logits that start at zero."""
+"""Edits of initial values: weights drawn, scaled or calibrated; branch ends and logits that start at zero."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _TIED = "weight stays, since it embeds the input too"
 
 @edit
 class Reinitialize(Edit):
-    """Weights are drawn anew (He et al. 2015; Glorot & Bengio 2010), biases become zero.
+    """Draw weights (He et al. 2015; Glorot & Bengio 2010), and set biases to zero.
 
-    A weight that embeds the input too stays: its scale is that of the input.
+    A weight tied to an embedding is kept, since its scale is that of the input.
 
     Args:
-        kind: the distribution, one of those of `normless.nn.initialization.initialize`.
+        kind: the distribution, as in `normless.nn.initialization.initialize`.
     """
 
     kind: Kind = "he"
 
     def apply(self, surgery: Surgery) -> None:
         if self.kind not in INITIALIZATIONS:
-            raise surgery.unsupported("", f"{self.kind!r} is none of {', '.join(INITIALIZATIONS)}")
+            raise surgery.unsupported("", f"{self.kind!r} is not one of {', '.join(INITIALIZATIONS)}")
         tied_paths = surgery.tied_layers()
         for layer in surgery.weight_layers():
             tied = layer.path in tied_paths
@@ -44,14 +44,14 @@ class Reinitialize(Edit):
 
 
 def _weights(surgery: Surgery, layer: Layer) -> list[Tensor]:
-    """The weight of a layer, or each of those that an attention keeps in one."""
+    """Return the weight of a layer, or each of the weights that an attention packs into one."""
     weight = None if ":" in layer.path else getattr(surgery.get(layer.path), "weight", None)
     return [weight] if isinstance(weight, Tensor) else [part.rows for part in parts_of(surgery, layer)]
 
 
 @edit
 class ZeroBranchEnds(Edit):
-    """The last weight layer of every branch starts at zero, its bias too (Fixup, rule 1)."""
+    """Let the last weight layer of every branch start at zero, including its bias (Fixup, rule 1)."""
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
@@ -67,12 +67,12 @@ class ZeroBranchEnds(Edit):
 
 @edit
 class ZeroClassifier(Edit):
-    """The classifier starts at zero, so that the initial loss is the log of the number of classes (Fixup, rule 1).
+    """Let the classifier start at zero, for an initial loss of log(number of classes) (Fixup, rule 1).
 
-    The classifier is the one head (`ResidualMap.heads`) whose outputs are logits. A head that a normalization, a
-    ratio or a product with another output reads stays, since zeros would end its training; so do several heads, as of
-    a detector or a variational autoencoder. A weight that embeds the input too, as in language models, stays: at zero
-    it would take the input away.
+    The classifier is the only head (`ResidualMap.heads`) that computes logits. A head is kept if a normalization, a
+    ratio or a product with another output reads it, since zeros would end its training. Several heads, as in a
+    detector or a variational autoencoder, are kept too. A weight tied to an embedding, as in language models, is
+    kept, since zeros would erase the input.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -96,7 +96,7 @@ class ZeroClassifier(Edit):
 
 @edit
 class ZeroLastGamma(Edit):
-    """γ of the norm at the end of every branch starts at zero (Goyal et al. 2017, section 5.1)."""
+    """Let γ of the norm at the end of every branch start at zero (Goyal et al. 2017, section 5.1)."""
 
     def apply(self, surgery: Surgery) -> None:
         for block in surgery.blocks():
@@ -115,7 +115,7 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
     if not norms:
         return "its branch has no norm"
     if end is None:
-        return f"an operation that is no layer follows the last norm of its branch, {norms[-1].path}"
+        return f"an operation that is not a layer follows the last norm of its branch, {norms[-1].path}"
     rest = block.branch_layers[block.branch_layers.index(norms[-1]) :]
     why = ", so the branch does not end in γ"
     if any(layer.kind == "activation" for layer in rest):
@@ -125,15 +125,15 @@ def _why_not(surgery: Surgery, block: ResidualBlock, end: Layer | None) -> str:
 
 @edit
 class LSUV(Edit):
-    """The output of every weight layer gets unit variance on a batch (Mishkin & Matas 2015, algorithm 1).
+    """Give the output of every weight layer unit variance on a batch (Mishkin & Matas 2015, algorithm 1).
 
-    Starts from orthogonal weights, then divides each weight by its output's standard deviation over batch, channels
-    and positions until that is 1 within `tolerance`, in one forward pass on the example inputs of `convert`: each
-    layer before any later one sees its output. A weight that embeds the input too stays as it is.
+    The edit starts from orthogonal weights. In one forward pass on the example inputs of `convert`, it divides the
+    weight of each layer by the standard deviation of its output over batch, channels and positions until that is 1
+    within `tolerance`, before later layers read the output. A weight tied to an embedding is kept.
 
     Args:
         tolerance: the largest accepted |variance − 1|.
-        most_steps: corrections of one layer before it counts as not converging.
+        most_steps: the number of corrections of a layer after which it does not converge.
     """
 
     tolerance: float = 0.02
@@ -141,19 +141,21 @@ class LSUV(Edit):
 
     def apply(self, surgery: Surgery) -> None:
         if surgery.is_meta and not surgery.values_withheld:
-            raise surgery.unsupported("", "it calibrates weights on data, and on the device meta they have no values")
+            raise surgery.unsupported(
+                "", "it calibrates weights on data, and weights on the meta device have no values"
+            )
         surgery.need_inputs("calibrates", "lsuv")
         tied = surgery.tied_layers()
         layers = [layer for layer in surgery.weight_layers() if layer.path not in tied]
         for layer in layers:
             module = surgery.get(layer.path) if ":" not in layer.path and layer.called else None
             if not isinstance(getattr(module, "weight", None), Tensor):
-                raise surgery.unsupported(layer.path, "it is no layer with one weight and one output, to be scaled")
+                raise surgery.unsupported(layer.path, "it is not a layer with one weight and one output to scale")
         Reinitialize("orthogonal").apply(surgery)
         pending = {layer.path for layer in layers}
 
         def calibrate(path: str, layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            """The output of a layer, its weight scaled at the first call."""
+            """Scale the weight of a layer at its first call, and return its output."""
             if path not in pending:
                 return None
             pending.discard(path)
@@ -168,7 +170,7 @@ class LSUV(Edit):
                 output = layer.forward(*inputs)
             raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")
 
-        # Dropout must not disturb the variances, nor batch norm move its statistics.
+        # In evaluation, dropout does not disturb the variances and batch norm keeps its statistics.
         surgery.profile(sorted(pending), calibrate)
         if pending:
             raise surgery.unsupported(sorted(pending)[0], "the layer does not run on the given batch")
@@ -182,23 +184,23 @@ class KeepScale(Edit):
 
         g = √((γ² + β²) / E[y²]),    E[y²] = mean over outputs of (m Σw + b)² + v Σw²,
 
-    with its own weights w and bias b, and the mean m and variance v of its input as the norms before it gave them:
-    for He's weights after a ReLU, m² + v = 1/2 and Σw² = 2, it is 1 (He et al. 2015, section 2.2). The skip path's
-    second moment then stays about 1 where branches start at zero, doubles with every block where they are left as
-    they are, and grows to e where they start at 1/√L (De & Smith, sections 3 and 4).
+    with the layer's weights w and bias b, and the mean m and variance v of its input with norms. For He's weights
+    after a ReLU, m² + v = 1/2 and Σw² = 2, the gain is 1 (He et al. 2015, section 2.2). The second moment of the skip
+    path then stays about 1 if branches start at zero, doubles with every block if they are unscaled, and grows to e
+    if they start at 1/√L (De & Smith, sections 3 and 4).
 
-    A layer that begins a stream which norms read later (stem, projection, embeddings with positions, a class token)
-    gets an output of second moment 1, as does a layer at the end of a branch that reads a norm. Classifier, gates,
-    attention and the feed-forward layers of a transformer stay. A γ of 0 counts as 1. An embedding that makes the
-    logits too is multiplied by √g, which keeps the scale of the logits and leaves the stream too small.
+    The output of a layer gets the second moment 1 if the layer begins a stream that norms read later (stem,
+    projection, embeddings with positions, a class token), or ends a branch that reads a norm. Classifier, gates,
+    attention and the feed-forward layers of a transformer are unchanged. A γ of 0 counts as 1. An embedding that is
+    tied to the classifier is multiplied by √g, which keeps the scale of the logits but leaves the stream too small.
 
-    Inputs are taken to have second moment 1, and elements to be independent, channel by channel. Of n neighbours
-    under a pooling √n count as independent, of all positions under a mean all do. Zero padding counts at the size of
-    the example inputs. Of gates, attention and products the mean squares are followed. Errors add up in a stream that
-    passes many SiLU and gates: an EfficientNet-B0's logits are 0.45 to 47 times the normalized ones.
+    Inputs are assumed to have second moment 1, and elements to be independent, channel by channel. Of n neighbours
+    under a pooling, √n count as independent; of all positions under a mean, all do. Zero padding counts at the size
+    of the example inputs. For gates, attention and products, the mean squares are propagated. Errors accumulate in a
+    stream that passes many SiLU and gates: the logits of an EfficientNet-B0 are 0.45 to 47 times the normalized ones.
 
     Args:
-        weights: `fresh` leaves a network whose norms have been trained as it is, `all` does not.
+        weights: `fresh` skips a network with trained norms, `all` does not.
     """
 
     weights: Literal["fresh", "all"] = "fresh"

@@ -1,4 +1,4 @@
-"""The places of an edit that are operators in forward code, made into modules where an edit needs them."""
+"""Convert operators in forward code to modules where an edit needs them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from normless.residual.graph import Dataflow
 
 @dataclass
 class Lifted:
-    """Sums, activations and norms of one network that are operators in its forward code.
+    """Convert sums, activations and norms that are operators in a network's forward code to modules.
 
-    All sums of a module are lifted together. Every method raises LiftError where the place cannot be made a module,
-    with the reason and the module.
+    All sums of a module are lifted together. Every method raises LiftError, with the reason and the module, if an
+    operator cannot be converted.
 
     Attributes:
-        sums: the paths of `ResidualSum`s by the call that added before.
-        moved: the paths of modules by the call of a function that they stand for, or by a module's path and run.
+        model: the network.
+        map: its residual map.
+        inputs: positional example inputs.
+        kwargs: keyword example inputs.
+        sums: the paths of `ResidualSum`s by the call that they replace.
+        moved: the paths of modules by the call of the function that they replace, or by a module's path and run.
     """
 
     model: nn.Module
@@ -45,11 +49,11 @@ class Lifted:
 
     @cached_property
     def flow(self) -> Dataflow:
-        """The dataflow of the network, which is read now where the network states its structure."""
+        """The dataflow of the network, which is read on demand if the network declares its structure."""
         if self.map.flow is not None:
             return self.map.flow
         if not (self.inputs or self.kwargs):
-            raise LiftError("no example inputs came, by which to read its forward code")
+            raise LiftError("reading its forward code needs example inputs, and there are none")
         # torch.export takes a second to import.
         from normless.residual.exporting import exported
         from normless.residual.reader import read_dataflow
@@ -58,7 +62,7 @@ class Lifted:
             return read_dataflow(exported(self.model, *on_device_of(self.model, self.inputs, self.kwargs)))
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
-        """Paths of the `ResidualSum`s that now add a block's branches, one for each, in the order of `sites`."""
+        """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `sites`."""
         if not block.sites:
             raise LiftError("its residual sum is not an addition of two tensors in forward code")
         for site in block.sites:
@@ -67,9 +71,9 @@ class Lifted:
         return tuple(self.sums[site.made_by] for site in block.sites)
 
     def _lift_sums(self, path: str) -> None:
-        """Replace every addition `a + b` of a module that is a residual sum by `self.residual_sum(a, b)`.
+        """Replace each residual sum `a + b` in a module's code by `self.residual_sum(a, b)`.
 
-        A module whose runs add for several blocks becomes one module for each.
+        A module with runs that add for several blocks is copied for each block.
         """
         runs: dict[Call | None, dict[Call, int]] = defaultdict(dict)
         for block in self.map.walk():
@@ -82,7 +86,7 @@ class Lifted:
             self._lift_run(path if run is None else copies.get(run, path), branch_of)
 
     def _lift_run(self, path: str, branch_of: Mapping[Call, int]) -> None:
-        """The same for the module at a path, by the calls that add in one of its runs."""
+        """Replace the residual sums of the module at a path, given the calls that add in one of its runs."""
         self._need_alike(branch_of)
         rewriter = self._rewriter(path)
         places = _by_place(branch_of)
@@ -111,21 +115,21 @@ class Lifted:
                         )
 
     def module_of(self, layer: Layer) -> str:
-        """The path of a module that now is this layer and no other: of a function, or of one call of a module."""
+        """Return the path of a module that is only this layer: it replaces a function or one call of a module."""
         key = layer.made_by or (layer.path, layer.call)
         if key not in self.moved and ":" in layer.path:
             self._lift_function(self._call_of(layer))
         elif key not in self.moved:
             copies = self._separated(layer.path)
-            # A run on constants alone is not one of a layer.
+            # A run on constants alone is not a run of the layer.
             runs = dict.fromkeys(filter(None, (_run_around(call, layer.path) for call in self.flow.parts)))
             self.moved |= {(layer.path, number): copies[run] for number, run in enumerate(runs)}
         return self.moved[key]
 
     def calls(self, call: Call, children: list[nn.Module], arguments: Arguments) -> list[str]:
-        """The paths of the children that stand for a call and the others at its place, one for each turn.
+        """Replace a call by children, one for each call at its place, and return their paths.
 
-        Where it is such children already they stay; else the given ones take its place.
+        If children replace the call already, they are kept.
         """
         place, rewriter = _free(call), self._rewriter(call.module)
         if place not in rewriter.replacements:
@@ -141,14 +145,14 @@ class Lifted:
         if any(isinstance(value, (torch.SymInt, torch.SymFloat)) for values in given for value in values):
             raise LiftError(f"the arguments of {call.name} depend on the values of tensors")
         if place in rewriter.replacements:
-            raise LiftError(f"{call.module} runs several times, which share its forward code; only= converts others")
+            raise LiftError(f"the runs of {call.module} share its forward code; only= converts other modules")
         functions = [Function(turn.function, turn.args[1:], turn.kwargs) for turn in call.turns]
         names = [rewriter.add_child(call.name, function) for function in functions]
         rewriter.replace({place: (names, partial(_operand, Term(place, 0)))})
         self.moved |= {turn: _join(call.module, name) for turn, name in zip(call.turns, names, strict=True)}
 
     def drop(self, layer: Layer) -> None:
-        """Take a function or a formula out of forward code, and the parameters it alone reads out of the module."""
+        """Remove a function or formula from forward code, and the parameters that only it reads from the module."""
         terms = layer.terms
         if not terms:
             call = self._call_of(layer)
@@ -157,35 +161,37 @@ class Lifted:
             terms = (Term(_free(call), 0),)
         path = layer.path.partition(":")[0]
         rewriter = self._rewriter(path)
-        # Norms of one place are removed together.
+        # Norms at one place are removed together.
         terms = tuple(term for term in terms if term.place not in rewriter.replacements)
         rewriter.replace({term.place: (_factor(rewriter, term), partial(_operand, term)) for term in terms})
-        others = {name for one in self.map.layers() if one.path != layer.path for name in one.parameters}
+        others = {name for other in self.map.layers() if other.path != layer.path for name in other.parameters}
         operations = self.map.flow.operations if self.map.flow else ()
-        # Also what lies outside the part of a network that is converted.
-        others |= {name for one in operations if one.module != path for name in one.parameters}
+        # This includes operations outside the converted part of a network.
+        others |= {name for operation in operations if operation.module != path for name in operation.parameters}
         for parameter in set(layer.parameters) - others:
             owner, _, last = parameter.rpartition(".")
             delattr(self.model.get_submodule(owner), last)
 
     def _call_of(self, layer: Layer) -> Call:
-        """The call in forward code that makes a layer which is a function."""
+        """Return the call in forward code that makes a layer, which is a function."""
         path, _, name = layer.path.partition(":")
         if layer.made_by is not None:
             return layer.made_by
         where = f"in the forward code of {path or 'the network'}"
         if path in self.map.repeated or layer.call:
-            raise LiftError(f"{path} runs at several places, which share its forward code; only= converts others")
-        raise LiftError(f"no call of {name}, and no formula that does nothing else, was found {where}")
+            raise LiftError(
+                f"the runs of {path} at several places share its forward code; only= converts other modules"
+            )
+        raise LiftError(f"no call of {name} and no separate formula for it was found {where}")
 
     def _separated(self, path: str) -> dict[Call, str]:
-        """Give every run of a module a copy; returns their paths. Only where it holds nothing that the runs share."""
+        """Give each run of a module its own copy, and return their paths; the module must have no parameters."""
         module = self.model.get_submodule(path)
         if any(True for _ in module.parameters()) or any(True for _ in module.buffers()):
             raise LiftError(
-                "this one module runs at several places, which share its parameters; only= converts other parts"
+                "this module runs at several places, which share its parameters; only= converts other parts"
             )
-        # By the module that calls it, and the run of that module, its calls in order.
+        # The calls of the module in order, by the calling module and its run.
         callers: dict[str, dict[int, list[Call]]] = defaultdict(lambda: defaultdict(list))
         for call in self.flow.calls:
             if call.function is None and call.name == path:
@@ -198,7 +204,7 @@ class Lifted:
         return paths
 
     def _copied(self, module: nn.Module, caller: str, calls: list[Call]) -> list[str]:
-        """The paths of copies of a module, one for each of the calls that another makes in one run."""
+        """Copy a module for each of the calls that its caller makes in one run, and return the copies' paths."""
         parent = self.model.get_submodule(caller)
         own = [name for name, child in parent._modules.items() if child is module]
         if type(parent) is nn.Sequential or len(own) == len(calls) == 1:
@@ -209,7 +215,7 @@ class Lifted:
         places = _by_place(calls)
         stem = calls[0].name.rpartition(".")[2]
         names = {call: rewriter.add_child(f"{stem}_{turn}", copied(module)) for turn, call in enumerate(calls, 1)}
-        rewriter.replace({place: ([names[one] for one in own], _all_arguments) for place, own in places.items()})
+        rewriter.replace({place: ([names[call] for call in own], _all_arguments) for place, own in places.items()})
         return [_join(caller, name) for name in names.values()]
 
     def _rewriter(self, path: str) -> Rewriter:
@@ -218,26 +224,26 @@ class Lifted:
 
 
 def _run_around(call: Call | None, path: str) -> Call | None:
-    """The call by which the module at a path was run that a call is in; None where it is in none."""
+    """Return the call around `call` that runs the module at a path, or None."""
     while call is not None and (call.function is not None or call.name != path):
         call = call.around
     return call
 
 
 def _free(call: Call) -> Place:
-    """The place of a call, where other code can stand."""
+    """Return the place of a call; raise LiftError if the code there cannot be replaced."""
     if call.place is None or call.obstacle:
         raise LiftError(call.obstacle)
     return call.place
 
 
 def _by_place(calls: Iterable[Call]) -> dict[Place, list[Call]]:
-    """The places of calls, each with all calls that happen there, in order."""
+    """Return the places of calls, each with all calls at that place in order."""
     return {_free(call): call.turns for call in calls}
 
 
 def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """Skip path and branch of `a + b` or `torch.lerp(a, b, weight)`; a is computed first, as it was."""
+    """Return skip path and branch of `a + b` or `torch.lerp(a, b, weight)`; a is still computed first."""
     if isinstance(node, ast.Call):
         terms = list(node.args)
         if isinstance(node.func, ast.Attribute) and node.func.attr.rstrip("_") == "lerp":
@@ -260,17 +266,17 @@ def _terms(branch: int, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
 
 
 def _factor(rewriter: Rewriter, term: Term) -> list[str]:
-    """A new child that multiplies by a term's factor; none where that is 1."""
+    """Add a child that multiplies by a term's factor unless that is 1; return its name in a list."""
     function = Function(torch.mul, (term.factor,))
     return [] if isclose(term.factor, 1, rel_tol=1e-3) else [rewriter.add_child("unit_length", function)]
 
 
 def _operand(term: Term, node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-    """What goes on of an operator, of a tensor's method or of a function, in the place of its result."""
+    """Return the operand that replaces the result of an operator, a tensor's method or a function."""
     if isinstance(node, ast.BinOp):
         return [(node.left, node.right)[term.operand]], []
     if not isinstance(node, ast.Call):
-        raise LiftError(f"`{ast.unparse(node)}` is no call")
+        raise LiftError(f"`{ast.unparse(node)}` is not a call")
     node.keywords.sort(key=lambda keyword: keyword.arg != "input")
     own = [node.func.value] if term.place.is_method and isinstance(node.func, ast.Attribute) else []
     return [[*own, *node.args, *(keyword.value for keyword in node.keywords)][term.operand]], []

@@ -1,4 +1,4 @@
-"""Backward passes of the converted network: outputs and gradients are finite, and what was trained still is."""
+"""Check by backward passes that outputs and gradients of a converted network are finite and parameters trainable."""
 
 from __future__ import annotations
 
@@ -19,42 +19,43 @@ from normless.lifting import followed, running
 from normless.nn import ResidualSum, ScalarAffine
 from normless.residual.exporting import tensors_in
 
-# Signals of this size come from growth over depth, which is a finding of a diagnosis and no fault of an edit.
+# Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
 _GROWN, _SHRUNK = 1e12, 1e-25
-# What depends on these selects layers by values, so that a layer without a gradient may have one on other examples.
+# These may select layers by values, so that a layer without a gradient may have one on other examples.
 _SELECT = {"topk", "argmax", "sort", "argsort", "multinomial", "one_hot"}
 
 
 @dataclass(frozen=True)
 class _Pass:
-    """One forward and backward pass: whether outputs are finite, and the largest |gradient| of each parameter."""
+    """A forward and backward pass: whether outputs are finite, and the largest |gradient| of each parameter."""
 
     finite: bool
     gradients: dict[str, float]
 
     def alive(self, name: str) -> bool:
-        """Whether a parameter has a gradient that is not zero."""
+        """Whether a parameter has a nonzero gradient."""
         return self.gradients.get(name, 0.0) != 0
 
     @property
     def shrinks(self) -> bool:
-        """Whether gradients fall over depth so far that they may be zero in their number format."""
+        """Whether gradients fall over depth so far that they may underflow."""
         return any(0 < gradient < _SHRUNK for gradient in self.gradients.values())
 
 
 def check_life(surgery: Surgery, original: nn.Module | None) -> None:
-    """Check by passes on the surgery's inputs that outputs and gradients are finite, and that nothing died.
+    """Check by passes on the example inputs that outputs and gradients are finite, and that parameters can train.
 
-    What starts at zero is opened step by step: a parameter of zero whose gradient is not zero counts as trained.
+    A parameter that starts at zero with a nonzero gradient counts as trained, and so is set to other values before
+    the parameters that depend on it are checked.
 
     Args:
         surgery: the network after the edits.
-        original: the network before them; without it what had no gradient before is not known, and passes for dead
-            only where zeros of the edits hold each other at zero.
+        original: the network before the edits. Without it, parameters are only refused if zeros of the edits keep
+            each other at zero.
 
     Raises:
-        UnsupportedEditError: outputs or gradients are not finite and were before, or parameters have no gradient, nor
-            will ever have one, and had one before; names the module.
+        UnsupportedEditError: outputs or gradients are no longer finite, or parameters have lost their gradients for
+            good; the message names the module.
     """
     if surgery.is_meta:
         return
@@ -66,7 +67,7 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
     if passed is None:
         return
     with _openable(surgery, original) as closed:
-        # What has a gradient will not stay zero, and then gives one to what lies before it.
+        # A parameter with a gradient will not stay zero, and then passes gradients on.
         while opened := [name for name in closed if passed.alive(name)]:
             for name in opened:
                 closed.pop(name).open()
@@ -87,7 +88,7 @@ def check_life(surgery: Surgery, original: nn.Module | None) -> None:
 
 @dataclass
 class _Closed:
-    """A parameter that edits let start at zero, and the values with which a branch is open."""
+    """A parameter that edits let start at zero, and the values that open its branch."""
 
     parameter: Tensor
     values: Tensor
@@ -99,7 +100,7 @@ class _Closed:
 
 @contextmanager
 def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str, _Closed]]:
-    """The parameters that edits let start at zero, by name; afterwards each is zero again."""
+    """Find the parameters that edits let start at zero, by name; set them to zero again afterwards."""
     before = {} if original is None else dict(original.named_parameters())
     generator = torch.Generator().manual_seed(0)
     closed: dict[str, _Closed] = {}
@@ -123,7 +124,7 @@ def _openable(surgery: Surgery, original: nn.Module | None) -> Iterator[dict[str
 
 
 def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
-    """A pass with a fixed random weighting of all outputs as its loss; None where it offers no gradients."""
+    """Run a pass with a fixed random weighting of all outputs as the loss; return None if it gives no gradients."""
     names, parameters = [], []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
@@ -141,7 +142,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
             loss = torch.stack([term.double().sum() for term in terms]).sum()
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     except (RuntimeError, ValueError):
-        # It does not run in this mode, which `verify` has said, or its backward pass is not implemented.
+        # It does not run in this mode, as `verify` has reported, or its backward pass is not implemented.
         return None
     sizes = {
         name: 0.0 if gradient is None else float(gradient.detach().abs().max()) if gradient.numel() else 0.0
@@ -151,7 +152,7 @@ def _passed(surgery: Surgery, model: nn.Module, training: bool) -> _Pass | None:
 
 
 def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str, training: bool) -> bool:
-    """Whether outputs and gradients are finite; an error, or for growth a warning, where they were before."""
+    """Whether outputs and gradients are finite; raise an error, or warn of growth, if only the original's are."""
     broken = [name for name, gradient in passed.gradients.items() if not isfinite(gradient)]
     if passed.finite and not broken:
         return True
@@ -173,7 +174,7 @@ def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, netw
 
 
 def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
-    """The first module whose output is not finite, and the largest finite value before it."""
+    """Return the first module with an output that is not finite, and the largest finite value before it."""
     found: list[str] = []
     largest = 0.0
     stack: list[str] = []
@@ -196,7 +197,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
 
 
 def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, network: str) -> None:
-    """Refuse parameters without a gradient that had one in the original."""
+    """Refuse parameters without a gradient that had a gradient in the original."""
     dead = [name for name in passed.gradients if not passed.alive(name)]
     flow = surgery.map.flow
     selects = flow is not None and any(operation.name in _SELECT for operation in flow.operations)

@@ -1,4 +1,4 @@
-"""The places of norms: what takes the place of one, with all that its module does besides normalizing."""
+"""Remove and replace norms, and keep the other operations of their modules."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keep_directions(surgery: Surgery) -> None:
-    """Record the normalizations that are not of the trunk, which stay."""
+    """Record that normalizations outside the trunk are kept."""
     for path, reason in surgery.map.directions.items():
         surgery.record(path, f"stays: {reason}")
 
 
 def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
-    """Remove all norms but one; an activation or dropout inside a norm's module stays, under its own name."""
+    """Remove all norms except `kept`; an activation or dropout inside a norm's module keeps its name."""
     keep_directions(surgery)
     places = {
         layer.path: {(layer.path.partition(":")[0], term.place) for term in layer.terms} for layer in surgery.norms()
@@ -48,14 +48,14 @@ def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
         if is_function:
             surgery.remove_function(layer)
         else:
-            others = [nn.Identity() for _ in idle_kin(surgery, layer)]
+            others = [nn.Identity() for _ in idle_siblings(surgery, layer)]
             replace_norm(surgery, layer, _identity(surgery, layer), others)
         surgery.record(layer.path, f"{what} removed")
         surgery.removed.add(layer.path)
 
 
 def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
-    """What stays of a norm; where forward code reads its parameters, as for their dtype, with γ = 1 and β = 0."""
+    """Return the module that replaces a removed norm, with γ = 1 and β = 0 if forward code reads them."""
     identity = nn.Identity()
     *around, name = layer.path.split(".")
     kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
@@ -69,20 +69,20 @@ def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
 
 
 def readers_outside(surgery: Surgery, layer: Layer) -> list[Layer]:
-    """The layers that read a norm's output and are not part of its module, whose functions never work in place."""
+    """Return the layers outside a norm's module that read its output; functions inside never work in place."""
     readers = surgery.map.readers.get(layer.path, [])
     return [reader for reader in readers if not reader.path.startswith(f"{layer.path}:")]
 
 
 def module_of(surgery: Surgery, layer: Layer) -> nn.Module:
-    """The module of a norm; a function is refused."""
+    """Return the module of a norm; refuse a function."""
     if ":" in layer.path:
-        raise surgery.unsupported(layer.path, "it is a function in the forward code, no module to be replaced")
+        raise surgery.unsupported(layer.path, "it is a function in the forward code, not a module")
     return surgery.get(layer.path)
 
 
 def whole_norms(surgery: Surgery) -> list[Layer]:
-    """Every normalization that is not part of another's module, as the norms of a sub-batch norm are of it."""
+    """Return the normalizations that are not part of another norm's module, such as a sub-batch norm."""
     paths = {layer.path for layer in surgery.norms()}
     return [
         layer
@@ -91,8 +91,8 @@ def whole_norms(surgery: Surgery) -> list[Layer]:
     ]
 
 
-def idle_kin(surgery: Surgery, layer: Layer) -> list[nn.Module]:
-    """The norms of other domains: of the module around a norm those of its class that did not run."""
+def idle_siblings(surgery: Surgery, layer: Layer) -> list[nn.Module]:
+    """Return the norms of other domains: siblings of the same class that did not run."""
     return [surgery.get(path) for path in _idle_paths(surgery, layer)]
 
 
@@ -103,22 +103,25 @@ def _idle_paths(surgery: Surgery, layer: Layer) -> list[str]:
     paths = {own: f"{parent}.{own}".removeprefix(".") for own in siblings}
     idle = [own for own in siblings if paths[own] not in surgery.map.by_path.keys() | surgery.map.elsewhere]
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
-        # Each goes with the first of its width.
+        # Each belongs to the first sibling of its width.
         ran = [own for own in siblings if own not in idle]
-        nearest = {own: next((one for one in ran if _like(siblings[one], siblings[own])), "") for own in idle}
+        nearest = {
+            own: next((sibling for sibling in ran if _have_equal_shapes(siblings[sibling], siblings[own])), "")
+            for own in idle
+        }
         idle = [own for own in idle if nearest[own] == name]
     return [paths[own] for own in idle]
 
 
-def _like(norm: nn.Module, other: nn.Module) -> bool:
+def _have_equal_shapes(norm: nn.Module, sibling: nn.Module) -> bool:
     """Whether two norms have parameters and buffers of the same shapes."""
-    shapes = [{name: value.shape for name, value in one.state_dict().items()} for one in (norm, other)]
+    shapes = [{name: value.shape for name, value in module.state_dict().items()} for module in (norm, sibling)]
     return shapes[0] == shapes[1]
 
 
 def inside_of(surgery: Surgery, layer: Layer) -> Inside:
-    """What the module of a norm does besides normalizing; refused where that cannot be told apart."""
-    advice = "make what it does besides a module of its own, after a norm of torch.nn"
+    """Find the modules that a norm applies besides normalizing; refuse a norm if they cannot be separated."""
+    advice = "use a norm of torch.nn, and separate modules for its other operations"
     with surgery.refusing_at(layer.path, f"{{}}; {advice}"):
         norm = surgery.get(layer.path)
         if is_plain(norm):
@@ -126,26 +129,26 @@ def inside_of(surgery: Surgery, layer: Layer) -> Inside:
         shapes = surgery.input_shapes(layer.path)
         if len(shapes) > 1 and not is_sub_batch_norm(norm):
             raise LiftError(
-                f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as a mask beside its input"
+                f"a {type(norm).__name__} reads {len(shapes)} tensors there, such as its input and a mask"
             )
         return inside(norm, *shapes[:1])
 
 
 def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequence[nn.Module] = ()) -> None:
-    """Put a module in the place of a norm; what the old one does besides normalizing stays around it.
+    """Replace a norm by a module, and keep the other operations of the norm's module around it.
 
     Activations, dropout and factors keep their order; a child module keeps its name, a function becomes a module.
-    `others` take the places of its `idle_kin`.
+    `others` replace the norm's `idle_siblings`.
     """
     idle_paths = _idle_paths(surgery, layer)
     if len(others) < len(idle_paths):
         beside = f"it stands beside {layer.path}, which is replaced, and did not run on these inputs"
         raise surgery.unsupported(idle_paths[0], beside)
-    for idle, other in zip(idle_paths, others, strict=True):
+    for idle, new_norm in zip(idle_paths, others, strict=True):
         if inside_of(surgery, replace(layer, path=idle)) != Inside():
-            raise surgery.unsupported(idle, "this norm did not run, and it does more than to normalize")
+            raise surgery.unsupported(idle, "this norm did not run, and it does more than normalize")
         parent, _, name = idle.rpartition(".")
-        surgery.get(parent)._modules[name] = other.train(surgery.get(idle).training)
+        surgery.get(parent)._modules[name] = new_norm.train(surgery.get(idle).training)
         surgery.record(idle, f"as {layer.path}, beside which it did not run")
     path, old = layer.path, surgery.get(layer.path)
     extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
@@ -173,7 +176,7 @@ def _works(module: nn.Module) -> bool:
 
 
 def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
-    """A batch norm for the output of the weight layer at `path`, in its dtype and on its device."""
+    """Make a batch norm for the output of the weight layer at `path`, with its dtype and device."""
     layer = surgery.get(path.partition(":")[0])
     if not isinstance(layer, nn.Linear | _ConvNd):
         raise surgery.unsupported(path, f"no batch norm is known for the output of {with_article(describe(layer))}")
@@ -182,6 +185,6 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
 
 
 def outputs_at(surgery: Surgery, path: str) -> int:
-    """How many channels the weight layer at `path` puts out."""
+    """Return the number of output channels of the weight layer at `path`."""
     layer = surgery.map.by_path[path]
     return outputs_of(surgery.get(path.partition(":")[0]), surgery.weight_of(layer))

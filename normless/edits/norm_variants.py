@@ -1,4 +1,4 @@
-"""Batch norms replaced by their variants, by group norms, or by those of another library."""
+"""Replace batch norms by their variants or by group norms."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from normless.edits.edit import Edit, edit
-from normless.edits.norm_places import idle_kin, module_of, replace_norm, whole_norms
+from normless.edits.norm_places import idle_siblings, module_of, replace_norm, whole_norms
 from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
@@ -30,17 +30,17 @@ _ALREADY = "it is one already"
 
 @edit
 class ReplaceNorms(Edit):
-    """Batch norms become ghost (Hoffer et al. 2017), partial or alternating ones (Bjorck et al.), or group norms.
+    """Replace batch norms by ghost (Hoffer et al. 2017), partial or alternating (Bjorck et al.) or group norms.
 
-    The new layers keep γ, β, ε and the running statistics. Norms that take no statistics of a batch, as layer norms
-    and frozen ones, are kept, and the plan lists each with its reason.
+    The new layers keep γ, β, ε and the running statistics. Norms without batch statistics, such as layer norms and
+    frozen batch norms, are kept; the plan lists each with the reason.
 
     Args:
         family: `ghost` (options: ghost_size), `partial` (mean, variance, gamma, beta), `alternating`,
-            `group` (groups: the most groups a layer has; gcd(groups, channels) are used, and fewer where a group
-            would have two values or one), `plain`, torch's own, also of frozen ones and of norms of parts of a
-            batch, `synchronized`, `frozen`, `domain` (domains: how many have statistics, γ and β of their own), or
-            `split` (parts: likewise of a batch).
+            `group` (groups: the largest number of groups; gcd(groups, channels) are used, and fewer if a group would
+            have two values or one), `plain` (torch's batch norm, also for frozen and sub-batch norms),
+            `synchronized`, `frozen`, `domain` (domains: the number of sets of statistics, γ and β), or `split`
+            (parts: likewise for parts of a batch).
         options: keyword arguments of the new layers, as a tuple of pairs.
     """
 
@@ -64,12 +64,12 @@ class ReplaceNorms(Edit):
             old, shape = module_of(surgery, layer), shapes.get(layer.path)
             with surgery.refusing_at(layer.path):
                 new = self._variant(old, shape)
-                others = [self._variant(idle, shape) for idle in idle_kin(surgery, layer)]
+                others = [self._variant(idle, shape) for idle in idle_siblings(surgery, layer)]
             replace_norm(surgery, layer, new, others)
             surgery.record(layer.path, f"{describe(old)} → {describe(new)}")
 
     def _reason_to_keep(self, surgery: Surgery, layer: Layer) -> str:
-        """Why a norm stays; empty for one that takes statistics of a batch, or that `plain` makes such a one."""
+        """Say why a norm is kept; return "" for a norm with batch statistics, or one that `plain` converts."""
         is_function = ":" in layer.path
         if is_function and layer.description in BATCH_NORM:
             module_of(surgery, layer)
@@ -89,7 +89,7 @@ class ReplaceNorms(Edit):
         return "" if is_frozen or takes_batch_statistics(old, shape) else reason
 
     def _variant(self, old: nn.Module, shape: tuple[int, ...] | None) -> nn.Module:
-        """The new norm in the place of one whose input has this shape, with what both have under one name."""
+        """Return the new norm for an input of this shape, with the old norm's parameters and buffers."""
         options = dict(self.options)
         # The number of axes does not matter to these.
         is_unsized = self.family in ("group", "synchronized", "frozen") and shape is None
@@ -108,7 +108,7 @@ class ReplaceNorms(Edit):
             if self.family == "partial" and not norm.affine:
                 options |= {"gamma": False, "beta": False}
             kept = {name: getattr(norm, name) for name in ("eps", "momentum", "affine", "track_running_stats")}
-            # GhostBatchNorm2d in the place of BatchNorm2d.
+            # GhostBatchNorm2d replaces BatchNorm2d.
             own = nn.SyncBatchNorm if self.family == "synchronized" else None
             kind = own or getattr(batch_norms, f"{self.family.title()}{type(norm).__name__}")
             new = kind(norm.num_features, **kept, **options)
@@ -117,7 +117,7 @@ class ReplaceNorms(Edit):
 
 
 def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, ...] | None]:
-    """The shapes that the modules of norms read, where the map's dataflow or a pass on the example inputs says it."""
+    """Return the input shapes of norms, if the map's dataflow or a pass on the example inputs shows them."""
     shapes = {layer.path: surgery.input_shape(layer.path) for layer in norms}
     unknown = [
         path
@@ -134,7 +134,7 @@ def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, 
 
 
 def _checked(**counts: int) -> int:
-    """The one number of domains or parts."""
+    """Check and return the number of domains or parts."""
     ((name, count),) = counts.items()
     if count < 2:
         raise UnsupportedEditError(f"such norms have two {name} or more, got {name}={count}")
@@ -142,7 +142,7 @@ def _checked(**counts: int) -> int:
 
 
 def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> nn.GroupNorm:
-    """A group norm of at most `groups` groups, each of which has more than two values of an example."""
+    """Make a group norm of at most `groups` groups, each with more than two values of an example."""
     if groups < 1:
         raise UnsupportedEditError(f"a layer has at least one group, got groups={groups}")
     channels = old.num_features
@@ -166,7 +166,7 @@ def _group_norm(old: _BatchNorm, shape: tuple[int, ...] | None, groups: int) -> 
 
 
 def _take_over(old: nn.Module, new: nn.Module) -> None:
-    """Give the new layer what both have under one name, in the old one's dtype, on its device, frozen if it was."""
+    """Copy the state of the old layer to the new, with its dtype, device and `requires_grad`."""
     reference = next(chain(old.parameters(), old.buffers()), None)
     if reference is not None:
         new.to(reference)

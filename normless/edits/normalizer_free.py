@@ -1,4 +1,4 @@
-"""The edits of normalizer-free networks: standardized weights, and branches whose inputs have unit variance."""
+"""Edits of normalizer-free networks: standardized weights, and branches with inputs of unit variance."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _NO_WEIGHT = "something that has no weight, such as a pooling, and the variance 
 
 @edit
 class StandardizeWeights(Edit):
-    """Every weight is standardized per output channel, with a learnable gain (Brock et al. 2021, equation 1).
+    """Standardize every weight per output channel, with a learnable gain (Brock et al. 2021, equation 1).
 
         Ŵ_i = γ · g_i · (W_i - μ_i) / (σ_i · √fan-in),   γ = 1 / √Var[φ(z)], z ~ N(0, 1)
 
-    with γ the gain of the activation φ that the layer reads on its own path, and 1 where it reads none. The weight
-    carries γ, so that it costs nothing. The classifier and the gating layers of squeeze-excite stay as they are.
+    γ is the gain of the activation φ that the layer reads on its own path, 1 without an activation. It is part of the
+    weight and so costs nothing. The classifier and the gating layers of squeeze-excite are unchanged.
     """
 
     def apply(self, surgery: Surgery) -> None:
         refuse_fused(surgery, [norm for norm in surgery.map.norms if norm in surgery.removed])
         for path, ahead in _paths(surgery.map):
-            # Of the path so far: one module may be an activation here and, further on, of the residual stream.
+            # The path so far, since a module may be an activation here and later one of the residual stream.
             inside = {layer.path for layer in ahead}
             for layer in path:
                 if layer.kind == "weight" and not layer.gating and layer.path != surgery.map.classifier:
@@ -53,12 +53,12 @@ class StandardizeWeights(Edit):
 
 @edit
 class StandardizeConvolutions(Edit):
-    """Convolutions have weights Ŵ_i = (W_i - μ_i) / σ_i per output channel, without a gain (Qiao et al. 2019)."""
+    """Standardize convolutions per output channel, Ŵ_i = (W_i - μ_i) / σ_i, without a gain (Qiao et al. 2019)."""
 
     def apply(self, surgery: Surgery) -> None:
-        layers = [one for one in surgery.weight_layers() if not one.gating and ":" not in one.path]
-        layers = [one for one in layers if isinstance(surgery.get(one.path), _ConvNd)]
-        if not any(one in block.branch_layers for one in layers for block in surgery.blocks()):
+        layers = [layer for layer in surgery.weight_layers() if not layer.gating and ":" not in layer.path]
+        layers = [layer for layer in layers if isinstance(surgery.get(layer.path), _ConvNd)]
+        if not any(layer in block.branch_layers for layer in layers for block in surgery.blocks()):
             raise surgery.unsupported("", "it is for convolutional networks, and no branch has a convolution")
         for layer in layers:
             surgery.affine(layer.path)
@@ -68,7 +68,7 @@ class StandardizeConvolutions(Edit):
 
 
 def refuse_fused(surgery: Surgery, norms: Iterable[str]) -> None:
-    """Refuse norms with an activation as part of them, such as those of timm: the map has no layer for that."""
+    """Refuse norms that contain an activation, such as those of timm, since the map has no layer for it."""
     for norm in norms:
         if ":" not in norm and any(kind_of(module) == "activation" for module in surgery.get(norm).modules()):
             reason = "an activation was part of this normalization, and the map does not say what reads it"
@@ -76,7 +76,7 @@ def refuse_fused(surgery: Surgery, norms: Iterable[str]) -> None:
 
 
 def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer, ...]]]:
-    """The layers of every path, and those ahead of it whose output feeds it and not the residual stream."""
+    """Iterate over the layers of every path, with the layers ahead that feed it and not the residual stream."""
     for outside in (found.stem_layers, found.trunk_layers, found.head_layers):
         yield outside, ()
     for block in found.blocks:
@@ -86,16 +86,16 @@ def _paths(found: ResidualMap) -> Iterator[tuple[tuple[Layer, ...], tuple[Layer,
 
 @edit
 class PredictedVariance(Edit):
-    """Every block becomes x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
+    """Turn every block into x + α·f(x / β), β the predicted standard deviation of x (Brock et al. 2021, section 3).
 
-    With standardized weights f keeps the variance, so that of the stream is known in advance: 1 after the stem, then
-    Var ← Var + α² in every block, and 1 + α² after a block with a weight layer on its skip path, which reads x / β
-    too. An activation after the sum and the zeros of a padded skip path are followed likewise. Operations that the
-    map does not list, such as a pooling of the stem, are taken to keep the variance. 1/β and the gains are part of
-    the weights, α of the sum.
+    With standardized weights f keeps the variance, so the variance of the stream is known in advance. It is 1 after
+    the stem, grows by α² in every block, and is 1 + α² after a block with a weight layer on its skip path, which
+    reads x / β too. Activations after the sum and zeros of a padded skip path are included. Operations outside the
+    map, such as a pooling of the stem, are assumed to keep the variance. 1/β and the gains are part of the weights,
+    α of the sum.
 
     Args:
-        alpha: α, the standard deviation of what a branch adds; 0.2 in the papers.
+        alpha: α, the standard deviation of a branch's contribution; 0.2 in the papers.
     """
 
     alpha: float = 0.2
@@ -124,7 +124,7 @@ class PredictedVariance(Edit):
 
 
 def _after_stem(surgery: Surgery) -> tuple[Stream, int]:
-    """The stream that the first block reads, and its channels (0 where no stem layer has a weight)."""
+    """Return the stream that the first block reads and its channels (0 if no stem layer has a weight)."""
     stream, channels = Stream.standard(), 0
     for layer in surgery.map.stem_layers:
         if layer.kind == "weight" and not layer.gating:
@@ -135,7 +135,7 @@ def _after_stem(surgery: Surgery) -> tuple[Stream, int]:
 
 
 def _after_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: float) -> Stream:
-    """The skip path's end, `share` the stream's channels as a share of the sum's."""
+    """Return the stream at the end of the skip path; `share` is the stream's share of the sum's channels."""
     if block.skip:
         return Stream.standard()
     if block.identity_skip:
@@ -146,13 +146,13 @@ def _after_skip(surgery: Surgery, block: ResidualBlock, stream: Stream, share: f
 
 
 def _divide_input(surgery: Surgery, block: ResidualBlock, deviation: float) -> None:
-    """Give branch and skip path x / β: by the weights that read x, or by the activation that does.
+    """Divide the input of branch and skip path by β, in the weights that read x or in the activation that does.
 
-    The calls of a repeated module cannot be distinguished where its output is read, so its first call is divided.
+    The calls of a repeated module cannot be distinguished by their readers, so its first call is divided.
     """
     layers = tuple(_main(surgery, block.shared_layers + block.branch_layers))
     first, skip = layers[0], tuple(_main(surgery, block.skip_layers, "weight"))
-    readers = [one for one in skip[:1] if not _reads_shared(surgery, block, one)]
+    readers = [layer for layer in skip[:1] if not _reads_shared(surgery, block, layer)]
     if first.kind == "weight":
         readers.append(first)
     elif first.path not in surgery.map.repeated and is_homogeneous(surgery.operation(first)):
@@ -176,15 +176,15 @@ def _check(surgery: Surgery, block: ResidualBlock) -> None:
     elif not block.branch or end is None or end.kind != "weight":
         reason = "its branch does not end in a weight layer, so the variance at its end is not known in advance"
     elif skip and skip[-1].kind != "weight":
-        reason = f"its skip path ends in {skip[-1].path}, which is no weight layer"
+        reason = f"its skip path ends in {skip[-1].path}, which is not a weight layer"
     if reason is not None:
         raise surgery.unsupported(block.name, reason)
     for path in (layers, skip):
         for layer in path:
             if layer.kind == "weight":
                 _standardized(surgery, layer.path)
-            if layer != path[0] and not any(_reads(surgery, layer, other) for other in path):
-                reason = "what it reads is not the output of one layer of its path, and of unknown variance"
+            if layer != path[0] and not any(_reads(surgery, layer, source) for source in path):
+                reason = "its input is not the output of one layer of its path, and has an unknown variance"
                 raise surgery.unsupported(layer.path, reason)
     if skip and not _reads_shared(surgery, block, skip[0]):
         same = surgery.input_of(skip[0]) == surgery.input_of(layers[0])
@@ -199,20 +199,20 @@ def _standardized(surgery: Surgery, path: str) -> ScaledStd:
     return layer
 
 
-def _reads(surgery: Surgery, layer: Layer, other: Layer) -> bool:
-    """Whether the layer's only input is the other's output, with at most removed norms and dropout in between."""
-    source = surgery.input_of(layer)
-    while source is not None and source.kind == "dropout":
-        source = surgery.input_of(source)
-    return source is not None and source.path == other.path
+def _reads(surgery: Surgery, layer: Layer, source: Layer) -> bool:
+    """Whether the layer only reads the output of `source`, with at most removed norms and dropout in between."""
+    read = surgery.input_of(layer)
+    while read is not None and read.kind == "dropout":
+        read = surgery.input_of(read)
+    return read is not None and read.path == source.path
 
 
 def _reads_shared(surgery: Surgery, block: ResidualBlock, layer: Layer) -> bool:
-    """Whether a skip path's first layer reads a layer that the branch reads too; else it reads x itself."""
-    return any(_reads(surgery, layer, other) for other in _main(surgery, block.shared_layers))
+    """Whether a skip path's first layer reads a layer that the branch reads too, rather than x itself."""
+    return any(_reads(surgery, layer, source) for source in _main(surgery, block.shared_layers))
 
 
 def _main(surgery: Surgery, layers: tuple[Layer, ...], *kinds: str) -> Iterator[Layer]:
-    """The layers of some kinds (by default weight layers and activations) that are left, without those of gates."""
+    """Return the remaining layers of some kinds (by default weight layers and activations), without gates."""
     chosen = kinds or ("weight", "activation")
     return (layer for layer in layers if layer.kind in chosen and not layer.gating and surgery.is_left(layer))

@@ -1,4 +1,4 @@
-"""Edits that remove or replace normalizations, or put them and dropout elsewhere."""
+"""Edits that remove, replace or move normalizations, or add dropout."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normless.edits.alpha import outputs_before, search_alpha
 from normless.edits.edit import Edit, edit
 from normless.edits.norm_places import (
     batch_norm_like,
-    idle_kin,
+    idle_siblings,
     inside_of,
     keep_directions,
     module_of,
@@ -39,7 +39,7 @@ FinalNorms = Literal["replace", "keep"]
 
 @edit
 class RemoveNorms(Edit):
-    """Every normalization is removed, with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
+    """Remove every normalization with its γ and β (Fixup, section 3; ZeroInit, section 4)."""
 
     def apply(self, surgery: Surgery) -> None:
         remove_norms(surgery)
@@ -47,22 +47,22 @@ class RemoveNorms(Edit):
 
 @edit
 class KeepLayerNorms(Edit):
-    """A transformer as it is written, with layer norms (Vaswani et al. 2017, 3.1); batch norms are refused."""
+    """Keep a transformer with its layer norms unchanged (Vaswani et al. 2017, 3.1); refuse batch norms."""
 
     def apply(self, surgery: Surgery) -> None:
         for path in surgery.map.norms:
             norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
-                other = "for a network with batch norms as it is written there is batch_norm"
+                alternative = "for a network with batch norms as it is written there is batch_norm"
                 what = f"it is {with_article(describe(norm))}"
-                reason = f"{what}, and this is the scheme of transformers as they are written; {other}"
+                reason = f"{what}, and this is the scheme of transformers as they are written; {alternative}"
                 own = "group_norm(groups=1) normalizes each of its examples by itself"
                 raise surgery.unsupported(path, f"{reason}, and {own}")
 
 
 @edit
 class NormOnSkip(Edit):
-    """A further batch normalization in every block (De & Smith, table 4).
+    """Add a batch normalization to every block (De & Smith, table 4).
 
     Args:
         place: `after_sum`, as the table's heading says, or `skip_path`, the text's other reading.
@@ -82,7 +82,7 @@ class NormOnSkip(Edit):
 
 @edit
 class OnlyFinalNorm(Edit):
-    """All norms are removed, one batch normalization is put before the classifier (De & Smith, table 4 and D.2)."""
+    """Remove all norms, and put one batch normalization before the classifier (De & Smith, table 4 and D.2)."""
 
     def apply(self, surgery: Surgery) -> None:
         path = surgery.classifier()
@@ -97,7 +97,7 @@ class OnlyFinalNorm(Edit):
 
 @edit
 class HeadDropout(Edit):
-    """Dropout before the classifier (ZeroInit, part 3): a share of 0.6, on ImageNet 0.2 in the papers."""
+    """Add dropout before the classifier (ZeroInit, part 3), with a probability of 0.6, or 0.2 on ImageNet."""
 
     probability: float = 0.6
 
@@ -110,10 +110,10 @@ class HeadDropout(Edit):
 
 @edit
 class OnlyTopNorm(Edit):
-    """All norms are removed but one, after the last residual block (Bjorck et al., section 3.1 and appendix G).
+    """Remove all norms except one after the last residual block (Bjorck et al., section 3.1 and appendix G).
 
-    A pre-activation network has that norm already and keeps it; elsewhere it comes after the last sum and the
-    activation that follows it, before the pooling.
+    A pre-activation network keeps the norm that it has there. In other networks the norm comes after the last sum and
+    its activation, before the pooling.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -135,15 +135,16 @@ class OnlyTopNorm(Edit):
 
 @edit
 class PointwiseNorms(Edit):
-    """Every norm becomes γ·φ(αx + s) + β, with the γ and β that it has (Zhu et al. 2025; Chen et al. 2025).
+    """Replace every norm by γ·φ(αx + s) + β with the norm's γ and β (Zhu et al. 2025; Chen et al. 2025).
 
     Args:
         function: φ, `tanh` or `erf`.
-        alpha, shift: α and s at the start, learned numbers of each norm; no s if None. `search` for the α of trial
-            steps on the example inputs, see `search_alpha`.
-        attention_alpha: α at the start of the norms that the queries of an attention read; `alpha` if None.
-        final: `replace`, or `keep` for the normalizations after the last block, which hold the scale of what the
-            outputs are read from.
+        alpha: the initial α, learned for each norm; `search` finds it by trial steps on the example inputs (see
+            `search_alpha`).
+        attention_alpha: the initial α of norms that the queries of an attention read; `alpha` if None.
+        shift: the initial s, learned for each norm; no shift if None.
+        final: whether to `replace` or `keep` the normalizations after the last block, which set the scale of the
+            outputs' input.
     """
 
     function: Literal["tanh", "erf"]
@@ -178,7 +179,7 @@ class PointwiseNorms(Edit):
             search_alpha(surgery, targets)
 
     def _kept(self, surgery: Surgery) -> set[str]:
-        """The paths of the normalizations that stay."""
+        """Return the paths of the normalizations to keep."""
         if self.final == "replace":
             return set()
         found = {layer.path for layer in surgery.left(surgery.map.head_layers, "norm")}
@@ -201,13 +202,16 @@ class PointwiseNorms(Edit):
         for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
         surgery.record(layer.path, f"{describe(old)} → {describe(new)}, α initially {alpha:.4g}")
-        others = [self._of_idle(idle, layer, new, alpha) for idle in idle_kin(surgery, layer)]
+        others = [self._of_idle(idle, layer, new, alpha) for idle in idle_siblings(surgery, layer)]
         replace_norm(surgery, layer, new, others)
 
     def _of_idle(self, idle: nn.Module, layer: Layer, like: Pointwise, alpha: float) -> Pointwise:
-        """The function in the place of a norm beside `layer` that did not run, with the γ and β of its own."""
+        """Return the function that replaces an idle sibling of the norm `layer`, with the sibling's γ and β."""
         new, own = Pointwise(self.function, alpha, self.shift), dict(idle.named_parameters())
-        names = {"weight": layer.gamma, "bias": next((one for one in layer.parameters if one != layer.gamma), None)}
+        names = {
+            "weight": layer.gamma,
+            "bias": next((parameter for parameter in layer.parameters if parameter != layer.gamma), None),
+        }
         for name, read in names.items():
             setattr(new, name, None if read is None else own[read.removeprefix(f"{layer.path}.")])
         if new.weight is not None and layer.offset:
@@ -216,7 +220,7 @@ class PointwiseNorms(Edit):
         return new.to(like.alpha)
 
     def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:
-        """Whether γ is along the second axis of a norm of a new class, which its values show."""
+        """Whether γ scales the second axis of the input of a norm of an unknown class, which is run to find out."""
         if surgery.values_withheld and type(old).__module__.partition(".")[0] != "torch" and layer.gamma is not None:
             surgery.trained_norm()
         return scales_second_axis(old, gamma, surgery.input_shape(layer.path))
@@ -224,16 +228,18 @@ class PointwiseNorms(Edit):
 
 @edit
 class LayerNormScaling(StackEdit):
-    """Norms ahead of branches times 1/√l, l the transformer layer in its stack, from 1 (Sun et al. 2025)."""
+    """Multiply norms ahead of branches by 1/√l, with l the number of the transformer layer (Sun et al. 2025)."""
 
     def apply(self, surgery: Surgery) -> None:
         for stack in self.stacks(surgery):
-            attends = [any(makes_queries(surgery, one) for one in block.branch_layers) for block in stack]
-            # A cross attention begins no layer; where attention and feed-forward are one branch, every block does.
-            begins = [one and (all(attends) or not before) for before, one in pairwise([False, *attends])]
+            attends = [any(makes_queries(surgery, layer) for layer in block.branch_layers) for block in stack]
+            # Cross attention does not begin a layer; if attention and feed-forward share a branch, each block does.
+            begins = [starts and (all(attends) or not before) for before, starts in pairwise([False, *attends])]
             for number, block in zip(accumulate(begins), stack, strict=True):
                 if not number:
-                    raise surgery.unsupported(block.name, "it is no attention, with which a transformer layer begins")
+                    raise surgery.unsupported(
+                        block.name, "it is not an attention, with which a transformer layer begins"
+                    )
                 for norm in _norms_ahead(surgery, block):
                     path, factor = surgery.own_path(norm), 1 / sqrt(number)
                     if inside_of(surgery, norm).after:
@@ -245,9 +251,10 @@ class LayerNormScaling(StackEdit):
 
 @edit
 class BranchEndNorms(Edit):
-    """A norm at the end of every branch, as ahead of it: x + N(f(N(x))) (Kim et al. 2025, Peri-LN; Ding et al. 2021).
+    """Add a norm at the end of every branch: x + N(f(N(x))) (Kim et al. 2025, Peri-LN; Ding et al. 2021).
 
-    Dropout and layer scale that are modules after the branch's last layer come after the norm. γ starts at `gamma`.
+    It is like the norm ahead of the branch, with γ initially `gamma`. Dropout and layer scale modules after the
+    branch's last layer come after the norm.
     """
 
     gamma: float = 1.0
@@ -269,14 +276,14 @@ class BranchEndNorms(Edit):
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")
 
     def _fresh(self, surgery: Surgery, block: ResidualBlock, like: Layer, last: str) -> nn.Module:
-        """A norm as another, with fresh γ and β, for the output of the weight layer at `last`."""
+        """Make a norm like another with new γ and β for the output of the weight layer at `last`."""
         old, gamma = module_of(surgery, like), (like.gamma or "").rpartition(".")[2]
         if isinstance(old, _BatchNorm):
             norm, gamma = batch_norm_like(surgery, last), "weight"
         elif list(old.children()) or inside_of(surgery, like) != Inside():
-            raise surgery.unsupported(like.path, f"{with_article(type(old).__name__)} does more than to normalize")
+            raise surgery.unsupported(like.path, f"{with_article(type(old).__name__)} does more than normalize")
         elif block.identity_skip and not block.skip_layers:
-            # The branch returns what the block reads, in shape.
+            # The branch returns the shape that the block reads.
             norm = deepcopy(old)
         else:
             with surgery.refusing_at(like.path):
@@ -287,8 +294,8 @@ class BranchEndNorms(Edit):
 
 
 def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
-    """The norms that the branches of a block begin with; refused where one begins with anything else."""
-    ahead = ((one for one in block.shared_layers + branch if one.kind != "scale") for branch in block.branches)
+    """Return the norms with which the branches of a block begin; refuse a branch that begins otherwise."""
+    ahead = ((layer for layer in block.shared_layers + branch if layer.kind != "scale") for branch in block.branches)
     first = dict.fromkeys(next(layers, None) for layers in ahead)
     norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
     if len(norms) < len(first):
@@ -297,7 +304,7 @@ def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
 
 
 def _put_before(surgery: Surgery, path: str, module: nn.Module, what: str) -> None:
-    """Let the classifier's input pass a module, after those that it passes already."""
+    """Put a module before the classifier, after modules that are there already."""
     classifier = surgery.affine(path)
     module.train(classifier.training)
     classifier.before = module if classifier.before is None else nn.Sequential(classifier.before, module)

@@ -1,4 +1,4 @@
-"""A network under conversion: what edits read of it, and how they change it."""
+"""A network under conversion, as edits read and change it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Applicable(Protocol):
-    """What `Surgery.run` applies: an edit."""
+    """An edit, as `Surgery.run` applies it."""
 
     def apply(self, surgery: Surgery) -> None:
         """Change `surgery.model` in place and record every change."""
@@ -33,7 +33,7 @@ class Applicable(Protocol):
 
 @dataclass(frozen=True)
 class Change:
-    """One change of one module: the edit that made it, the module's qualified name, what was done."""
+    """A change of a module: the edit, the module's qualified name, and a description."""
 
     edit: str
     path: str
@@ -49,23 +49,25 @@ class Surgery:
 
     Attributes:
         model: the copy that the edits change.
-        map: the residual map of the network before the first edit, modules that run repeatedly in it once; paths in
-            it stay valid throughout.
-        inputs, kwargs: example inputs, by position and by name, for edits that calibrate on data and for places that
-            are operators in forward code; may be empty.
-        values_withheld: whether the model is a copy on torch's device `meta` of one that has values.
+        map: the residual map of the network before the first edit, with modules that run repeatedly listed once. Its
+            paths remain valid.
+        inputs: positional example inputs, possibly empty, for edits that calibrate on data and for operators in
+            forward code.
+        kwargs: keyword example inputs, likewise.
+        values_withheld: whether the model is a copy on the meta device of a network with values.
         edit: the edit that is being applied, for messages.
-        only: qualified names of what is converted, the whole network if empty; the map is of that alone.
-        removed: paths of the layers that edits removed.
-        replaced: paths at which an edit put another module.
-        zeroed: names of the parameters that edits let start at zero.
-        changes: what the edits did, in order.
-        original_paths: of its modules before the first edit.
-        runs: how often each layer ran before the first edit, by path.
-        lifted: its operators in forward code that become modules.
+        only: the qualified names of the parts to convert, the whole network if empty; the map covers only these.
+        removed: the paths of the layers that edits removed.
+        replaced: the paths at which an edit put another module.
+        zeroed: the names of the parameters that edits let start at zero.
+        changes: the changes by the edits, in order.
+        original_paths: the paths of the modules before the first edit.
+        runs: the number of runs of each layer before the first edit, by path.
+        lifted: converts operators in forward code to modules.
 
-    Raises (methods whose answer the network may not have):
-        UnsupportedEditError: names the edit, the module and the reason.
+    Raises:
+        UnsupportedEditError: the network cannot provide what a method returns; the message names the edit, the
+            module and the reason.
     """
 
     model: nn.Module
@@ -91,40 +93,44 @@ class Surgery:
             if first.setdefault(module, path) != path:
                 self._aliases[first[module]].append(path)
         self.original_paths = {*first.values()}
-        self.is_meta = any(one is not None and one.is_meta for module in first for one in module._parameters.values())
+        self.is_meta = any(
+            parameter is not None and parameter.is_meta
+            for module in first
+            for parameter in module._parameters.values()
+        )
         norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
         self._trained_norm = next((layer.path for layer in norms if self._is_trained(layer)), None)
 
     def _is_trained(self, norm: Layer) -> bool:
-        """Whether a norm has a γ that differs between channels, a β that is not zero or, without both, statistics."""
+        """Whether a norm has a γ that differs between channels, a nonzero β or, if both are fixed, statistics."""
         gammas = [self.parameter(name) for name in [norm.gamma] if name is not None]
         betas = [self.parameter(name) for name in norm.shifts[:1]]
         if any((gamma != gamma.flatten()[:1]).any() for gamma in gammas) or any(beta.any() for beta in betas):
             return True
-        if ":" in norm.path or any(one.requires_grad for one in gammas + betas):
+        if ":" in norm.path or any(parameter.requires_grad for parameter in gammas + betas):
             return False
         module, starts = self.get(norm.path), {"running_mean": 0, "running_var": 1}
         statistics = ((getattr(module, name, None), start) for name, start in starts.items())
         return any(isinstance(value, Tensor) and bool((value != start).any()) for value, start in statistics)
 
     def trained_norm(self) -> str | None:
-        """The path of a norm that was trained before the first edit, None in a network of fresh weights."""
+        """Return the path of a norm that was trained before the first edit, or None."""
         if self.values_withheld:
             raise MissingValuesError("Whether a network is trained shows in the values of its weights.")
         return self._trained_norm
 
     def covers(self, path: str) -> bool:
-        """Whether a module is part of what is converted."""
+        """Whether a module is in the converted part of the network."""
         return not self.only or is_within(path, self.only)
 
     def unsupported(self, path: str, reason: str) -> UnsupportedEditError:
-        """The error that says which edit is not possible at which module, and why."""
+        """Return the error that the current edit is not possible at a module, with the reason."""
         where = f"at {path}" if path else f"in this {type(self.model).__name__}"
         return UnsupportedEditError(f"{self.edit!r} is not possible {where}: {reason}.")
 
     @contextmanager
     def refusing_at(self, path: str, reason: str = "{}") -> Iterator[None]:
-        """Name the edit and the module in the error of a layer or of a rewriting, which stands for {} in `reason`."""
+        """Add the edit and the module to a ValueError; its message replaces {} in `reason`."""
         try:
             yield
         except ValueError as error:
@@ -132,45 +138,45 @@ class Surgery:
 
     @contextmanager
     def hooked(self, paths: Iterable[str], hook: Callable[..., Any]) -> Iterator[None]:
-        """A forward hook on modules, which is called with the module's path first."""
+        """Register a forward hook on modules; the module's path is its first argument."""
         with ExitStack() as stack:
             for path in paths:
                 stack.callback(self.get(path).register_forward_hook(partial(hook, path)).remove)
             yield
 
     def profile(self, paths: Iterable[str], hook: Callable[..., Any]) -> None:
-        """Run the network on its example inputs in evaluation, with hooks as those of `hooked`."""
+        """Run the network on its example inputs in evaluation, with a hook as in `hooked`."""
         with self.hooked(paths, hook), running(self.model, training=False):
             applied(self.model, *self.inputs, **self.kwargs)
 
     def need_inputs(self, what: str, scheme: str) -> None:
-        """Check that example inputs came."""
+        """Check that there are example inputs."""
         if not (self.inputs or self.kwargs):
             example = f"convert(model, '{scheme}', batch)"
             raise self.unsupported("", f"it {what} on data: pass a batch, as in {example}")
 
     def get(self, path: str) -> nn.Module:
-        """The module that is now at `path`."""
-        # Asked for a hundred times per block: Module.__getattr__ looks into three tables first, get_submodule checks.
+        """Return the module that is now at `path`."""
+        # Called a hundred times per block; Module.__getattr__ and get_submodule are slower.
         module: Any = self.model
         for name in path.split(".") if path else ():
             module = module._modules[name]
         return cast(nn.Module, module)
 
     def parameter(self, name: str) -> nn.Parameter:
-        """The parameter that now has this qualified name."""
+        """Return the parameter that now has this qualified name."""
         path, _, last = name.rpartition(".")
         return cast(nn.Parameter, self.get(path)._parameters[last])
 
     def freeze(self, name: str) -> None:
-        """Let a parameter that nothing depends on any more be a buffer of the same name."""
+        """Convert a parameter on which nothing depends any more to a buffer of the same name."""
         owner = self.get(name.rpartition(".")[0])
         value = owner._parameters.pop(name.rpartition(".")[2], None)
         if value is not None:
             owner.register_buffer(name.rpartition(".")[2], value.detach())
 
     def operation(self, layer: Layer) -> nn.Module:
-        """The module of a layer, whether it runs here alone or elsewhere too; a function becomes one."""
+        """Return the module of a layer, which may run elsewhere too; a function becomes a module."""
         return self.get(self.own_path(layer) if ":" in layer.path else layer.path)
 
     def once(self, path: str) -> None:
@@ -181,7 +187,7 @@ class Surgery:
             raise self.unsupported(path, reason)
 
     def single(self, path: str) -> nn.Module:
-        """The module at `path`, which runs once."""
+        """Return the module at `path` after checking that it runs once."""
         self.once(path)
         return self.get(path)
 
@@ -190,7 +196,7 @@ class Surgery:
         return layer.path not in self.removed
 
     def left(self, layers: Iterable[Layer], kind: str) -> list[Layer]:
-        """The layers of a kind that no edit has removed."""
+        """Return the layers of a kind that no edit has removed."""
         return [layer for layer in layers if layer.kind == kind and self.is_left(layer)]
 
     def stands_alone(self, layer: Layer) -> bool:
@@ -202,7 +208,7 @@ class Surgery:
         return self.stands_alone(layer) and layer.called and takes_scalars(self.get(layer.path))
 
     def input_of(self, layer: Layer) -> Layer | None:
-        """The layer whose output this one now reads unchanged, where removed norms pass their input on."""
+        """Return the layer that now produces the input of this layer; removed norms pass their input on."""
         while layer.input is not None:
             source = self.map.by_path.get(layer.input)
             if source is None or self.is_left(source):
@@ -211,19 +217,19 @@ class Surgery:
         return None
 
     def last_left(self, end: Layer | None) -> Layer | None:
-        """A layer, or where it was removed the one whose output it read unchanged."""
+        """Return a layer, or the layer that produced its input if it was removed."""
         return end if end is None or self.is_left(end) else self.input_of(end)
 
     def weight_layers(self) -> list[Layer]:
-        """Every weight layer that is left, in execution order."""
+        """Return the remaining weight layers in execution order."""
         return self.left(self.map.layers(), "weight")
 
     def weight_of(self, layer: Layer) -> nn.Parameter:
-        """The weight of a weight layer: the largest of its parameters."""
+        """Return the weight of a weight layer, the largest of its parameters."""
         return max(map(self.parameter, layer.parameters), key=Tensor.numel)
 
     def tied_layers(self) -> set[str]:
-        """Paths of weight layers whose weight is an embedding's too: to draw or zero it would change the input."""
+        """Return the paths of weight layers tied to an embedding: a new weight would change the input."""
         tables = embedding_weights(self.model)
         return {
             layer.path
@@ -232,22 +238,22 @@ class Surgery:
         }
 
     def blocks(self) -> tuple[ResidualBlock, ...]:
-        """The residual blocks, one at least."""
+        """Return the residual blocks after checking that there are any."""
         if not self.map.blocks:
             raise self.unsupported("", "it has no residual block")
         return self.map.blocks
 
     @cached_property
     def depth(self) -> int:
-        """L, the number of blocks in series; one that runs repeatedly counts each time."""
+        """L, the number of blocks in series; a block that runs repeatedly counts each time."""
         return sum(len(block.levels) for block in self.blocks())
 
     def branch_end(self, block: ResidualBlock) -> Layer | None:
-        """The layer whose output the sum now adds unchanged; None where an operation that is no layer follows it."""
+        """Return the layer with the output that the sum now adds, None if an operation follows it."""
         return self.last_left(block.ends[0]) if block.ends_in_layer and block.ends else None
 
     def last_weight(self, block: ResidualBlock, branch: tuple[Layer, ...] | None = None) -> str:
-        """The path of the last weight layer of a block's branch, or of one of several; gates do not count."""
+        """Return the path of the last weight layer of a block's branch, or of one of several, without gates."""
         layers = block.branch_layers if branch is None else branch
         weights = [layer.path for layer in layers if layer.kind == "weight" and not layer.gating]
         if not weights:
@@ -255,13 +261,13 @@ class Surgery:
         return weights[-1]
 
     def classifier(self) -> str:
-        """The path of the classifier."""
+        """Return the path of the classifier."""
         if self.map.classifier is None:
             raise self.unsupported("", "no classifier was found after its blocks")
         return self.map.classifier
 
     def norms(self) -> list[Layer]:
-        """Every normalization, removed or not, at its first run."""
+        """Return all normalizations at their first run, removed or not."""
         return [self.map.by_path[path] for path in self.map.norms]
 
     def need_no_norms(self) -> None:
@@ -279,24 +285,24 @@ class Surgery:
         self.changes.append(Change(self._edit_text, path, what))
 
     def replace(self, path: str, module: nn.Module) -> None:
-        """Put a module in the place of the one at `path`, in the same mode, under each of its names."""
+        """Replace the module at `path` under each of its names, in the same mode."""
         self.replaced.add(path)
         old = self.get(path)
         module.train(old.training)
         aliases = self._aliases.get(path, ())
         modules = dict(self.model.named_modules(remove_duplicate=False)) if aliases else {}
-        for one in (path, *(alias for alias in aliases if modules.get(alias) is old)):
-            parent, _, name = one.rpartition(".")
+        for alias in (path, *(alias for alias in aliases if modules.get(alias) is old)):
+            parent, _, name = alias.rpartition(".")
             setattr(self.get(parent), name, module)
 
     def not_in_place(self, layer: Layer) -> None:
-        """Stop a layer from overwriting its input, which another may read once a norm between them is removed."""
+        """Stop a layer from overwriting its input, which others may read once a norm between them is removed."""
         module: Any = self.operation(layer) if layer.in_place else None
         if getattr(module, "inplace", False):
             module.inplace = False
 
     def affine(self, path: str) -> ScalarAffine:
-        """The weight layer at `path`, which runs once, made able to take scalar parts."""
+        """Convert the weight layer at `path`, which runs once, to a layer with scalar parts."""
         known = self.map.by_path.get(path)
         if ":" in path or (known is not None and not known.called):
             raise self.unsupported(path, "forward code uses its weight without calling a module that owns it")
@@ -318,7 +324,7 @@ class Surgery:
             layer.add_part(part, value)
 
     def changed(self, path: str, change: Callable[[nn.Module], Module]) -> Module:
-        """The module at `path`, which runs once, as another form of it."""
+        """Replace the module at `path`, which runs once, by another form of it, and return that."""
         old = self.single(path)
         with self.refusing_at(path):
             new = change(old)
@@ -337,14 +343,14 @@ class Surgery:
             module.add_part(part, next(self.model.parameters()))
 
     def own_path(self, layer: Layer) -> str:
-        """The path of a module that is this layer and no other."""
+        """Return the path of a module that is this layer and no other."""
         if self.stands_alone(layer):
             return layer.path
         with self.refusing_at(layer.path):
             return self.lifted.module_of(layer)
 
     def input_shapes(self, path: str) -> list[tuple[int, ...] | None]:
-        """The shapes of the tensors that the module at `path` reads at first; none where no dataflow says it."""
+        """Return the shapes of the tensors that the module at `path` reads in its first run; empty if unknown."""
         flow, names = self.map.flow, (path, *self._aliases.get(path, ()))
         if flow is None:
             return []
@@ -354,15 +360,15 @@ class Surgery:
 
     @cached_property
     def _operations(self) -> dict[str, list[int]]:
-        """The operations of the first run of every module, by its qualified name."""
+        """The operations of the first run of each module, by qualified name."""
         operations: dict[str, list[int]] = defaultdict(list)
-        for at, one in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
-            for name in () if one.call else one.modules:
+        for at, operation in enumerate(self.map.flow.operations if self.map.flow is not None else ()):
+            for name in () if operation.call else operation.modules:
                 operations[name].append(at)
         return operations
 
     def input_shape(self, path: str) -> tuple[int, ...] | None:
-        """The shape of the first of them, None where it is unknown."""
+        """Return the shape of the first tensor that the module at `path` reads, None if unknown."""
         return next(iter(self.input_shapes(path)), None)
 
     def remove_function(self, layer: Layer) -> None:
@@ -371,17 +377,17 @@ class Surgery:
             self.lifted.drop(layer)
 
     def sum_paths(self, block: ResidualBlock) -> tuple[str, ...]:
-        """Paths of the modules that add the branches of a block, one for each; operators become modules."""
+        """Return the paths of the modules that add the branches of a block; operators become modules."""
         fixed = "its residual sum is an operator in the forward code and cannot be made a module: {}"
         with self.refusing_at(block.name, f"{fixed} (normless.nn.ResidualSum adds as a module)"):
             return (block.sum,) if block.sum is not None else self.lifted.sums_of(block)
 
     def sums(self, block: ResidualBlock) -> tuple[ResidualSum, ...]:
-        """The modules at `sum_paths`."""
+        """Return the modules at `sum_paths`."""
         return tuple(cast(ResidualSum, self.get(path)) for path in self.sum_paths(block))
 
     def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
-        """Every block with the paths of its sums that were operators in forward code and are modules now."""
+        """Iterate over blocks with the paths of their sums that were operators and are now modules."""
         for block in self.map.walk():
             calls = (site.made_by for site in block.sites)
             paths = tuple(self.lifted.sums[call] for call in calls if call in self.lifted.sums)
@@ -389,7 +395,7 @@ class Surgery:
                 yield block, paths
 
     def sum(self, block: ResidualBlock) -> ResidualSum:
-        """The module whose output is a block's sum."""
+        """Return the module that computes a block's sum."""
         return self.sums(block)[-1]
 
     def adds_plainly(self, block: ResidualBlock) -> bool:

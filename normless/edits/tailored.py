@@ -1,4 +1,4 @@
-"""Rectifiers with a slope that is tailored to the depth of their network."""
+"""Tailor the slope of rectifiers to the depth of their network."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from normless.signal import Steps, is_homogeneous, steps_of
 
 @edit
 class TailorActivations(Edit):
-    """Every rectifier becomes √(2 / (1 + a²)) · (max(x, 0) + a · min(x, 0)) (Zhang et al. 2022, TAT for Leaky ReLUs).
+    """Turn rectifiers into √(2 / (1 + a²)) · (max(x, 0) + a · min(x, 0)) (Zhang et al. 2022, TAT for Leaky ReLUs).
 
-    Of normal inputs with correlation c its outputs have, and weights of variance 1/inputs keep,
+    For normal inputs with correlation c, the outputs have the correlation below, which weights of variance 1/inputs
+    keep:
 
         C(c) = c + (1 - a)² / (π (1 + a²)) · (√(1 - c²) - c · arccos(c)).
 
-    Residual sums become w·x + √(1 - w²)·f(x), which have w² C₁ + (1 - w²) C₂. The slope a, the same everywhere, takes
-    uncorrelated inputs to the correlation η at the network's end; it is 0 where a ReLU stays below η. Of other sums
-    and concatenations the greatest correlation counts; poolings and operations that are no layer are passed over.
+    Residual sums become w·x + √(1 - w²)·f(x), with the correlation w² C₁ + (1 - w²) C₂. The slope a, the same
+    everywhere, maps uncorrelated inputs to the correlation η at the network's end; it is 0 if a ReLU stays below η.
+    For other sums and concatenations, the largest correlation counts; poolings and other operations are ignored.
 
     Args:
         eta: η; 0.9 in the authors' code.
@@ -61,15 +62,15 @@ class TailorActivations(Edit):
             total.skip_factor *= self.skip
             total.branch_factor *= sqrt(1 - self.skip**2)
         layers = [layer for layer in surgery.map.layers() if layer.kind == "activation"]
-        for path in dict.fromkeys(surgery.own_path(one) if ":" in one.path else one.path for one in layers):
+        for path in dict.fromkeys(surgery.own_path(layer) if ":" in layer.path else layer.path for layer in layers):
             if not is_homogeneous(surgery.get(path)):
-                raise surgery.unsupported(path, "it is no ReLU or leaky ReLU, and has no slope to tailor")
+                raise surgery.unsupported(path, "it is not a ReLU or leaky ReLU, and has no slope to tailor")
             surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
             surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
 
 
 def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: float) -> float:
-    """The correlation at the network's end of two uncorrelated inputs; `share` is w² of residual sums."""
+    """Return the correlation of two uncorrelated inputs at the network's end; `share` is w² of residual sums."""
     reached: dict[int, float] = {}
     for at in on_way:
         first, *others = (reached[read] for read in steps[at].reads) if steps[at].reads else (0.0,)
@@ -82,6 +83,6 @@ def _correlation_at_end(steps: Steps, on_way: list[int], slope: float, share: fl
 
 
 def after_rectifier(correlation: float, slope: float) -> float:
-    """C(c): the normalized second moment of a leaky ReLU's outputs whose normal inputs have the correlation c."""
+    """Return C(c), the correlation of a leaky ReLU's outputs for normal inputs with correlation c."""
     c = min(correlation, 1.0)
     return c + (1 - slope) ** 2 / (pi * (1 + slope**2)) * (sqrt(1 - c**2) - c * acos(c))

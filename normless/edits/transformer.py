@@ -1,4 +1,4 @@
-"""The weight matrices of a transformer by what they are for, and its stacks of layers."""
+"""The weight matrices of a transformer by use (query, key, value), and its stacks of layers."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from normless.residual import Layer, ResidualBlock
 
 Use = Literal["query", "key", "value", "other"]
 
-# What a matrix of several uses holds, in equal parts one below the other.
+# The equal parts of a matrix with several uses, from top to bottom.
 _PACKED: dict[str, tuple[Use, ...]] = {
     **dict.fromkeys(("qkv", "in_proj", "to_qkv", "qkv_proj", "wqkv"), ("query", "key", "value")),
     **dict.fromkeys(("kv", "to_kv", "kv_proj"), ("key", "value")),
     **dict.fromkeys(("q", "wq", "to_q", "q_proj", "q_lin", "query", "query_proj"), ("query",)),
     **dict.fromkeys(("k", "wk", "to_k", "k_proj", "k_lin", "key", "key_proj"), ("key",)),
     **dict.fromkeys(("v", "wv", "to_v", "v_proj", "v_lin", "value", "value_proj"), ("value",)),
-    # Side by side as well, in a gated feed-forward layer.
+    # Layers side by side in a gated feed-forward layer.
     **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3", "wi_0", "wi_1", "fc1_g", "fc1_x"), ("other",)),
 }
-# Packed head by head; or in several ways, but where the outputs lie along the second axis.
+# Packed head by head; or in several ways, unless the outputs lie along the second axis.
 _PACKED_OTHERWISE = {"query_key_value", "c_attn", "qkvg"}
-# GPT-2's packed projections by how many times their inputs they put out; the second are those of a cross attention.
+# GPT-2's packed projections by the ratio of outputs to inputs; the second is that of a cross attention.
 _C_ATTN: dict[int, tuple[Use, ...]] = {3: ("query", "key", "value"), 2: ("key", "value")}
 
 
 class Matrix(NamedTuple):
-    """Rows of a weight that serve one use, sharing its memory, without gradients; columns of a weight (in, out).
+    """The rows of a weight with one use, or the columns of a weight (in, out).
 
-    `parameter` is the weight's qualified name, `path` that of its layer.
+    `rows` share the weight's memory, without gradients. `parameter` is the weight's qualified name, `path` the path
+    of its layer.
     """
 
     path: str
@@ -45,10 +46,11 @@ class Matrix(NamedTuple):
 
 
 def matrices(surgery: Surgery, blocks: Iterable[ResidualBlock]) -> dict[ResidualBlock, list[Matrix]]:
-    """The weight matrices on each block's branch, by the names that transformers give to queries, keys and values.
+    """Find the weight matrices on each block's branch, by the usual names of queries, keys and values.
 
-    A network without queries and keys is refused, layers side by side whose names do not identify them, and what
-    `parts_of` refuses.
+    Raises:
+        UnsupportedEditError: the network has no queries and keys, the names of layers side by side do not identify
+            them, or `parts_of` raises it.
     """
     uses: dict[ResidualBlock, list[Matrix]] = {}
     for block in blocks:
@@ -67,11 +69,11 @@ def matrices(surgery: Surgery, blocks: Iterable[ResidualBlock]) -> dict[Residual
 
 
 def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
-    """The rows of a layer's weight that the branch's end depends on; sharing its memory, without gradients.
+    """Return the rows of a layer's weight that reach the branch's end, without packed queries and keys.
 
-    All but the queries and keys of a weight that holds them and the values.
+    The rows share the weight's memory, without gradients.
     """
-    name = max(layer.parameters, key=lambda one: surgery.parameter(one).numel())
+    name = max(layer.parameters, key=lambda parameter: surgery.parameter(parameter).numel())
     weight = surgery.parameter(name).detach()
     uses, axis = _uses(surgery, layer, name)
     if len(uses) == 1 or weight.dim() != 2 or weight.shape[axis] % len(uses):
@@ -80,8 +82,12 @@ def passing_rows(surgery: Surgery, layer: Layer) -> Tensor:
 
 
 def makes_queries(surgery: Surgery, layer: Layer) -> bool:
-    """Whether a layer makes the queries of an attention, alone or among others, by the names of its weights."""
-    names = [one for one in layer.parameters if layer.kind == "weight" and surgery.parameter(one).dim() > 1]
+    """Whether a layer computes the queries of an attention, alone or packed, by the names of its weights."""
+    names = [
+        parameter
+        for parameter in layer.parameters
+        if layer.kind == "weight" and surgery.parameter(parameter).dim() > 1
+    ]
     uses = {use for name in names for use in _uses(surgery, layer, name)[0]}
     return "query" in uses or (uses == {"other"} and any(_name(name) in _PACKED_OTHERWISE for name in names))
 
@@ -91,16 +97,18 @@ class StackEdit(Edit):
     """An edit of a transformer's stacks of layers.
 
     Args:
-        decoder: the name in the paths of a decoder's modules that the encoder's do not have.
+        decoder: a name in the paths of the decoder's modules only.
     """
 
     decoder: str = "decoder"
 
     def stacks(self, surgery: Surgery) -> tuple[tuple[ResidualBlock, ...], tuple[ResidualBlock, ...]]:
-        """The blocks of the encoder, two for each of its layers, and of the decoder that reads it, three for each.
+        """Return the blocks of the encoder, two per layer, and of the decoder that reads it, three per layer.
 
-        Where all or none have the decoder's name there is one stack. One of blocks that are not whole layers is
-        refused.
+        If all blocks or none have the decoder's name, there is one stack.
+
+        Raises:
+            UnsupportedEditError: the number of blocks of a stack is not a multiple of those per layer.
         """
         blocks = surgery.blocks()
         second = tuple(block for block in blocks if self.decoder in re.split(r"[.#:]", block.name))
@@ -115,7 +123,7 @@ class StackEdit(Edit):
 
 
 def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
-    """The matrices that one weight layer holds; refused where it is no matrix, or packed in an unknown way."""
+    """Iterate over the matrices of a weight layer; refuse a weight that is no matrix or packed in an unknown way."""
     for parameter in layer.parameters:
         shape = surgery.parameter(parameter).shape
         if len(shape) < 2:
@@ -132,7 +140,7 @@ def parts_of(surgery: Surgery, layer: Layer) -> Iterator[Matrix]:
 
 
 def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ...], int]:
-    """What a weight holds in equal parts, by its name, and the axis along which they lie, that of the outputs."""
+    """Return the uses of a weight's equal parts, by its name, and the axis of the parts, which is that of outputs."""
     if ":" not in layer.path and is_transposed(surgery.get(layer.path)):
         inputs, outputs = surgery.parameter(parameter).shape
         packed = _C_ATTN.get(outputs // inputs, ("other",)) if _name(parameter) == "c_attn" else ("other",)
@@ -141,6 +149,6 @@ def _uses(surgery: Surgery, layer: Layer, parameter: str) -> tuple[tuple[Use, ..
 
 
 def _name(parameter: str) -> str:
-    """What a weight is called: its module's name, or its own in a module that holds several."""
+    """Return the name of a weight's module, or of the weight itself in a module with several."""
     path, _, last = parameter.rpartition(".")
     return (path.rpartition(".")[2] if last == "weight" else last.removesuffix("_weight")).lower()

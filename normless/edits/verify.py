@@ -1,4 +1,4 @@
-"""Forward passes of the converted network in both modes: the edits run as they should, and no norm was left out."""
+"""Check by forward passes in both modes that the modules of edits run as intended and no norm was missed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
 
 
 def verify(surgery: Surgery, allow_partial: bool = False) -> None:
-    """Run the network on the surgery's inputs in evaluation and in training; buffers and random state stay.
+    """Run the network on the example inputs in evaluation and training; buffers and random state are unchanged.
 
     Raises:
-        UnsupportedEditError: it does not run any more, a module that an edit put into it does not run exactly once,
-            or a multiplier that starts at 0 is at the end of a branch that is 0 whatever its input.
-        UnresolvedStructureError: without `allow_partial`, the operator of a norm still runs that no edit has seen.
+        UnsupportedEditError: the network does not run any more, a module of an edit does not run exactly once, or a
+            multiplier that starts at 0 follows a branch that is 0 for any input.
+        UnresolvedStructureError: without `allow_partial`, a norm still runs that is not in the residual map.
     """
     with _open_multipliers(surgery) as dead:
         passes = {"evaluation": _observed(surgery, training=False)}
@@ -59,7 +59,7 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
 
 
 def _check_runs(surgery: Surgery, mode: str, seen: _Observer) -> None:
-    """Every module of an edit runs no more often than what it replaced; a sum runs where its branch does."""
+    """Check that modules of edits run at most as often as those they replaced, and sums if their branches run."""
     for path in sorted(surgery.replaced):
         parent = seen.runs[path.rpartition(".")[0]] if path not in surgery.runs else 1
         if seen.runs[path] > max(1, surgery.runs[path], parent):
@@ -82,15 +82,15 @@ def _wrong_count(surgery: Surgery, path: str, count: int) -> str:
 
 
 class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the runs of modules, and notes the operators of norms in modules that no edit has changed or kept."""
+    """Count the runs of modules, and record norm operators in modules that no edit has changed or kept."""
 
     def __init__(self, surgery: Surgery) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.runs: Counter[str] = Counter()
         self.norms: dict[str, str] = {}
         self._stack: list[str] = []
-        # Tensors computed from weights alone: a standardized weight is no activation.
-        self._fixed: dict[int, Tensor] = {id(one): one for one in surgery.model.parameters()}
+        # Tensors computed from weights alone: a standardized weight is not an activation.
+        self._fixed: dict[int, Tensor] = {id(parameter): parameter for parameter in surgery.model.parameters()}
         norms = (*surgery.map.norms, *surgery.map.directions)
         kept = {path.partition(":")[0] for path in norms if path not in surgery.removed}
         changed = tuple(f"{path}." for path in surgery.replaced)
@@ -98,22 +98,24 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
 
     def enter(self, path: str, *_: Any) -> None:
-        """A module's forward begins."""
+        """Note that a module's forward begins."""
         self.runs[path] += 1
         self._stack.append(path)
 
     def leave(self, *_: Any) -> None:
-        """It ends."""
+        """Note that a module's forward ends."""
         self._stack.pop()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        # Most operators read an activation first, and every one of the pass comes here.
+        # This runs for every operator; most read an activation first.
         of_weights = not isinstance(args[0], Tensor) or id(args[0]) in self._fixed if args else True
-        if of_weights and all(id(one) in self._fixed for one in tree_leaves(args) if isinstance(one, Tensor)):
-            self._fixed |= {id(one): one for one in tree_leaves(result) if isinstance(one, Tensor)}
+        if of_weights and all(
+            id(tensor) in self._fixed for tensor in tree_leaves(args) if isinstance(tensor, Tensor)
+        ):
+            self._fixed |= {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
         elif self._stack and self._stack[-1] in self._unseen and (name := _norm_of(func)):
             self.norms.setdefault(self._stack[-1], name)
         return result
@@ -121,13 +123,13 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @cache
 def _norm_of(operator: Any) -> str:
-    """The name of an operator that normalizes, or ""."""
+    """Return the name of an operator that normalizes, or ""."""
     name: str = operator._schema.name.partition("::")[2]
     return name if any(norm in name for norm in _NORMS) else ""
 
 
 def _observed(surgery: Surgery, training: bool) -> _Observer:
-    """One forward pass in a mode."""
+    """Observe a forward pass in one mode."""
     observer = _Observer(surgery)
     try:
         with followed(surgery.model, observer.enter, observer.leave), running(surgery.model, training), observer:
@@ -141,12 +143,12 @@ def _observed(surgery: Surgery, training: bool) -> _Observer:
 
 
 def _original_fault(surgery: Surgery, error: BaseException) -> str:
-    """Whether a batch norm of the original network raised, which the conversion kept; empty where none did."""
+    """Explain an error that a kept batch norm of the original network raised, or return ""."""
     if "more than 1 value per channel" not in str(error):
         return ""
     paths = {id(module): path for path, module in surgery.model.named_modules()}
-    frames = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
-    raised = [one for one in frames if id(one) in paths]
+    owners = [frame.f_locals.get("self") for frame, _ in walk_tb(error.__traceback__)]
+    raised = [owner for owner in owners if id(owner) in paths]
     path = paths[id(raised[-1])] if raised else ""
     if not raised or not isinstance(raised[-1], _BatchNorm) or path.removesuffix(".norm") not in surgery.map.norms:
         return ""
@@ -158,7 +160,7 @@ def _original_fault(surgery: Surgery, error: BaseException) -> str:
 
 @contextmanager
 def _open_multipliers(surgery: Surgery) -> Iterator[list[str]]:
-    """Set multipliers of 0 to 1 for a pass, and list those after a branch that is 0 by itself."""
+    """Set multipliers of 0 to 1 for a pass, and list those after a branch that is 0 anyway."""
     dead: list[str] = []
 
     def note(path: str, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -166,9 +168,9 @@ def _open_multipliers(surgery: Surgery) -> Iterator[list[str]]:
         if bool(source.any()) and not bool(branch.any()):
             dead.append(path)
 
-    takers = [one for one in surgery.model.named_modules() if isinstance(one[1], (ScalarAffine, ResidualSum))]
-    multipliers = {path: module.multiplier for path, module in takers if not surgery.is_meta}
-    closed = {path: one for path, one in multipliers.items() if isinstance(one, Tensor) and not one.any()}
+    modules = [named for named in surgery.model.named_modules() if isinstance(named[1], (ScalarAffine, ResidualSum))]
+    multipliers = {path: module.multiplier for path, module in modules if not surgery.is_meta}
+    closed = {path: value for path, value in multipliers.items() if isinstance(value, Tensor) and not value.any()}
     try:
         for multiplier in closed.values():
             multiplier.data.fill_(1)

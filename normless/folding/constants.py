@@ -1,4 +1,4 @@
-"""Layers in the place of those with scalar parameters, on numbers."""
+"""Layers with numbers instead of scalar parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normless.nn.in_place import InPlace
 
 
 class ConstantConvolution(nn.Module):
-    """W ∗ x + c of zero-padded x with c = W ∗ (b₁·1) + b, computed once for each size of input and kept.
+    """Compute W ∗ x + c of zero-padded x with c = W ∗ (b₁·1) + b, which is cached for each size of input.
 
     Shapes and options are those of `plain`, the convolution without b, shape (out,).
     """
@@ -25,7 +25,7 @@ class ConstantConvolution(nn.Module):
         self._constants: dict[Any, Tensor] = {}
 
     def forward(self, x: Tensor) -> Tensor:
-        """W ∗ x + c."""
+        """Return W ∗ x + c."""
         y: Tensor = self.plain(x)
         size = x.shape[1 - self.plain.weight.dim() :]
         key = (size, y.dtype, y.device)
@@ -40,23 +40,23 @@ class ConstantConvolution(nn.Module):
 
 
 class ConstantActivation(InPlace, nn.Module):
-    """φ(s·x + b₁) + b₂ with three numbers; a ReLU is max(s·x + (b₁ + b₂), b₂)."""
+    """Compute φ(s·x + b₁) + b₂ with three numbers; a ReLU as max(s·x + (b₁ + b₂), b₂)."""
 
     def __init__(self, activation: nn.Module, scale: float, before: float, after: float) -> None:
         super().__init__()
         self.activation, self.scale, self.before, self.after = activation, scale, before, after
 
     def move_shift(self, layer: Any) -> None:
-        """Let the layer whose output is x, shape (B, out, …), add what a ReLU adds, where it can."""
+        """Move the shift of a ReLU to the bias of the layer that computes x, shape (B, out, …), if possible."""
         if type(self.activation) is nn.ReLU and self.scale == 1 and type(layer) in _TAKE_SHIFT:
             weight: Tensor = next(layer.parameters())
             bias = weight.new_zeros(len(weight)) if layer.bias is None else layer.bias.detach()
-            # A new one, since layers may share theirs.
+            # A new parameter, since layers may share their bias.
             layer.bias = nn.Parameter(bias + (self.before + self.after), requires_grad=False)
             self.before = -self.after
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of the shape of x."""
+        """Return a tensor of the shape of x."""
         is_own, is_relu = self.inplace, type(self.activation) is nn.ReLU
         shift = self.before + self.after if is_relu else self.before
         if self.scale != 1:

@@ -1,4 +1,4 @@
-"""Every batch norm of a network replaced by the affine map that it computes in evaluation."""
+"""Replace every batch norm of a network by the affine map that it computes in evaluation."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ FROZEN = "normless_frozen"
 def freeze(model: Model) -> Model:
     """Replace every batch norm of a network by a fixed affine map per channel, in a copy, and return the copy.
 
-    Each becomes a `normless.nn.FrozenAffine` in its place,
+    Each batch norm becomes a `normless.nn.FrozenAffine`,
 
         y = γ / √(σ² + ε) · (x − μ) + β
 
-    with the running μ and σ², in train mode as in eval mode. What a norm's module does after normalizing, with child
-    modules or functions, stays; a module that keeps statistics without being a subclass of torch's counts as one too.
-    Outputs in eval mode are those of the original up to rounding.
+    with the running μ and σ², in train mode and in eval mode. Child modules and functions that a norm's module
+    applies after normalizing are kept. Modules with running statistics that do not derive from torch's batch norm are
+    frozen too. Outputs in eval mode equal those of the original up to rounding.
 
     Args:
-        model: the network; it is left as it is.
+        model: the network; it is not changed.
 
     Warns:
-        EvaluationOnlyWarning: in training a norm does something of its own, which is gone.
+        EvaluationOnlyWarning: a norm has another operation in training, which the copy does not have.
 
     Raises:
-        UnsupportedEditError: a batch norm has no running statistics, or some that are not finite, carries hooks, or
-            computes something else.
+        UnsupportedEditError: a batch norm has no running statistics, or statistics that are not finite, carries
+            hooks, or computes something else.
     """
     require_network(model)
     require_finite(model)
     network = copied(model)
     frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(network)}
     if network in frozen:
-        # A norm alone has no other class to keep.
+        # The network is itself a norm, so its class changes.
         return frozen[network]  # type: ignore[return-value]
     replace_modules(network, frozen)
     setattr(network, FROZEN, True)
@@ -59,7 +59,7 @@ def freeze(model: Model) -> Model:
 
 
 def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """The norms of a network that keep statistics, by path; not those inside another, as of a sub-batch norm."""
+    """Iterate over the norms with running statistics by path, without norms inside another, as a sub-batch norm."""
     inside_another = set[nn.Module]()
     for path, module in model.named_modules():
         if module not in inside_another and (keeps_statistics(module) or is_sub_batch_norm(module)):
@@ -69,11 +69,11 @@ def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 @torch.no_grad()
 def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """The factor and the shift of every channel, both (C,) in float64, of a batch norm in evaluation or a frozen one.
+    """Return factor and shift per channel, both (C,) in float64, of a batch norm in evaluation or a frozen norm.
 
         scale = γ / √(σ² + ε),   shift = β − μ · scale
 
-    with the running μ and σ²; parts that the norm does not have are left out.
+    with the running μ and σ²; parts that the norm does not have are omitted.
     """
     if isinstance(norm, FrozenAffine):
         return norm.scale.double(), norm.shift.double()
@@ -82,14 +82,14 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
     if mean is None or variance is None:
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {type(norm).__name__} without running statistics "
-            "(track_running_stats=False): it normalizes by each batch in evaluation too, so there is nothing to "
-            "freeze it at. Give it running statistics and let some batches pass in train mode first."
+            "(track_running_stats=False): it normalizes by each batch in evaluation too, so it cannot be "
+            "frozen. Give it running statistics, and run some batches in train mode first."
         )
     gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
     if bool((variance < 0).any()):
         raise UnsupportedEditError(
-            f"The running variance of {path or 'this norm'}, a {type(norm).__name__}, is negative, so that what it "
-            "computes in evaluation is not finite. Load an earlier state."
+            f"The running variance of {path or 'this norm'}, a {type(norm).__name__}, is negative, so its "
+            "output in evaluation is not finite. Load an earlier state."
         )
     scale = torch.ones_like(variance, dtype=torch.float64)
     shift = torch.zeros_like(scale)
@@ -105,7 +105,7 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _as_in_evaluation(path: str, norm: nn.Module) -> nn.Module:
-    """A norm, or of one of parts of a batch the batch norm that it is in evaluation."""
+    """Return a norm, or for a sub-batch norm the batch norm that it applies in evaluation."""
     if keeps_statistics(norm) or not is_sub_batch_norm(norm):
         return norm
     try:
@@ -115,11 +115,11 @@ def _as_in_evaluation(path: str, norm: nn.Module) -> nn.Module:
 
 
 def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> None:
-    """Put other modules in the place of some of a network's, wherever these are, each in the mode of the old one."""
+    """Replace modules of a network under all of their names, keeping the mode of each."""
     for old, new in replacements.items():
         new.training = old.training
     for parent in [*model.modules(), *replacements.values()]:
-        # One module may have several names, also in one parent.
+        # A module may have several names, even in one parent.
         for name, child in list(parent._modules.items()):
             if child in replacements:
                 setattr(parent, name, replacements[child])
@@ -128,8 +128,8 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
 def _frozen(path: str, norm: nn.Module) -> nn.Module:
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
         raise UnsupportedEditError(
-            f"{path or 'This norm'} carries hooks, which do not pass to another module: remove them first, and "
-            "register them on what takes its place."
+            f"{path or 'This norm'} carries hooks, which do not move to another module: remove them first, and "
+            "register them on its replacement."
         )
     norm = _as_in_evaluation(path, norm)
     scale, shift = affine_of(path, norm)
@@ -138,11 +138,11 @@ def _frozen(path: str, norm: nn.Module) -> nn.Module:
 
 
 def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
-    """What a norm does after the normalization, as modules by name; refused where it is something else.
+    """Return the modules that a norm applies after the normalization, by name; refuse any other operation.
 
-    It is tried on values about the norm's own mean, in float64 and eval mode.
+    The norm is compared with its replacement on values around its mean, in float64 and eval mode.
     """
-    name, reason = type(norm).__name__, "in eval mode it computes something else than a batch norm and those"
+    name, reason = type(norm).__name__, "in eval mode it computes something other than a batch norm and these"
     original = copied(norm).double()
     found = Inside()
     try:
@@ -151,27 +151,27 @@ def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:
             reason = f"{found.before[0].name} comes before its normalization"
     except LiftError as error:
         reason = str(error)
-    rest = {one.name: one.module for one in found.after if not isinstance(one.module, nn.Identity)}
-    trial = FrozenAffine(*affine_of(path, original), {key: copied(one) for key, one in rest.items()})
+    rest = {part.name: part.module for part in found.after if not isinstance(part.module, nn.Identity)}
+    trial = FrozenAffine(*affine_of(path, original), {key: copied(module) for key, module in rest.items()})
     if found.before or not _agree(original.eval(), trial.double().eval()):
         raise UnsupportedEditError(
             f"{path or 'This norm'} is a {name}, which does more than a batch norm followed by functions of its "
-            f"output: {reason}. Replace it by a torch.nn.BatchNorm and what it does besides."
+            f"output: {reason}. Replace it by a torch.nn.BatchNorm and separate modules."
         )
     _warn_of_training(path, norm)
     return rest
 
 
 def _warn_of_training(path: str, norm: nn.Module) -> None:
-    """Warn where a norm does something in training that it does not do in evaluation."""
+    """Warn if a norm has an operation in training that it does not have in evaluation."""
     if type(norm).__module__.startswith("normless.nn"):
         return
     try:
         inside(norm)
     except LiftError as error:
         warnings.warn(
-            f"{path or 'This norm'} is a {type(norm).__name__} that does in training what is not in the frozen copy, "
-            f"which is right in evaluation only: {error}.",
+            f"{path or 'This norm'} is a {type(norm).__name__} with operations in training that the frozen copy does "
+            f"not have; the copy is right in evaluation only: {error}.",
             EvaluationOnlyWarning,
             stacklevel=5,
         )
@@ -183,7 +183,7 @@ def _agree(original: nn.Module, trial: nn.Module) -> bool:
     variance: Any = original.running_var
     for dimensions in (4, 3, 2, 5):
         shape = (3, len(mean), *[2] * (dimensions - 2))
-        # Values of both signs about the mean of every channel, without a draw from the random state.
+        # Values of both signs around the mean of every channel that do not use the random state.
         steps = torch.arange(prod(shape)).to(mean)
         spread = 3 * torch.sin(1.7 * steps).reshape(shape)
         x = per_channel(mean, spread) + per_channel(variance.sqrt(), spread) * spread
@@ -194,5 +194,5 @@ def _agree(original: nn.Module, trial: nn.Module) -> bool:
         try:
             return torch.allclose(trial(x.clone()), expected, rtol=1e-6, atol=1e-9)
         except Exception:
-            return False  # A child that is no part of the forward pass, such as a list of norms.
+            return False  # A child that is not part of the forward pass, such as a list of norms.
     return False

@@ -1,4 +1,4 @@
-"""Activations and residual sums of a network in evaluation that overwrite what nothing else reads."""
+"""Let activations and residual sums overwrite inputs that nothing else reads, in evaluation."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from normless.residual.exporting import exported
 from normless.residual.operations import ACTIVATION, CONVOLUTION, LAYOUT
 from normless.residual.reader import modules_around, operation_name
 
-# They return a tensor in memory of its own.
+# These return a tensor in new memory.
 _NEW = ACTIVATION | CONVOLUTION | {"linear", "addmm", "bmm", "matmul", "add", "sub", "mul", "addcmul", "batch_norm"}
-# They may return what they read, or a view of all of it.
+# These may return their input or a view of all of it.
 _SAME = LAYOUT | {"dropout", "feature_dropout"}
 
 
 def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    """Let ReLUs and residual sums overwrite an operand wherever they run, if no other operation or caller sees it.
+    """Let ReLUs and residual sums overwrite an operand if no other operation or caller sees it in any run.
 
-    It must be computed by the forward code that calls the module, or by a module called there.
+    The operand must be computed by the forward code that calls the module, or by a module called there.
     """
     modules = dict(model.named_modules(remove_duplicate=False))
     runs: dict[nn.Module, set[tuple[str, ...]]] = defaultdict(set)
@@ -44,7 +44,7 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
                 ends = (modules[around[-1]], modules[modules_around(operand)[-1]])
                 callers[module].add(ends if is_private(operand, node) else None)
     for module, (pair, *others) in callers.items():
-        # One module may run at several places.
+        # A module may run at several places.
         if pair is None or others:
             continue
         caller, _ = pair
@@ -59,7 +59,7 @@ def work_in_place(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str
 
 
 def _through_sums(module: nn.Module, callers: Mapping[nn.Module, set[tuple[nn.Module, nn.Module] | None]]) -> Any:
-    """A module, the plain sums that it reads and what computes their branch, each for the next and nothing else."""
+    """Return a module, the plain sums before it and the module before those, each read by the next alone."""
     path = [module]
     while len(pairs := callers.get(path[-1], set())) == 1 and (pair := next(iter(pairs))) is not None:
         path.append(pair[1])
@@ -69,19 +69,19 @@ def _through_sums(module: nn.Module, callers: Mapping[nn.Module, set[tuple[nn.Mo
 
 
 def _operand(node: Node, module: nn.Module | None) -> Any:
-    """What a node of a ReLU or a sum could overwrite; None for any other node."""
+    """Return the operand that a node of a ReLU or a sum could overwrite, None for other nodes."""
     name = operation_name(node)
     if type(module) is nn.ReLU and name == "relu":
         return node.args[0]
     if isinstance(module, ResidualSum) and name == "add":
         return node.args[module.skip_factor == 1]
-    # What a module computes by itself it overwrites anyway.
+    # A module always overwrites its own intermediate results.
     first = node.args[0] if isinstance(module, InPlace) and name in {"mul", "add", "clamp"} else None
     return first if isinstance(first, Node) and modules_around(first) != modules_around(node) else None
 
 
 def is_private(tensor: Node, reader: Node) -> bool:
-    """Whether one node alone reads a tensor, which was made for it in the call of the module that it runs in."""
+    """Whether only one node reads a tensor, which was computed in the same call of the module around the node."""
     call = _calls(reader)[:-1]
     while len(tensor.users) == 1 and _calls(tensor)[: len(call)] == call:
         name = operation_name(tensor)
@@ -92,5 +92,5 @@ def is_private(tensor: Node, reader: Node) -> bool:
 
 
 def _calls(node: Node) -> tuple[str, ...]:
-    """The calls of modules that a node runs in, outermost first; each has a name of its own."""
+    """Return unique names of the calls of modules around a node, outermost first."""
     return tuple(node.meta.get("nn_module_stack") or ())

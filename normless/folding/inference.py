@@ -1,4 +1,4 @@
-"""A copy of a network for evaluation, with its norms, multipliers and scalar biases folded into weights."""
+"""Copy a network for evaluation with its norms, multipliers and scalar biases folded into weights."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from normless.residual.classify import NORMS
 
 Model = TypeVar("Model", bound=nn.Module)
 
-# Hooks that compute a weight anew before each call, and what makes their last value a parameter.
+# Hooks that compute a weight before each call, and functions that make its last value a parameter.
 _COMPUTING: dict[type, Callable[[nn.Module, Any], object]] = {
     WeightNorm: lambda module, hook: remove_weight_norm(module, hook.name),
     SpectralNorm: lambda module, hook: remove_spectral_norm(module, hook.name),
@@ -46,32 +46,32 @@ _COMPUTING: dict[type, Callable[[nn.Module, Any], object]] = {
 def fuse_for_inference(
     model: Model, *inputs: Any, example_inputs: Any = None, allow_partial: bool = False, **kwargs: Any
 ) -> Model:
-    """A copy of a network in eval mode with no norm and no scalar parameter left, of the same outputs up to rounding.
+    """Return a copy of a network in eval mode without norms and scalar parameters, with equal outputs up to rounding.
 
-    Batch norms are folded as by `fold`, and a weight that a layer computes in each pass (weight norm, spectral norm,
-    pruning, any parametrization) becomes its value. Of a layer α·(W ∗ (x + b₁) + b) + b₂ the weight becomes αW and
-    the bias
+    Batch norms are folded as in `fold`. Weights that a layer computes in each pass (weight norm, spectral norm,
+    pruning, any parametrization) are replaced by their values. In a layer α·(W ∗ (x + b₁) + b) + b₂ the weight
+    becomes αW and the bias
 
         αb + b₂ + b₁ · Σ αW
 
-    over the weights of each output; where x is padded with zeros, outputs at the border see less of b₁, and what is
-    added is computed once for each size of input. A multiplier on a residual sum becomes a constant of it, and the
-    biases of an activation become numbers; those of a ReLU join the bias of the layer before it where they can.
+    summed over the weights of each output. If x is padded with zeros, outputs at the border see less of b₁, and the
+    shift is computed once for each size of input. A multiplier on a residual sum becomes a constant, and the biases
+    of an activation become numbers; those of a ReLU are added to the bias of the layer before it if possible.
 
-    Without gradients, a ReLU or residual sum that is a module overwrites what it reads, where that was computed in
-    the same call of the module around it and no other operation reads it; while a module there carries hooks, it
-    does not. Operators in forward code stay what they are.
+    Without gradients, a ReLU or residual sum that is a module overwrites its input if that was computed in the same
+    call of the module around it, no other operation reads it, and no module there carries hooks. Operators in forward
+    code are unchanged.
 
     Args:
-        model: the network; it is left as it is.
-        inputs, kwargs: what its forward takes, by position and by name; needed where it has batch norms, and to work
-            in place.
-        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+        model: the network; it is not changed.
+        inputs: positional arguments of `forward`, needed to fold batch norms and to work in place.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
             keyword arguments.
-        allow_partial: keep what cannot be folded, such as a layer norm.
+        allow_partial: keep parts that cannot be folded, such as layer norms.
+        kwargs: keyword arguments of `forward`.
 
     Raises:
-        UnsupportedEditError: something cannot be folded exactly, by name; or as `fold`.
+        UnsupportedEditError: a part cannot be folded exactly; or as in `fold`.
     """
     require_network(model)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
@@ -102,11 +102,11 @@ def fuse_for_inference(
 
 
 def _with_plain_weights(model: Model) -> Model:
-    """The same network where what its layers compute from parameters alone, by parametrizations, is a parameter."""
+    """Replace the parametrized weights of a network's layers by plain parameters, and return the network."""
     for module in list(model.modules()):
-        # With scalar parts around it, a layer is of a class of ours.
+        # A layer with scalar parts around it has a class of this package.
         if is_parametrized(module) and not isinstance(module, ScalarAffine):
-            # torch takes the weight out of the class, which the original has too.
+            # torch removes the weight from the class, which the original shares.
             kind = type(module)
             module.__class__ = type(kind.__name__, kind.__bases__, dict(vars(kind)))
             for name in list(cast(nn.ModuleDict, module.parametrizations)):
@@ -119,7 +119,7 @@ def _with_plain_weights(model: Model) -> Model:
 
 
 def _fused(module: nn.Module) -> nn.Module | None:
-    """What takes the place of a module with scalar parts; None for any other."""
+    """Return the replacement of a module with scalar parts, None for other modules."""
     if isinstance(module, ShiftedActivation):
         scale = float(getattr(module, "scale", 1.0))
         before, after = (0.0 if part is None else part.item() for part in (module.input_bias, module.output_bias))
@@ -132,7 +132,7 @@ def _fused(module: nn.Module) -> nn.Module | None:
 
 
 def _layer(module: ScalarAffine) -> nn.Module:
-    """A scalar layer after its `before`, as a layer of torch on the folded weight and bias."""
+    """Convert a scalar layer without its `before` to a layer of torch with the folded weight and bias."""
     weight, bias = module.folded()
     shift = 0.0 if module.input_bias is None else module.input_bias.item()
     if isinstance(module, ScalarTransposedLinear):
@@ -156,7 +156,7 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def _with(plain: Layer, weight: Tensor, bias: Tensor | None) -> Layer:
-    """A layer of torch with this weight and bias and no other parameters."""
+    """Set the weight and bias of a layer of torch, and remove its other parameters."""
     values = {"weight": weight, "bias": bias}
     plain._parameters = {
         name: None if value is None else nn.Parameter(value.detach().contiguous(), requires_grad=False)
@@ -172,7 +172,7 @@ def _pads_with_zeros(layer: _ConvNd) -> bool:
 
 
 def _left(model: nn.Module) -> Iterator[str]:
-    """The norms, scalars and learned factors of sums that a network still has, by name."""
+    """List the norms, scalars and learned factors of sums that a network still has."""
     for path, module in model.named_modules():
         scalars = module.PARTS if isinstance(module, TakesParts) else ("multiplier", "skip_multiplier")
         is_scalar = isinstance(module, (TakesParts, ResidualSum))

@@ -1,4 +1,4 @@
-"""Which layer a frozen norm reads alone, and which layer alone reads it, in one exported graph."""
+"""Find the layer whose output only a frozen norm reads, and the only layer that reads a frozen norm."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Side = Literal["before", "after"]
 
 _LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
 _LIKE_ANOTHER = {"reshape_as", "view_as"}
-# They keep the order of all values; the shapes say which axis the channels are on.
+# These keep the order of all values; the shapes tell the axis of the channels.
 _RESHAPES = _LIKE_ANOTHER | {
     "view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "alias",
 }  # fmt: skip
 
 
 class Neighbour(NamedTuple):
-    """A layer that a norm can be folded into, and the side of the norm that it is on.
+    """A layer into which a norm can be folded, and its side of the norm.
 
-    `sees_border` says that some of its outputs see fewer inputs than others, or zeros in place of inputs.
+    `sees_border` says that some outputs of the layer see fewer inputs than others, or padding.
     """
 
     layer: str
@@ -38,7 +38,7 @@ class Neighbour(NamedTuple):
 
 
 class Neighbours:
-    """The layers next to the frozen norms of a network exported in one mode, by their first qualified names."""
+    """Find the layers next to the frozen norms of a network exported in one mode, by their first qualified names."""
 
     def __init__(self, model: nn.Module, program: ExportedProgram) -> None:
         self.flow = read_dataflow(program)
@@ -48,7 +48,7 @@ class Neighbours:
             id(parameter) for module in model.modules() for parameter in module._parameters.values()
         )
         self.reads = Counter(self._key(name) for operation in self.flow.operations for name in operation.parameters)
-        # What depends on no input, such as a penalty on weights, is no operation.
+        # Computations without inputs, such as a penalty on weights, are not operations.
         known = program.graph_signature.inputs_to_parameters
         nodes = (node for node in program.graph.nodes if node.name in known)
         self.reads |= Counter(self._key(known[node.name]) for node in nodes for _ in node.users)
@@ -62,11 +62,11 @@ class Neighbours:
         return path in self.affines
 
     def uses(self, layer: str) -> bool:
-        """Whether anything reads the weight of the layer at `layer`."""
+        """Whether any operation reads the weight of the layer at `layer`."""
         return self.reads[id(self.names.modules[layer].weight)] > 0
 
     def find(self, path: str, side: Side) -> Neighbour | str:
-        """The layer on one side of the norm at `path`, or why there is none to fold into, in words."""
+        """Return the layer on one side of the norm at `path`, or say why the norm cannot be folded there."""
         if len(self.affines[path]) > 1:
             return "the norm runs at several places"
         (affine,), axis, back = self.affines[path], 1, side == "before"
@@ -98,7 +98,7 @@ class Neighbours:
         return operation.name == "addcmul" and isinstance(self.names.modules[operation.module], FrozenAffine)
 
     def _words(self, operation: Operation) -> str:
-        """An operation for a sentence: its name and the module it runs in."""
+        """Describe an operation by its name and module."""
         if self._is_norm(operation):
             return f"the norm {operation.module}"
         return f"{operation.name} of {operation.module}" if operation.module else operation.name
@@ -107,17 +107,17 @@ class Neighbours:
         return id(self.names.parameters[parameter])
 
     def _alone(self, parameter: str) -> bool:
-        """Whether a parameter is one module's own and read once."""
+        """Whether only one module has a parameter, and one operation reads it."""
         return self.holders[self._key(parameter)] == self.reads[self._key(parameter)] == 1
 
     def _readers(self, index: int) -> list[int | None]:
-        """The operations that read values, and not only a shape; None for the network's output."""
+        """Return the operations that read the values of an operation, and None if it is an output."""
         operations = ((reader, self.flow[reader]) for reader in self.flow.consumers[index])
-        readers = [at for at, one in operations if one.name not in _LIKE_ANOTHER or one.parents[0] == index]
+        readers = [at for at, reader in operations if reader.name not in _LIKE_ANOTHER or reader.parents[0] == index]
         return [*readers, *[None] * (index in self.flow.outputs)]
 
     def _layer(self, index: int, axis: int, side: Side) -> Neighbour | str:
-        """The module whose weight an operation applies, where it is free to take other values."""
+        """Return the layer of an operation if its weight and bias can change, or say why not."""
         operation = self.flow[index]
         path, words = self.names.canonical(operation.module), self._words(operation)
         module, elsewhere = (
@@ -143,21 +143,21 @@ class Neighbours:
         return Neighbour(path, side, side == "after" and (isinstance(module, _ConvTransposeNd) or pads))
 
     def _moved(self, index: int, axis: int, *, back: bool) -> int | None:
-        """The axis of an operation's output that an axis of its input becomes, or back; None where channels mix."""
+        """Map an axis of an operation's input to its output, or back; return None if channels mix."""
         operation = self.flow[index]
         before = self.flow[operation.parents[0]].shape if operation.parents else None
         if operation.shape is None or before is None:
             return None
         if operation.name in ("permute", "transpose"):
-            # Applied to lengths 0, 1, 2, …, it shows where each axis goes.
+            # Applied to axes of lengths 0, 1, 2, …, it shows where each axis goes.
             numbered = torch.empty(tuple(range(len(before))), device="meta")
             order = list(getattr(torch, operation.name)(numbered, *operation.arguments[1:]).shape)
             return order[axis] if back else order.index(axis)
         idle = operation.name == "dropout" and not operation.is_dropout
         if not idle and operation.name not in _RESHAPES:
             return None
-        shape, other = (operation.shape, before) if back else (before, operation.shape)
+        shape, image = (operation.shape, before) if back else (before, operation.shape)
         # The axis that runs over the same values has the same length and as many values inside.
         inner = prod(shape[axis + 1 :])
-        axes = (at for at in range(len(other)) if other[at] == shape[axis] and prod(other[at + 1 :]) == inner)
+        axes = (at for at in range(len(image)) if image[at] == shape[axis] and prod(image[at + 1 :]) == inner)
         return next(axes, None)

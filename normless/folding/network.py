@@ -1,4 +1,4 @@
-"""The batch norms of a trained network folded into the weights next to them."""
+"""Fold the batch norms of a trained network into the weights next to them."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ Outcome = Literal["folded", "affine", "kept"]
 
 
 @dataclass(frozen=True)
-class NormFate:
+class FoldedNorm:
     """The outcome for one norm.
 
     Attributes:
         path: the norm's qualified name.
-        outcome: `folded` into the weights of a layer; `affine`, a fixed factor and shift per channel in its place;
-            `kept`, since it is no batch norm.
-        layer: the qualified name of the layer it was folded into, else None.
+        outcome: `folded` into the weights of a layer; `affine`, replaced by a fixed factor and shift per channel;
+            `kept`, since it is not a batch norm.
+        layer: the qualified name of the layer into which it was folded, else None.
         side: whether that layer comes `before` or `after` the norm.
-        reason: why the norm was not folded; empty for one that was.
+        reason: why the norm was not folded, else empty.
     """
 
     path: str
@@ -52,13 +52,13 @@ class NormFate:
 
 @dataclass(frozen=True)
 class FoldReport:
-    """The outcome for every norm of a network, in the order of its modules, those kept at the end; printable."""
+    """The outcome for every norm of a network in the order of its modules, with kept norms at the end; printable."""
 
-    norms: tuple[NormFate, ...]
+    norms: tuple[FoldedNorm, ...]
 
     @property
     def counts(self) -> dict[Outcome, int]:
-        """How many norms had each outcome."""
+        """The number of norms with each outcome."""
         outcomes = [norm.outcome for norm in self.norms]
         return {outcome: outcomes.count(outcome) for outcome in ("folded", "affine", "kept")}
 
@@ -68,35 +68,36 @@ class FoldReport:
 
 
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
-    """Fold every batch norm of a trained network into the weights next to it, in a copy; returns it and a report.
+    """Fold every batch norm of a trained network into the weights next to it; return the folded copy and a report.
 
-    A norm that alone reads the output of a convolution or linear layer goes into that layer, with the running μ, σ²:
+    If only a norm reads the output of a convolution or linear layer, it is folded into it, with running μ and σ²:
 
         γ / √(σ² + ε) · (W ∗ x + b − μ) + β = (sW) ∗ x + (s(b − μ) + β),   s = γ / √(σ² + ε) per channel
 
-    and one whose output such a layer alone reads goes into that one, where that is exact: without padding with
-    zeros, or without a shift. Any other becomes a `normless.nn.FrozenAffine` in its place. Outputs in eval mode are
-    those of the original up to rounding, and no batch norm's statistics enter in train mode. Norms without running
-    statistics are kept as they are.
+    If only such a layer reads the norm's output, the norm is folded into that layer where this is exact: without zero
+    padding, or without a shift. Any other norm becomes a `normless.nn.FrozenAffine`. Outputs in eval mode equal those
+    of the original up to rounding, and train mode does not use batch statistics. Norms without running statistics are
+    kept.
 
     Args:
-        model: the network; it is left as it is. The copy has its class, its layers' names and its mode.
-        inputs, kwargs: what its forward takes, by position and by name; values do not matter. A network that was
-            converted on example inputs carries their shapes.
-        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+        model: the network; it is not changed. The copy has the same class, names of layers and mode.
+        inputs: positional arguments of `forward`; the values do not matter. A network that was converted on example
+            inputs carries their shapes.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
             keyword arguments.
+        kwargs: keyword arguments of `forward`.
 
     Raises:
-        UnsupportedEditError: as `freeze`.
-        UnresolvedStructureError: no inputs came, or the network cannot be exported on them.
+        UnsupportedEditError: as in `freeze`.
+        UnresolvedStructureError: inputs are missing, or the network cannot be exported on them.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if keeps_statistics(model) or isinstance(model, FrozenAffine):
         raise UnsupportedEditError(
-            f"This {type(model).__name__} is a norm by itself, with no layer beside it to fold it into; "
+            f"This {type(model).__name__} is a norm alone, without a layer into which it could be folded; "
             "normless.freeze makes a batch norm a fixed affine map."
         )
-    # Frozen first: then train mode shows what dropout hides in eval mode, and whether a batch statistic is left.
+    # After freezing, train mode shows dropout, which eval mode hides, and any remaining batch statistics.
     frozen = freeze(model)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
@@ -108,41 +109,41 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
             neighbours.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
     kept = _kept(frozen, neighbours)
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
-    # The original's own numbers, where the frozen norm has rounded them to its dtype.
+    # The numbers of the original, which the frozen norm has rounded to its dtype.
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
-    # Every place is found before the first weight changes, since a layer may get a bias.
+    # All places are found before the first weight changes, since a layer may get a bias.
     places = {
         path: _beside_idle(frozen, path, neighbours) or _place(path, shift, neighbours)
         for path, (_, shift) in values.items()
     }
-    fates: list[NormFate] = []
+    outcomes: list[FoldedNorm] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
         if isinstance(place, str):
-            fates.append(NormFate(path, "affine", reason=place))
+            outcomes.append(FoldedNorm(path, "affine", reason=place))
             continue
         _fold_into(frozen.get_submodule(place.layer), place.side, *values[path])
-        fates.append(NormFate(path, "folded", place.layer, place.side))
-        # What a fused norm does after its normalization stays, under the same names.
+        outcomes.append(FoldedNorm(path, "folded", place.layer, place.side))
+        # The modules that a fused norm applies after its normalization are kept under the same names.
         rest = OrderedDict(affines[path].named_children())
         replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
     replace_modules(frozen, replacements)
-    return frozen, FoldReport((*fates, *kept))
+    return frozen, FoldReport((*outcomes, *kept))
 
 
 def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:
-    """Why a norm that stands in one list with norms of other domains cannot be folded; empty for any other."""
+    """Say why a norm in a list with norms of other domains cannot be folded, or return ""."""
     parent = path.rpartition(".")[0]
     around = model.get_submodule(parent)
     if not isinstance(around, (nn.ModuleList, nn.ModuleDict)):
         return ""
-    kin = (f"{parent}.{name}" for name, one in around.named_children() if isinstance(one, FrozenAffine))
-    idle = next((one for one in kin if not any(mode.runs(one) for mode in modes)), None)
+    siblings = (f"{parent}.{name}" for name, module in around.named_children() if isinstance(module, FrozenAffine))
+    idle = next((sibling for sibling in siblings if not any(mode.runs(sibling) for mode in modes)), None)
     return "" if idle in (None, path) else f"on other inputs {idle} may run in its place, on the same layer's output"
 
 
 def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str:
-    """Where the norm at `path` can go, exactly and in every mode, or the reason why nowhere."""
+    """Return the layer into which the norm at `path` can be folded exactly in every mode, or the reason why not."""
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
     reasons = []
@@ -152,14 +153,14 @@ def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str
             reasons.append(neighbour)
         elif neighbour.sees_border and shift.any():
             padded = f"{neighbour.layer} pads its input or is transposed"
-            reasons.append(f"{padded}, so that a shift would not reach all outputs equally")
+            reasons.append(f"{padded}, so a shift would not reach all outputs equally")
         else:
             return neighbour
     return "; ".join(dict.fromkeys(reasons))
 
 
 def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | str:
-    """The layer on one side of a norm that has it there whenever either of them runs, or why there is none."""
+    """Return the layer next to a norm in every mode in which either runs, or the reason why there is none."""
     neighbours = [mode.find(path, side) for mode in modes if mode.runs(path)]
     first, last = neighbours[0], neighbours[-1]
     if isinstance(last, str) or isinstance(first, str):
@@ -171,9 +172,9 @@ def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | st
     return first
 
 
-def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[NormFate]:
-    """The norms that are no batch norms, in either mode; functions on a batch's statistics are refused."""
-    kept: dict[str, NormFate] = {}
+def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[FoldedNorm]:
+    """Return the norms in either mode that are not batch norms; refuse functions with batch statistics."""
+    kept: dict[str, FoldedNorm] = {}
     for mode in modes:
         for operation in mode.flow.operations:
             if operation.name == "batch_norm" and operation.arguments[5]:
@@ -183,14 +184,14 @@ def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[NormFate]:
                 )
         for path in (run.layer.path for run in mode.layers.runs if run.layer.kind in ("norm", "direction")):
             alone = isinstance(model.get_submodule(path.partition(":")[0]), NORMS)
-            why = "it normalizes every example by itself" if alone else "it is no batch norm of torch.nn"
-            kept.setdefault(path, NormFate(path, "kept", reason=why))
+            why = "it normalizes each example separately" if alone else "it is not a batch norm of torch.nn"
+            kept.setdefault(path, FoldedNorm(path, "kept", reason=why))
     return kept.values()
 
 
 @torch.no_grad()
 def _fold_into(layer: nn.Module, side: Side, scale: Tensor, shift: Tensor) -> None:
-    """Make a layer compute scale · layer(x) + shift where it is `before` the norm, else layer(scale · x + shift).
+    """Make a layer compute scale · layer(x) + shift if it is `before` the norm, else layer(scale · x + shift).
 
         before:  W_o  ← scale_o · W_o,    b_o ← scale_o · b_o + shift_o
         after:   W_oi ← W_oi · scale_i,   b_o ← b_o + Σ_i,k W_oik · shift_i

@@ -1,4 +1,4 @@
-"""Operators in a module's forward code made into child modules, so that edits have a place."""
+"""Replace operators in a module's forward code by child modules, so that edits can change them."""
 
 from normless.errors import LiftError as LiftError
 from normless.lifting.calls import followed as followed

@@ -1,4 +1,4 @@
-"""How modules are called in one pass through a network, which runs every module: no fused path skips any."""
+"""Context managers for passes through a network: modes, hooks, and no fused paths that skip modules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import nn
 
 @contextmanager
 def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
-    """No gradients, in one mode or in each module's own; modes, buffers and random state become what they were."""
+    """Run without gradients, in one mode or each module's own; restore modes, buffers and random state afterwards."""
     is_training = any(module.training for module in model.modules()) if training is None else training
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()} if is_training else {}
     try:
         with in_mode(model, training), torch.no_grad(), unfused(), warnings.catch_warnings():
-            # What a pass warns of (no gradients in a checkpoint) the network's own pass will warn of.
+            # The network's own pass will repeat these warnings (such as no gradients in a checkpoint).
             warnings.simplefilter("ignore")
             with torch.random.fork_rng(devices=[]):
                 yield
@@ -31,7 +31,7 @@ def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """One mode for all modules, or for None each module's own; afterwards each is in its own again."""
+    """Set the mode of all modules, or keep each module's own for None; restore the modes afterwards."""
     modes = {module: module.training for module in model.modules()}
     try:
         if training is not None:
@@ -46,7 +46,7 @@ def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
 def followed(
     model: nn.Module, enter: Callable[[str, nn.Module, Any], None], leave: Callable[..., None] = lambda *_: None
 ) -> Iterator[None]:
-    """Call `enter` with a module's path as its forward begins, and `leave` as it ends."""
+    """Call `enter` with a module's path before its forward runs, and `leave` after it."""
     with ExitStack() as stack:
         for path, module in model.named_modules():
             stack.callback(module.register_forward_pre_hook(partial(enter, path), prepend=True).remove)
@@ -56,7 +56,7 @@ def followed(
 
 @contextmanager
 def unfused() -> Iterator[None]:
-    """Disable the fused path of torch's transformer layers and attention, which exists in evaluation mode only."""
+    """Disable the fused path that torch's transformer layers and attention take in evaluation."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -66,7 +66,7 @@ def unfused() -> Iterator[None]:
 
 
 def never_fuse(model: nn.Module) -> None:
-    """Disable the fused path of torch's encoder layers permanently: it runs no modules, and needs norms."""
+    """Disable the fused path of torch's encoder layers permanently, since it bypasses modules and needs norms."""
     for module in model.modules():
         if isinstance(module, nn.TransformerEncoderLayer):
             module.activation_relu_or_gelu = 0

@@ -1,4 +1,4 @@
-"""Expressions of forward code: where one stands, in which functions, and the one that runs now."""
+"""Places of expressions in forward code, and the expression that runs now."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ from torch import nn
 
 @dataclass(frozen=True)
 class Routine:
-    """A function: its name, its code, and whether a module's call of that name runs it as its method.
+    """A function or method in forward code.
 
-    `owner` is the class that has it as a method, None for a function that is not a method.
+    Attributes:
+        name: its name.
+        code: its code.
+        owner: the class of which it is a method, None for a function.
+        is_final: whether a module's call of this name runs it, rather than an override.
     """
 
     name: str
-    # Python hashes all of the code.
+    # Hashing would read all of the code.
     code: CodeType = field(hash=False)
     owner: type | None = None
     is_final: bool = False
@@ -30,10 +34,13 @@ class Routine:
 
 @dataclass(frozen=True)
 class Place:
-    """An expression in the source of a function: first line, last line, first column, last column.
+    """An expression in the source of a function.
 
-    `caller` is the call that runs the function, None where the module itself does, or torch. `is_method` says that it
-    calls a tensor's method.
+    Attributes:
+        routine: the function.
+        position: first line, last line, first column, last column.
+        caller: the call that runs the function; None if the module or torch does.
+        is_method: whether the expression calls a method of a tensor.
     """
 
     routine: Routine
@@ -42,22 +49,22 @@ class Place:
     is_method: bool = field(default=False, compare=False)
 
     def chain(self) -> Iterator[Place]:
-        """The place, that of the call of its function, and so on outward."""
+        """Iterate over the place, the call of its function, the call around that, and so on."""
         place: Place | None = self
         while place is not None:
             yield place
             place = place.caller
 
-    def is_seen_in(self, other: Place) -> bool:
-        """Whether the other is the same expression, perhaps with further callers."""
-        others = other.chain()
+    def is_seen_in(self, place: Place) -> bool:
+        """Whether another place is the same expression, possibly with further callers."""
+        others = place.chain()
         return all(
-            (one := next(others, None)) and (own.routine, own.position) == (one.routine, one.position)
+            (outer := next(others, None)) and (own.routine, own.position) == (outer.routine, outer.position)
             for own in self.chain()
         )
 
     def seen_from(self, is_start: Callable[[Place], bool]) -> Place | None:
-        """The place with its callers up to the first that is a start; None where none is."""
+        """Return the place with its callers up to the first that `is_start` accepts, or None."""
         if is_start(self):
             return replace(self, caller=None)
         caller = self.caller and self.caller.seen_from(is_start)
@@ -65,12 +72,12 @@ class Place:
 
 
 def running_place(kind: type, frame: FrameType | None, is_method: bool = False) -> Place | None:
-    """The innermost running expression outside torch, with its callers up to the next in torch.
+    """Return the place of the innermost running expression outside torch, with its callers up to the next in torch.
 
     Args:
-        kind: the class whose methods count as such, also those of torch's own classes.
-        frame: where to start.
-        is_method: that of the place.
+        kind: the module's class; its methods count even if torch defines them.
+        frame: the frame at which to start.
+        is_method: whether the expression calls a method of a tensor.
     """
     steps: list[tuple[Routine, Any]] = []
     while frame is not None:
@@ -81,7 +88,7 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
         else:
             routine = routine or Routine(frame.f_code.co_name, frame.f_code)
             position = next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-            # A function inside a method stands in the method's source.
+            # A nested function is part of the method's source.
             while frame is not None and frame.f_code is not routine.code:
                 frame = frame.f_back
             if frame is None or None in position:
@@ -95,14 +102,14 @@ def running_place(kind: type, frame: FrameType | None, is_method: bool = False) 
 
 
 def _is_between(module: str) -> bool:
-    """Whether the code of a module only passes calls on: torch's, and what records them."""
+    """Whether code only passes calls on: that of torch, and that of this recorder."""
     return module.partition(".")[0] == "torch" or module.startswith(str(__package__))
 
 
 @cache
 def reads(kind: type, name: str, attribute: str) -> bool:
-    """Whether a method of a module's class reads an attribute of what has this name, as `self.norm.weight`."""
-    # Instructions are slow to read, and few methods of a large class name the attribute.
+    """Whether a method of a class reads `attribute` of something called `name`, as `self.norm.weight`."""
+    # Reading instructions is slow, and few methods of a large class contain the attribute's name.
     codes = [code for code in _methods(kind) if attribute in (*code.co_names, *code.co_consts)]
     return any(
         (name, attribute) in pairwise(instruction.argval for instruction in get_instructions(code)) for code in codes
@@ -111,7 +118,7 @@ def reads(kind: type, name: str, attribute: str) -> bool:
 
 @cache
 def _methods(kind: type) -> dict[CodeType, Routine]:
-    """The methods of a class by their code and by the code of the functions inside them."""
+    """Return the methods of a class by their code and by the code of the functions nested in them."""
     methods: dict[CodeType, Routine] = {}
     seen: set[str] = set()
     for owner in kind.__mro__[: kind.__mro__.index(nn.Module)]:

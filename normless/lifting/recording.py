@@ -1,4 +1,4 @@
-"""The calls that the forward code of each module makes in one pass, with their places in its source."""
+"""Record the calls that forward code makes in a pass, with their places in the source."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ ADDITIONS = frozenset({"add", "radd", "iadd", "lerp"})
 
 @dataclass(eq=False)
 class Call:
-    """One call in forward code: of a torch function, or of a child module.
+    """A call in forward code of a torch function or of a child module.
 
     Attributes:
-        name: of the function, as `relu` for `F.relu` and `x.relu_()`; of a called module, its path.
-        module: the path of the module whose forward code makes the call.
+        name: the name of the function, as `relu` for `F.relu` and `x.relu_()`, or the path of the called module.
+        module: the path of the module that makes the call.
         run: the number of that module's run in the pass.
         around: the call that runs the module, None for the network itself.
-        place: where the code makes it, as seen from a method of the module's class that one call runs.
-        obstacle: why no code can be put in that place; empty where it can.
-        function, args, kwargs: what is called and with what, tensors as their class; of a module it is None.
-        turns: the calls at this place in this run of the module, in order, among them this one.
+        place: the place of the call in the code, as seen from a method of the module's class that one call runs.
+        obstacle: why the code at that place cannot be replaced; empty if it can.
+        function: the called function, None for a module.
+        args: its positional arguments, with tensors replaced by their class.
+        kwargs: its keyword arguments, likewise.
+        turns: all calls at this place in this run of the module, in order.
     """
 
     name: str
@@ -49,22 +51,22 @@ class Call:
 
     @property
     def turn(self) -> int:
-        """Which of the calls at this place it is, from 0."""
+        """The number of this call among the calls at its place, from 0."""
         return next(turn for turn, call in enumerate(self.turns) if call is self)
 
     def is_at(self, place: Place) -> bool:
-        """Whether what runs at a place, with all of its callers, is this call's expression."""
+        """Whether the expression at a place, with all of its callers, is this call."""
         return self.place is not None and self.place.is_seen_in(place)
 
     @property
     def spot(self) -> tuple[str, Place | None, str, int]:
-        """What is the same in every run of the module: module, place, name and turn."""
+        """The properties that are equal in every run of the module: module, place, name and turn."""
         return self.module, self.place, self.name, self.turn
 
 
 @dataclass
 class _Run:
-    """One run of a module that is under way: its path, number and class, the call that runs it, its own calls."""
+    """A run of a module: its path, number and class, the call that runs it, the calls that it makes."""
 
     path: str
     number: int
@@ -74,9 +76,9 @@ class _Run:
 
 
 class Recorder:
-    """The calls of the latest pass through a network, in order: in `calls`.
+    """Record the calls of the latest pass through a network, in order, in `calls`.
 
-    `following` is a context in which a pass is recorded, whose functions must be given to `note`.
+    Passes are recorded inside `following`; the caller passes each torch function to `note`.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -88,16 +90,16 @@ class Recorder:
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """Follow the passes through the network; afterwards its calls have their places."""
+        """Follow passes through the network, and find the places of their calls afterwards."""
         with followed(self.model, self._enter, self._leave):
             yield
         for path, runs in self._runs.items():
             _agree(path, runs)
 
     def note(self, function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-        """Note the torch function that the caller's caller calls; return the number of the call in `calls`."""
+        """Record the torch function that the caller's caller calls; return the index of the call in `calls`."""
         name = getattr(function, "__name__", str(function)).strip("_")
-        # Without the tensors, which would live as long as the calls.
+        # Tensors are dropped, since they would live as long as the calls.
         args, kwargs = tree_map_only(Tensor, lambda _: Tensor, (args, dict(kwargs)))
         is_method = "Tensor" in getattr(function, "__qualname__", "").partition(".")[0]
         return self._append(name, sys._getframe(2), is_method, function=function, args=args, kwargs=kwargs)
@@ -111,8 +113,8 @@ class Recorder:
         return len(self.calls) - 1
 
     def _enter(self, path: str, *_: Any) -> None:
-        """A module's forward begins."""
-        # What torch.cond runs is compiled with these hooks.
+        """Note that a module's forward begins."""
+        # torch.cond compiles its branches with these hooks.
         if torch.compiler.is_dynamo_compiling():
             return
         if path == "":
@@ -125,13 +127,13 @@ class Recorder:
         self._stack.append(runs[-1])
 
     def _leave(self, *_: Any) -> None:
-        """It ends."""
+        """Note that a module's forward ends."""
         if not torch.compiler.is_dynamo_compiling() and self._stack:
             _settle(self._stack.pop().calls)
 
 
 def _settle(calls: list[Call]) -> None:
-    """Give the calls of one run their places, as seen from methods that one call runs, and their turns."""
+    """Set the places of the calls in one run, as seen from methods that one call runs, and their turns."""
     callers: dict[Routine, set[Place | None]] = defaultdict(set)
     for place in {call.place for call in calls if call.place is not None}:
         for step in place.chain():
@@ -144,14 +146,14 @@ def _settle(calls: list[Call]) -> None:
     for call in calls:
         if call.place is not None:
             seen = call.place.seen_from(is_start)
-            by = f"its {call.place.routine.name} does it, which no method of its class that runs once calls by itself"
-            call.place, call.obstacle = seen or call.place, "" if seen else by
+            obstacle = f"its {call.place.routine.name} does it, which no method of its class calls exactly once"
+            call.place, call.obstacle = seen or call.place, "" if seen else obstacle
             call.turns = turns[call.place, call.name]
         call.turns.append(call)
 
 
 def _agree(path: str, runs: list[_Run]) -> None:
-    """Note as an obstacle where one run of a module makes a call more often than another that makes it too."""
+    """Set an obstacle for calls that two runs of a module make a different number of times."""
     counts = [Counter((call.place, call.name) for call in run.calls) for run in runs if len(runs) > 1]
     for run in runs:
         for call in run.calls:

@@ -1,4 +1,4 @@
-"""A module with some expressions of its code replaced, of a subclass that copies and pickles like any other."""
+"""Replace expressions in a module's code by calls of children, in a subclass that copies and pickles normally."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from normless.errors import FixedArgumentError, LiftError
 from normless.lifting.places import Place, Routine
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
-"""From an expression, whose parts are replaced already, the arguments of the child that is called in its place."""
+"""Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""
 
 Position = tuple[int, int, int, int]
 Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
-"""The name and the source of each new function, and the one that it is made from, or its class and name there."""
+"""The name and source of each new function, and the original function, or its class and name there."""
 
 MODULE, TURNS = "normless_module", "normless_turns"
 
@@ -33,26 +33,31 @@ _parsed = cache(ast.parse)
 
 
 def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Module:
-    """The module for the next run of an expression in one run of its method."""
+    """Return the child for the next run of an expression in one run of its method."""
     turns[place] += 1
     if turns[place] > len(modules):
         raise FixedArgumentError(
             f"A converted network repeats an operation {turns[place]} times or more that ran {len(modules)} times on "
-            "the example inputs of its conversion, so that a module is missing. Convert the original network with "
-            "example inputs for which it runs as often."
+            "the example inputs of its conversion, so a module is missing. Convert the original network with "
+            "example inputs for which the operation runs as often."
         )
     return modules[turns[place] - 1]
 
 
 def interpolated(start: Tensor, end: Tensor, weight: Tensor | float, from_start: bool) -> tuple[Tensor, Tensor]:
-    """The two terms of torch.lerp(start, end, weight): the skip path, start or else end, and the step from there."""
+    """Return the two terms of torch.lerp(start, end, weight): the skip path (start or end) and the step from it."""
     return (start, weight * (end - start)) if from_start else (end, (1 - weight) * (start - end))
 
 
 class _Function(NamedTuple):
-    """A function that is rewritten: its name in the subclass, what its first argument is bound to, None if nothing.
+    """A function to rewrite.
 
-    `origin` is that of `Sources`; `caller` is the call that a copy serves, None for a method of the module's class.
+    Attributes:
+        name: its name in the subclass.
+        function: the original function.
+        bound: the object to which its first argument is bound, or None.
+        origin: its origin as in `Sources`.
+        caller: the call that a copy serves, None for a method of the module's class.
     """
 
     name: str
@@ -76,11 +81,11 @@ class _Function(NamedTuple):
 
 
 class Rewriter:
-    """The forward code of one module, where new children replace expressions of its own methods.
+    """Replace expressions in the methods of a module by calls of new children.
 
-    The module becomes one of a subclass with new methods. All else in its code stays: arguments, control flow, what
-    differs between training and evaluation. Of a function that a method calls, and that is none itself, the subclass
-    has a copy for each place of a call, a static method that knows the module.
+    The module's class becomes a subclass with new methods. Everything else in the code is unchanged: arguments,
+    control flow, differences between training and evaluation. If a method calls a function that is not a method, the
+    subclass has a copy of the function for each place of a call, a static method that receives the module.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -90,7 +95,7 @@ class Rewriter:
         self.functions: dict[Place | Routine, _Function] = {}
 
     def add_child(self, name: str, child: nn.Module) -> str:
-        """Give the module a child in its own mode; returns the name it got, `name` or `name_2`, …"""
+        """Add a child in the module's mode, and return its name: `name` or `name_2`, …"""
         number, chosen = 1, name
         while hasattr(self.module, chosen):
             number += 1
@@ -99,29 +104,31 @@ class Rewriter:
         return chosen
 
     def replace(self, replacements: dict[Place, tuple[list[str], Arguments]]) -> None:
-        """Replace expressions by calls of children, of several in turn; for no child the first argument stays."""
+        """Replace expressions by calls of children, several in turn, or by their first argument without a child."""
         for place in replacements:
             self._function(place)
         self.replacements |= replacements
-        sources = ((one.name, self._source(key, one), one.origin) for key, one in self.functions.items())
+        sources = (
+            (function.name, self._source(key, function), function.origin) for key, function in self.functions.items()
+        )
         self.module.__class__ = _rewritten_class(self.original, tuple(sources))
         for name, value in list(vars(self.module).items()):
             if name not in ("_modules", "_parameters", "_buffers"):
                 vars(self.module)[name] = self._rebound(value)
 
     def _rebound(self, value: Any) -> Any:
-        """A value that the module keeps, with its own methods as those of the class that it has now."""
+        """Replace bound methods of the module inside an attribute's value by those of its new class."""
         if isinstance(value, MethodType) and value.__self__ is self.module:
             new = getattr(self.module, value.__func__.__name__, value)
             return new if getattr(new, "__qualname__", "") == value.__func__.__qualname__ else value
         if type(value) is partial:
             return partial(self._rebound(value.func), *value.args, **value.keywords)
         if type(value) is dict:
-            return {key: self._rebound(one) for key, one in value.items()}
+            return {key: self._rebound(member) for key, member in value.items()}
         return type(value)(map(self._rebound, value)) if type(value) in (list, tuple) else value
 
     def _source(self, key: Place | Routine, function: _Function) -> str:
-        """The new source of a function."""
+        """Return the new source of a function."""
         definition = _definition(function.function)
         targets: dict[ast.AST, tuple[str, Arguments]] = {}
         for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
@@ -134,14 +141,14 @@ class Rewriter:
         if function.caller:
             changed.args.kwonlyargs += [ast.arg(MODULE), ast.arg(TURNS)]
             changed.args.kw_defaults += [None, None]
-        elif any(isinstance(one, ast.Name) and one.id == TURNS for one in ast.walk(changed)):
+        elif any(isinstance(node, ast.Name) and node.id == TURNS for node in ast.walk(changed)):
             has_docstring = ast.get_docstring(changed) is not None
             turns = ast.parse(f"{TURNS} = [0] * {len(self.replacements)}")
             changed.body[has_docstring:has_docstring] = turns.body
         return ast.unparse(ast.fix_missing_locations(changed))
 
     def _function(self, place: Place) -> _Function:
-        """The function in which a place is; a call of one that is no method is replaced by that of a copy."""
+        """Return the function of a place; replace the call of a function that is not a method by a call of a copy."""
         routine, caller = place.routine, place.caller
         known = self.functions.get(caller or routine)
         if known is not None:
@@ -155,14 +162,15 @@ class Rewriter:
             value, receiver = _called(outer, call.func)
             given = None
             if _code(value) is not routine.code:
-                # A function may be given to what calls it, as to map.
+                # A function may be passed to its caller, as to map.
                 given = next(
-                    (at for at, one in enumerate(call.args) if isinstance(one, (ast.Name, ast.Attribute))), 0
+                    (at for at, argument in enumerate(call.args) if isinstance(argument, (ast.Name, ast.Attribute))),
+                    0,
                 )
                 value, receiver = _called(outer, call.args[given]) if call.args else (None, [])
             function = getattr(value, "__func__", value)
             if _code(value) is not routine.code or not (origin or _is_importable(function)):
-                raise LiftError(f"its {routine.name} does it, which is no function of a module or a class")
+                raise LiftError(f"its {routine.name} does it, which is not a function of a module or a class")
             name = f"normless_{routine.name.strip('_')}_{len(self.functions)}"
             made = _Function(name, function, getattr(value, "__self__", None), origin or function, caller)
             self.replacements[caller] = _call_of_copy(name, outer.module, receiver, given)
@@ -171,7 +179,7 @@ class Rewriter:
 
 
 def _called(outer: _Function, name: Any) -> tuple[Any, list[ast.expr]]:
-    """The function or bound method of a name, and the expression of what is bound to its first argument."""
+    """Return the function or bound method of a name, and the expression that is bound to its first argument."""
     text = ast.unparse(name)
     if not all(part.isidentifier() for part in text.replace("super()", "super").split(".")):
         raise LiftError(f"`{text}` does not name the function that does it")
@@ -193,10 +201,10 @@ def _code(value: Any) -> Any:
 
 
 def _call_of_copy(name: str, module: str, receiver: list[ast.expr], given: int | None) -> tuple[list[str], Arguments]:
-    """The replacement of a call that runs a copied function, which is called, or the argument of this number."""
+    """Return the replacement of a call by a call of a copied function, which may be the argument number `given`."""
 
     def replaced(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
-        bound = "".join(f"{ast.unparse(one)}, " for one in receiver)
+        bound = "".join(f"{ast.unparse(expression)}, " for expression in receiver)
         text = f"lambda *args, **kwargs: {module}.{name}({bound}*args, **kwargs, {MODULE}={module}, {TURNS}={TURNS})"
         copy = ast.parse(text, mode="eval").body
         if given is None:
@@ -209,7 +217,7 @@ def _call_of_copy(name: str, module: str, receiver: list[ast.expr], given: int |
 
 
 def _is_importable(function: Any) -> bool:
-    """Whether a function pickles, as one that has a name in a module or a class does."""
+    """Whether a function can be pickled, because it has a name in a module or a class."""
     try:
         return pickle.loads(pickle.dumps(function)) is function
     except (pickle.PicklingError, AttributeError):
@@ -218,7 +226,7 @@ def _is_importable(function: Any) -> bool:
 
 @dataclass
 class _Transformer(ast.NodeTransformer):
-    """Replaces some expressions of a function by calls of children."""
+    """Replace expressions of a function by calls of children."""
 
     targets: dict[ast.AST, tuple[str, Arguments]]
 
@@ -236,17 +244,19 @@ class _Transformer(ast.NodeTransformer):
 
 
 def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
-    """The operator at a position, else the call that ends there: one of a method starts at the method's name.
+    """Return the operator at a position, else the call that ends there, since a method call starts at its name.
 
-    At the targets of an assignment it is the value, which runs as they are unpacked if it is an iterator.
+    For the targets of an assignment, return the value: an iterator runs while the targets are unpacked.
     """
     nodes = list(ast.walk(definition))
-    operators = (one for one in nodes if isinstance(one, ast.BinOp | ast.AugAssign) and _position(one) == position)
-    calls = (one for one in nodes if isinstance(one, ast.Call) and _position(one)[1::2] == position[1::2])
-    values = (one.value for one in nodes if isinstance(one, ast.Assign) and _position(one.targets[0]) == position)
+    operators = (
+        node for node in nodes if isinstance(node, ast.BinOp | ast.AugAssign) and _position(node) == position
+    )
+    calls = (node for node in nodes if isinstance(node, ast.Call) and _position(node)[1::2] == position[1::2])
+    values = (node.value for node in nodes if isinstance(node, ast.Assign) and _position(node.targets[0]) == position)
     node = next(chain(operators, calls, values), None)
     if node is None:
-        raise LiftError(f"line {position[0]} of its source does not hold what ran there")
+        raise LiftError(f"line {position[0]} of its source does not contain the expression that ran there")
     return node
 
 
@@ -255,7 +265,7 @@ def _position(node: Any) -> Position:
 
 
 def _definition(function: Any) -> ast.FunctionDef:
-    """The syntax tree of a function, with the positions of its file; a copy, since blocks of one class share it."""
+    """Return a copy of a function's syntax tree, which blocks of one class share, with positions as in its file."""
     return deepcopy(_shared_definition(function.__code__, function.__qualname__))
 
 
@@ -267,38 +277,38 @@ def _shared_definition(code: CodeType, name: str) -> ast.FunctionDef:
         raise LiftError(f"the source of its {code.co_name} is not there ({error})") from error
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
             if first == code.co_firstlineno:
                 return _bare(deepcopy(node), name)
     raise LiftError(f"the source of its {code.co_name} is not there")
 
 
 def _bare(node: ast.FunctionDef, name: str) -> ast.FunctionDef:
-    """A definition without what is evaluated when it runs; the new function takes that from the old one."""
+    """Strip the parts of a definition that are evaluated when it runs; the new function copies them from the old."""
     # Python writes self.__name in a class C as self._C__name.
     owner = name.rpartition(".")[0].rpartition(".")[2].lstrip("_")
-    for one in ast.walk(node):
-        if isinstance(one, ast.Attribute) and one.attr.startswith("__") and not one.attr.endswith("__"):
-            one.attr = f"_{owner}{one.attr}"
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and part.attr.startswith("__") and not part.attr.endswith("__"):
+            part.attr = f"_{owner}{part.attr}"
     node.decorator_list, node.returns = [], None
     arguments = node.args
     for argument in ast.walk(arguments):
         if isinstance(argument, ast.arg):
             argument.annotation = None
     arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
-    arguments.kw_defaults = [one and ast.Constant(None) for one in arguments.kw_defaults]
+    arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
     return node
 
 
 def _enclosed(function: Any) -> dict[str, Any]:
-    """The variables of the functions around a function that it reads."""
+    """Return the variables of enclosing functions that a function reads."""
     cells = (cell.cell_contents for cell in function.__closure__ or ())
     return dict(zip(function.__code__.co_freevars, cells, strict=True))
 
 
 @cache
 def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Module]:
-    """The subclass of a class with some functions from new sources; one and the same for the same sources."""
+    """Return the subclass of a class with functions from new sources, the same subclass for the same sources."""
     members: dict[str, Any] = {}
     for name, source, origin in sources:
         member = vars(origin[0])[origin[1]] if isinstance(origin, tuple) else origin
@@ -311,7 +321,7 @@ def _rewritten_class(original: type[nn.Module], sources: Sources) -> type[nn.Mod
 
 
 def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> Any:
-    """A function from its source; globals, enclosed variables and defaults are those of the one before."""
+    """Compile a function from its source with the globals, enclosed variables and defaults of the old function."""
     enclosed = _enclosed(old) | {"normless_turn": turn, "normless_interpolated": interpolated}
     tree = ast.parse(f"def normless_method({', '.join(enclosed)}):\n    return {old.__code__.co_name}")
     tree.body[0].body[:0] = ast.parse(source).body  # type: ignore[attr-defined]
@@ -328,7 +338,7 @@ def _compiled(original: type[nn.Module], name: str, source: str, old: Any) -> An
 
 
 def _decorated(member: Any, old: Any, new: Any) -> Any:
-    """A method as it is in its class, with a new function in the place of the one inside its decorators."""
+    """Return a decorated method with the function inside its decorators replaced."""
     if member is old:
         return new
     inner = member.__wrapped__

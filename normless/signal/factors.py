@@ -1,4 +1,4 @@
-"""Factors of weights that give activations without norms the scale they have with norms."""
+"""Compute factors of weights that keep the scale of activations when norms are removed."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from torch import nn
 from normless.residual.steps import Step, Steps
 from normless.signal.propagation import Propagation, mean_square
 
-# Where an activation is not homogeneous, a factor is the limit of an iteration.
+# If an activation is not homogeneous, a factor is the limit of an iteration.
 _ROUNDS = 40
 _CLOSE = 1e-6
 # The readers of a second moment this close to the norm's need no factor.
 _NEAR = 0.02
-# The kinds of steps whose scale is that of their parameters.
+# The kinds of steps that have the scale of their parameters.
 _BEGIN = ("weight", "parameter")
 
 
 @dataclass(frozen=True)
 class Gain:
-    """The factor of some parameters.
+    """A factor for some parameters.
 
     Attributes:
-        path: of the layer or the parameter, for a record.
-        parameters: their names.
+        path: the path of the layer or the parameter, for a record.
+        parameters: the names of the parameters.
+        factor: the factor.
         why: its purpose, for a record.
-        rows: first row and number of rows along the second last axis; None for all.
+        rows: the first row and the number of rows along the second last axis, None for all rows.
     """
 
     path: str
@@ -38,13 +39,13 @@ class Gain:
 
 
 def gains(model: nn.Module, steps: Steps) -> list[Gain]:
-    """Factors of weights for which a network without norms has the second moments of activations it has with norms.
+    """Compute factors of weights with which a network keeps the second moments of its activations without norms.
 
-    Moments are those of channels (`Propagation`). The layers that produce what a norm reads (the last weight layer,
-    or the embeddings and learned tensors that are summed) get one factor √((γ² + β²)/E[x²]), for the second moment of
-    the norm's output; a γ of 0 counts as 1. A stream that norms read further on and a weight layer at the end of a
-    branch that reads a norm get second moment 1. A layer whose scale matters with the norms is unchanged, except the
-    readers of the last norm where nothing before it can be scaled: a mean over positions.
+    Moments are propagated by channel (`Propagation`). The layers that produce the input of a norm (the last weight
+    layer, or the embeddings and learned tensors that are summed) get a common factor √((γ² + β²)/E[x²]), for the
+    second moment of the norm's output; a γ of 0 counts as 1. A stream that norms read later, and a weight layer at
+    the end of a branch that reads a norm, get second moment 1. A layer with a scale that matters with norms is
+    unchanged, except the readers of the last norm if nothing before it can be scaled (after a mean over positions).
 
     Raises:
         MissingValuesError: weights have no values.
@@ -53,7 +54,7 @@ def gains(model: nn.Module, steps: Steps) -> list[Gain]:
 
 
 class _Walk:
-    """Propagates moments and computes factors on the way."""
+    """Propagate moments and compute factors on the way."""
 
     def __init__(self, model: nn.Module, steps: Steps) -> None:
         self.model, self.steps = model, steps
@@ -88,7 +89,7 @@ class _Walk:
             self._at_readers(index, sqrt(target / second), second)
 
     def _at_readers(self, norm: int, factor: float, second: float) -> None:
-        """Multiply the weights that read a norm whose input cannot be scaled."""
+        """Multiply the weights that read a norm if the norm's input cannot be scaled."""
         readers = self.steps.readers
         reached = self.steps.reachable(
             readers[norm], lambda at: () if self.steps[at].kind in ("norm", "weight") else readers[at]
@@ -102,7 +103,7 @@ class _Walk:
                 self.gains.append(Gain(step.path, (name,), factor, why))
 
     def _calibrate(self, index: int, target: float, place: str) -> bool:
-        """Scale what produces the signal at a step, so that its second moment is `target`; False where that fails."""
+        """Scale the writers of a step so that its second moment is `target`; return False if that fails."""
         writers, mixed = self._writers(index)
         names = {writer: self._scaled_by(writer) for writer in writers if self.steps[writer].tokens is None}
         if not names or not all(names.values()) or not all(self.steps.is_free[writer] for writer in writers):
@@ -118,7 +119,7 @@ class _Walk:
         return True
 
     def _fit(self, names: dict[int, tuple[str, ...]], index: int, target: float, place: str) -> bool:
-        """Multiply the parameters of some writers by one factor, such that a step has the target's second moment."""
+        """Multiply the parameters of writers by a common factor for which a step has the target's second moment."""
         before = {name: self.factors.get(name, 1.0) for own in names.values() for name in own}
         span = range(min(names), index + 1)
         factor, second = 1.0, self.propagation.of(index).power
@@ -146,20 +147,25 @@ class _Walk:
         return True
 
     def _apply(self, before: dict[str, float], factor: float, span: range) -> float:
-        """Multiply parameters and propagate along some steps; the second moment at the last of them."""
+        """Multiply parameters, propagate along the steps of `span`, and return the second moment at its end."""
         self.factors.update({name: old * factor for name, old in before.items()})
         for at in span:
             self.values[at] = self.propagation.value(self.steps[at])
         return self.propagation.of(span[-1]).power
 
     def _fit_tokens(self, token: int, others: list[int], target: float) -> None:
-        """Scale a learned token and the position embedding at its place: a norm normalizes it by itself."""
+        """Scale a learned token and the position embedding at its position, since norms treat tokens separately."""
         step = self.steps[token]
         assert step.tokens is not None
         (name,) = step.parameters[:1]
         start, count = step.tokens
         total, positions = self.model.get_parameter(name).detach().double(), []
-        added = [one for other in others if self.steps[other].kind == "add" for one in self.steps[other].parameters]
+        added = [
+            parameter
+            for step_index in others
+            if self.steps[step_index].kind == "add"
+            for parameter in self.steps[step_index].parameters
+        ]
         for position in added:
             table = self.model.get_parameter(position).detach().double()
             if table.dim() > 1 and table.shape[-2] >= start + count and table.shape[-1] == total.shape[-1]:
@@ -176,18 +182,20 @@ class _Walk:
             self.gains.append(Gain(position, (position,), rest, why, (start, count)))
 
     def _writers(self, index: int) -> tuple[list[int], bool]:
-        """The steps that begin the signal at a step and can be scaled, and whether others contribute to it."""
+        """Return the scalable steps that begin the signal at a step, and whether other steps contribute to it."""
 
         def sources(at: int) -> tuple[int, ...]:
             return () if self.closed[at] or self.steps[at].kind in _BEGIN else _sources(self.steps[at])
 
         reached = self.steps.reachable([index], sources)
         own = {at: self.steps[at] for at in sorted(reached) if not self.closed[at]}
-        writers = [at for at, one in own.items() if one.kind in _BEGIN or (one.kind == "add" and self._is_open(one))]
+        writers = [
+            at for at, step in own.items() if step.kind in _BEGIN or (step.kind == "add" and self._is_open(step))
+        ]
         return writers, len(own) < len(reached)
 
     def _is_open(self, addition: Step) -> bool:
-        """Whether a learned tensor that is added is not scaled yet."""
+        """Whether an added learned tensor is not scaled yet."""
         return not self.done.issuperset(addition.parameters)
 
     def _is_closed(self, step: Step) -> bool:
@@ -201,7 +209,7 @@ class _Walk:
         return all(self.closed[read] for read in _sources(step))
 
     def _scaled_by(self, writer: int) -> tuple[str, ...]:
-        """The parameters that a writer's output is proportional to; empty where there are none."""
+        """Return the parameters to which a writer's output is proportional, possibly none."""
         step = self.steps[writer]
         if step.kind != "weight":
             return step.parameters
@@ -210,19 +218,19 @@ class _Walk:
 
 
 def _sources(step: Step) -> tuple[int, ...]:
-    """The steps that determine the scale of a step: of a gate and an attention the values."""
+    """Return the inputs that determine the scale of a step: for a gate or an attention, the values."""
     return step.reads[:1] if step.kind in ("gate", "attention", "sum", "dropout", "other") else step.reads
 
 
 def _target(model: nn.Module, norm: Step) -> float:
-    """The second moment γ² + β² of a norm's output, averaged over channels; 1 where γ is 0 or there is none."""
+    """Return the second moment γ² + β² of a norm's output, averaged over channels; 1 if γ is 0 or absent."""
     gains = [name for name in norm.parameters if name not in norm.shifts]
     gamma = mean_square(model.get_parameter(gains[0])) if len(gains) == 1 else 1.0
     return (gamma + sum(mean_square(model.get_parameter(name)) for name in norm.shifts)) if gamma > 0 else 1.0
 
 
 def _tied(model: nn.Module, steps: Steps) -> set[str]:
-    """The names of embeddings and learned tensors that are the weight of a layer as well."""
+    """Return the names of embeddings and learned tensors that are tied to the weight of a layer."""
     named = [(step.kind, name) for step in steps.steps for name in step.parameters]
     looked_up = {id(model.get_parameter(name)) for kind, name in named if kind == "parameter"}
     return {name for kind, name in named if kind == "weight" and id(model.get_parameter(name)) in looked_up}

@@ -1,4 +1,4 @@
-"""The steps of a network whose dataflow was traced."""
+"""Convert the dataflow of a network to steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PRODUCTS = {"matmul", "bmm", "einsum"}
 
 
 class _TorchOperation(nn.Module):
-    """An operation of forward code by torch's name of it, with its arguments after the tensor."""
+    """An ATen operation by name, with its arguments after the tensor."""
 
     def __init__(self, name: str, arguments: tuple[Any, ...] = ()) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class _TorchOperation(nn.Module):
 
 
 def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
-    """The steps of a network, one for each operation of its dataflow, which was read from its present state."""
+    """Convert each operation of a network's dataflow, which must be up to date, to a step."""
     reader = _Reader(model, flow)
     return Steps(
-        steps=[reader.step(*one) for one in enumerate(flow.operations)],
+        steps=[reader.step(*item) for item in enumerate(flow.operations)],
         forks={total.fork for total in reader.sums.values()},
         totals={at: reader.result(at) for at in reader.sums},
         outputs=set(flow.outputs),
@@ -50,7 +50,7 @@ def steps_of_flow(model: nn.Module, flow: Dataflow) -> Steps:
 
 
 class _Reader:
-    """Turns operations into steps."""
+    """Convert operations to steps."""
 
     def __init__(self, model: nn.Module, flow: Dataflow) -> None:
         self.model, self.flow = model, flow
@@ -60,7 +60,7 @@ class _Reader:
         self.tokens = self._tokens()
 
     def result(self, at: int) -> int:
-        """The result of a residual sum, a factor of its module included."""
+        """Return the step of a residual sum's result, including a factor of its module."""
         for reader in self.flow.consumers[at]:
             inside = isinstance(self.model.get_submodule(self.flow[reader].module), ResidualSum)
             if inside and self.flow[reader].name == "mul":
@@ -88,7 +88,7 @@ class _Reader:
             return self._join(operation)
         if name in ("pad", "constant_pad_nd"):
             before, after = self.flow[reads[0]].shape, operation.shape
-            # Zeros around an image count where they are read.
+            # Zero padding of an image counts where it is read.
             share = 1.0 if before is None or after is None or len(before) != 4 else before[1] / after[1]
             return Step("padding", reads, size=min(1.0, share))
         if name in POOLING - SOFTMAX - ATTENTION:
@@ -96,31 +96,36 @@ class _Reader:
         if name in ATTENTION or name in _PRODUCTS or (name == "mul" and len(reads) == 2):
             return self._product(index, operation)
         if name in ("mul", "div"):
-            named, factor = self._named(operation), next((abs(one) for one in operation.numbers if one), None)
+            named, factor = (
+                self._named(operation),
+                next((abs(number) for number in operation.numbers if number), None),
+            )
             if named or factor is not None:
                 factor = float(factor or 1.0)
                 return Step("factor", reads, parameters=named, size=1 / factor if name == "div" else factor)
         return Step("other", reads)
 
     def _sum(self, operation: Operation, total: Sum) -> Step:
-        """A residual sum; the second of two terms has a factor, as in `torch.add(x, y, alpha=2)`."""
+        """Convert a residual sum; the second of two terms may have a factor, as in `torch.add(x, y, alpha=2)`."""
         terms, last, factor = (total.skip, *total.branches), None, 1.0
         if operation.name in ("add", "sub") and len(terms) == 2:
             last = operation.operands[-1]
-            factor = next((float(one) for one in _plain(operation) if isinstance(one, (int, float))), 1.0)
+            factor = next(
+                (float(argument) for argument in _plain(operation) if isinstance(argument, (int, float))), 1.0
+            )
             factor = -factor if operation.name == "sub" else factor
-        weight = next((one for one in operation.arguments[2:] if isinstance(one, (int, float))), None)
+        weight = next((argument for argument in operation.arguments[2:] if isinstance(argument, (int, float))), None)
         if operation.name == "lerp" and weight is not None:
             last, factor = operation.operands[-1], float(weight)
             return Step("sum", terms, shares=tuple(factor if term == last else 1 - factor for term in terms))
         return Step("sum", terms, shares=tuple(factor if term == last else 1.0 for term in terms))
 
     def _named(self, operation: Operation) -> tuple[str, ...]:
-        """The learned tensors that an operation reads, each by its first name."""
+        """Return the first names of the learned tensors that an operation reads."""
         return tuple(dict.fromkeys(map(self.names.parameter, operation.parameters)))
 
     def _of_layer(self, index: int, operation: Operation, run: LayerRun) -> Step:
-        """A layer is the step of its last operation; its other operations lead nowhere."""
+        """Convert a layer to a step at its last operation; nothing reads the steps of its other operations."""
         layer = run.layer
         if index != run.operations[-1]:
             return Step("other", operation.parents)
@@ -139,11 +144,11 @@ class _Reader:
         return Step(kind, reads, layer.path, layer.parameters, called, share, call=layer.call, shifts=layer.shifts)
 
     def _inside(self, operation: Operation) -> float:
-        """The share of a convolution's taps that lie inside its input, not on the zeros around it."""
+        """Return the share of a convolution's taps that lie inside its input and not on padding."""
         sizes, shape = operation.arguments[3:6], self.flow[operation.parents[0]].shape
         weight = max(map(self.model.get_parameter, operation.parameters), key=Tensor.numel)
         # A padding may be a string.
-        plain = all(isinstance(one, tuple) for one in sizes) and "transpose" not in operation.name
+        plain = all(isinstance(size, tuple) for size in sizes) and "transpose" not in operation.name
         if not plain or shape is None or len(shape) != weight.dim():
             return 1.0
         image, kernel = torch.ones(1, 1, *shape[2:]), torch.ones(1, 1, *weight.shape[2:])
@@ -158,7 +163,7 @@ class _Reader:
         return Step("join", reads, shares=shares)
 
     def _tokens(self) -> dict[int, tuple[int, int]]:
-        """The positions of learned tensors among the activations that they are concatenated with."""
+        """Return the first position and the number of positions of learned tensors in concatenations."""
         places: dict[int, tuple[int, int]] = {}
         for operation in self.flow.operations:
             if operation.name != "cat" or not operation.arguments or not isinstance(operation.arguments[0], tuple):
@@ -184,10 +189,10 @@ class _Reader:
             module = _TorchOperation(name, _plain(operation)) if kind == "average_pool" else None
         else:
             what, axes = "Max" if kind == "max_pool" else "Avg", 3 if "3d" in name else 2 if "2d" in name else 1
-            # After the dilation torch's module is told whether to return indices.
+            # The argument after the dilation of torch's module is return_indices.
             returned = (False,) if what == "Max" and arguments[4:] else ()
             module = getattr(nn, f"{what}Pool{axes}d")(*arguments[:4], *returned, *arguments[4:])
-            # Neighbours are neither equal nor independent: n of them count as √n.
+            # Neighbours are neither equal nor independent, so n of them count as √n.
             size = sqrt(window_size(module))
         return Step(kind, (source,), module=module, size=max(size, 1.0), shape=self.flow[source].shape)
 
@@ -206,11 +211,11 @@ class _Reader:
         return Step("other", (first,))
 
     def _ratio(self, source: int, operation: Operation) -> float:
-        """The number of elements that an operation reads for each that it returns; unknown numbers count as 1."""
+        """Return the ratio of input to output elements of an operation; unknown numbers count as 1."""
         before, after = (1 if shape is None else prod(shape) for shape in (self.flow[source].shape, operation.shape))
         return before / after
 
 
 def _plain(operation: Operation) -> tuple[Any, ...]:
-    """The arguments that are no tensors."""
-    return tuple(one for one in operation.arguments if not isinstance(one, (Operand, Fixed)))
+    """Return the arguments that are not tensors."""
+    return tuple(argument for argument in operation.arguments if not isinstance(argument, (Operand, Fixed)))

@@ -1,4 +1,4 @@
-"""Mean and variance of activations, of functions of them, and in the layouts that layers read."""
+"""Mean and variance of activations, of functions of activations, and in the layouts of layers' inputs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch.nn.modules.dropout import _DropoutNd
 from normless.nn.channels import channel_axis
 from normless.signal.quadrature import (
     Function,
-    greatest_normal,
-    greatest_rectified,
+    normal_maximum,
     normal_moments,
     rectified,
+    rectified_maximum,
     rectified_sum,
     underlying,
 )
@@ -31,15 +31,15 @@ FUNCTIONS: dict[str, Function] = {name: getattr(F, name) for name in _NAMES.spli
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of activations; float64, shape (1, C, …) each, or (1, C) where positions are averaged over.
+    """The moments of activations in float64, each of shape (1, C, …), or (1, C) if averaged over positions.
 
     Attributes:
-        mean: over examples, for the weights at hand; it is common to the examples, so its square is the covariance
+        mean: the mean over examples for the given weights. All examples share it, so its square is the covariance
             between two of them.
-        variance: over examples.
-        noise: the variance of the mean over one batch about `mean`.
-        positive: those of a part that is a ReLU's output, where the rest is normal; None where all is.
-        split: whether mean and variance are known one by one; else the mean is zero and `second` alone is known.
+        variance: the variance over examples.
+        noise: the variance of a batch's mean about `mean`.
+        positive: the moments of a summand that is a ReLU's output, if the rest is normal; None if all is normal.
+        split: whether mean and variance are known separately; else the mean is zero and only `second` is known.
     """
 
     mean: Tensor
@@ -52,14 +52,14 @@ class Moments:
     def of(
         cls, mean: Tensor, variance: Tensor, examples: int = 0, *, split: bool = True, rectified: bool = False
     ) -> Moments:
-        """These moments, over a batch of independent examples if their number is above 0; `rectified`: of a ReLU."""
+        """Make moments; `examples` is the size of a batch, 0 for none, `rectified` says that a ReLU computes them."""
         noise = variance / examples if examples else torch.zeros_like(mean)
         moments = cls(mean, variance, noise, split=split)
         return replace(moments, positive=moments) if rectified else moments
 
     @classmethod
     def standard(cls, second: float = 1.0) -> Moments:
-        """One channel of mean zero and this second moment."""
+        """Make the moments of one channel with mean zero and this second moment."""
         return cls.of(*torch.tensor([[[0.0]], [[second]]], dtype=torch.float64))
 
     @property
@@ -74,54 +74,54 @@ class Moments:
 
     @property
     def is_rectified(self) -> bool:
-        """Whether all of it is a ReLU's output."""
+        """Whether the activations are a ReLU's output."""
         part = self.positive
         return part is not None and torch.equal(part.mean, self.mean) and torch.equal(part.variance, self.variance)
 
     def stacked(self) -> Tensor:
-        """Mean, variance and noise, shape (3, …)."""
+        """Stack mean, variance and noise, shape (3, …)."""
         return torch.cat([self.mean, self.variance, self.noise])
 
     def reshaped(self, change: Callable[[Tensor], Tensor]) -> Moments:
-        """With a change of layout applied to each of them."""
+        """Apply a change of layout to each moment."""
         positive = None if self.positive is None else self.positive.reshaped(change)
         return Moments(change(self.mean), change(self.variance), change(self.noise), positive, self.split)
 
     def times(self, factor: Tensor | float) -> Moments:
-        """Those of the activations times a constant, or several that broadcast."""
+        """Return the moments of the activations times a constant, or times several that broadcast."""
         stays = self.positive is not None and bool(torch.as_tensor(factor).ge(0).all())
         positive = self.positive.times(factor) if self.positive is not None and stays else None
         return Moments(self.mean * factor, self.variance * factor**2, self.noise * factor**2, positive, self.split)
 
     def plus(self, other: Moments) -> Moments:
-        """Those of a sum of two that are uncorrelated; their means add."""
-        parts = [one.positive for one in (self, other) if one.positive is not None]
+        """Return the moments of the sum of two uncorrelated activations."""
+        parts = [moments.positive for moments in (self, other) if moments.positive is not None]
         positive = parts[0] if len(parts) == 1 else None
         mean, variance, noise = self.mean + other.mean, self.variance + other.variance, self.noise + other.noise
         return Moments(mean, variance, noise, positive, self.split and other.split)
 
     def product(self, other: Moments, examples: int = 1) -> Moments:
-        """Those of a product of two that are independent: E[xy] = E[x] E[y] and E[x²y²] = E[x²] E[y²]."""
+        """Return the moments of a product of independent factors: E[xy] = E[x] E[y], E[x²y²] = E[x²] E[y²]."""
         mean = self.mean * other.mean
         variance = (self.second * other.second - mean.square()).clamp_min(0)
         return Moments.of(mean, variance, examples, split=self.split and other.split)
 
     def averaged(self, count: float) -> Moments:
-        """Those of the mean of so many independent elements: the same mean, 1/count of the variance."""
+        """Return the moments of the mean of `count` independent elements: the same mean, 1/count of the variance."""
         return Moments(self.mean, self.variance / count, self.noise / count, split=self.split)
 
     def pooled(self) -> Moments:
-        """Those of all channels together, shape (1, 1): their mean, and the variance about it."""
+        """Return the moments over all channels together, shape (1, 1): their mean and the variance about it."""
         mean = self.mean.mean(1, keepdim=True)
         variance = self.variance.mean(1, keepdim=True) + self.mean.var(1, correction=0, keepdim=True)
         return Moments.of(mean, variance, rectified=self.is_rectified)
 
     def with_channels(self, count: int) -> Moments:
-        """Those of so many channels, shape (1, C); where their number differs, each gets those of all."""
+        """Return the moments of `count` channels, shape (1, C), pooled if the number of channels differs."""
         return self if self.mean.shape[1] == count else self.pooled().reshaped(lambda x: x.expand(1, count))
 
     def padded(self, share: float) -> Moments:
-        """With channels of zeros, shape (1, C), such that the others are this share of all."""
+        """Add channels of zeros, shape (1, C), so that the present channels are this share of all."""
         if count := max(round(self.mean.shape[1] * (1 / share - 1)), 0):
             return self.reshaped(lambda x: F.pad(x, (0, count)))
         mean, second = self.mean * share, self.second * share
@@ -129,10 +129,11 @@ class Moments:
 
 
 def activated(function: nn.Module | Function, moments: Moments, examples: int = 1) -> Moments:
-    """Moments of an elementwise function φ of normal activations: E[φ(x)] and Var[φ(x)], x ~ N(mean, variance).
+    """Return E[φ(x)] and Var[φ(x)] for an elementwise function φ of normal activations x ~ N(mean, variance).
 
-    Exact for ReLU, to 1e-12 by `normal_moments` otherwise; for the ReLU of a sum with a ReLU's output, see
-    `rectified_sum`. The mean over a batch of `examples` varies by Var[φ(x)] / examples (De & Smith, appendix C).
+    The result is exact for ReLU, and precise to 1e-12 by `normal_moments` otherwise; for the ReLU of a sum with a
+    ReLU's output, see `rectified_sum`. The mean over a batch of `examples` has the variance Var[φ(x)] / examples
+    (De & Smith, appendix C).
     """
     if not (isinstance(function, nn.ReLU) or function is F.relu):
         return Moments.of(*normal_moments(function, moments.mean, moments.variance), examples, split=moments.split)
@@ -148,27 +149,27 @@ def activated(function: nn.Module | Function, moments: Moments, examples: int = 
     return Moments.of(mean, variance, examples, split=moments.split, rectified=True)
 
 
-def greatest(moments: Moments, count: Tensor | float, examples: int = 1) -> Moments:
-    """Moments of the greatest of n = `count` independent elements with the same moments, as under a max pooling.
+def maximum(moments: Moments, count: Tensor | float, examples: int = 1) -> Moments:
+    """Return the moments of the maximum of n = `count` independent elements with equal moments, as in max pooling.
 
-    Elements of a window are taken to be independent: those of a convolution are uncorrelated on average over its
-    weights where its inputs are.
+    Elements of a window are assumed to be independent: outputs of a convolution are uncorrelated on average over its
+    weights if its inputs are.
     """
     counts = torch.as_tensor(count, dtype=moments.mean.dtype, device=moments.mean.device)
     if moments.is_rectified:
         standard, deviation = underlying(moments.mean, moments.second)
-        first, second = greatest_rectified(standard, counts)
+        first, second = rectified_maximum(standard, counts)
         mean, variance = deviation * first, (deviation.square() * (second - first.square())).clamp_min(0)
     else:
-        first, spread = greatest_normal(counts)
+        first, spread = normal_maximum(counts)
         mean, variance = moments.mean + first * moments.variance.sqrt(), spread * moments.variance
     return Moments.of(mean, variance, examples, split=moments.split, rectified=moments.is_rectified)
 
 
 def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | None:
-    """Moments after an active dropout of activations, channels or whole examples; None for another module.
+    """Return the moments after active dropout of activations, channels or examples; None for other modules.
 
-    An element that stays, with probability 1 - p, is divided by it: E[x] stays, E[x²] becomes E[x²] / (1 - p).
+    An element is kept with probability 1 - p and divided by it: E[x] is unchanged, E[x²] becomes E[x²] / (1 - p).
     """
     rate: Any = module.p if isinstance(module, _DropoutNd) else getattr(module, "drop_prob", None)
     if not isinstance(rate, float) or not getattr(module, "scale_by_keep", True):
@@ -178,22 +179,22 @@ def dropped(module: nn.Module, moments: Moments, examples: int) -> Moments | Non
 
 
 def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, training: bool) -> Moments | None:
-    """Moments after a norm of torch: γ·(x - μ)/√(σ² + ε) + β, with the μ and σ² of its input; None if unknown.
+    """Return the moments after a norm of torch, γ·(x - μ)/√(σ² + ε) + β with μ and σ² of its input; None if unknown.
 
-    Where the moments of the input, of shape (B, …), are unknown, σ² ≫ ε is assumed: a batch norm's output has mean β
-    and variance γ², and of layer and group norms the second moment is known where γ is the same for all channels and
-    β zero. Without `training`, a batch norm that was never trained uses its running statistics, others those of
-    these inputs.
+    If the moments of the input, of shape (B, …), are unknown, σ² ≫ ε is assumed. The output of a batch norm then has
+    mean β and variance γ²; the second moment after a layer or group norm is known if γ is equal for all channels and
+    β is zero. Without `training`, a batch norm that was never trained uses its running statistics; other norms use
+    the statistics of these inputs.
     """
     gamma, beta = _affine(module, shape)
     use_mean, use_variance = (getattr(module, name, True) for name in ("use_mean", "use_variance"))
     is_batch, tracked = isinstance(module, _NormBase), getattr(module, "num_batches_tracked", None)
-    # Its running statistics are updated by no batch yet.
+    # No batch has updated the running statistics yet.
     untrained = is_batch and not training and tracked is not None and int(tracked) == 0
     if moments is None:
         if isinstance(module, nn.RMSNorm) or untrained or not (use_mean and use_variance):
             return None
-        # After others only the average over channels is 1; the mean of each channel is unknown.
+        # After other norms only the average over channels is 1; the mean of each channel is unknown.
         if not is_batch and (float(gamma.max() - gamma.min()) > 0 or bool(beta.any())):
             return None
         flat = torch.zeros(1, *shape[1:], dtype=torch.float64, device=gamma.device)
@@ -207,7 +208,7 @@ def normalized(module: nn.Module, moments: Moments | None, shape: torch.Size, tr
 
 
 def _affine(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor]:
-    """γ and β, shaped to broadcast over the input."""
+    """Return γ and β, shaped to broadcast over the input."""
     sizes = [1] * len(shape)
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)) and len(module.normalized_shape) > 1:
         sizes[-len(module.normalized_shape) :] = module.normalized_shape
@@ -222,7 +223,7 @@ def _affine(module: nn.Module, shape: torch.Size) -> tuple[Tensor, Tensor]:
 
 
 def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untrained: bool) -> tuple[Tensor, Tensor]:
-    """μ and 1/√(σ² + ε): running statistics, or those over the axes that the norm averages besides examples."""
+    """Return μ and 1/√(σ² + ε) from running statistics, or over the axes besides examples that the norm averages."""
     epsilon = getattr(module, "eps", None)
     small = torch.finfo(torch.float32).eps if epsilon is None else epsilon
     if untrained:
@@ -242,9 +243,9 @@ def _statistics(module: nn.Module, moments: Moments, shape: torch.Size, untraine
 
 
 def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
-    """Moments, shape (1, …), in the layout of a batch (B, …) of the same values; None where there is no such layout.
+    """Change moments, shape (1, …), to the layout of a batch (B, …) of the same values; return None if none fits.
 
-    Channels move after the positions or before them, positions or all axes are flattened, axes of length 1 are added.
+    Channels move after or before positions, positions or all axes are flattened, axes of length 1 are added.
     """
     have, wanted = moments.mean, tuple(shape[1:])
     changes: list[Callable[[Tensor], Tensor]] = [lambda x: x]
@@ -258,7 +259,7 @@ def fitted(moments: Moments, shape: torch.Size) -> Moments | None:
 
 
 def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
-    """Moments in the layout of a traced shape, whose positions may be of another number; None where none fits."""
+    """Change moments to the layout of a traced shape, which may have more or fewer positions; None if none fits."""
     if shape is None:
         return x
     have = x.mean.shape
@@ -266,23 +267,23 @@ def placed(x: Moments, shape: tuple[int, ...] | None) -> Moments | None:
 
 
 def broadcast(factor: Moments, shape: torch.Size) -> Moments | None:
-    """A factor in a layout that broadcasts over (1, C, …): as it is, or one for each channel."""
+    """Change a factor, possibly per channel, to a layout that broadcasts over (1, C, …)."""
     have = factor.mean.shape
-    if len(have) == len(shape) and all(one in (1, other) for one, other in zip(have, shape, strict=True)):
+    if len(have) == len(shape) and all(size in (1, side) for size, side in zip(have, shape, strict=True)):
         return factor
     return fitted(factor, torch.Size((1, shape[1], *[1] * (len(shape) - 2))))
 
 
 def per_axis(values: Tensor, shape: torch.Size) -> Tensor | None:
-    """Factors shaped to broadcast over (B, C, …) or (B, …, C): one, one per channel, or of a shape that broadcasts.
+    """Reshape factors to broadcast over (B, C, …) or (B, …, C); return None if they match no axis.
 
-    None where they match no axis.
+    `values` is a single factor, one per channel, or of a shape that broadcasts.
     """
     if values.numel() == 1:
         return values.reshape([1] * len(shape))
     if values.dim() > 1:
         sides = zip(reversed(values.shape), reversed(shape), strict=False)
-        return values if values.dim() <= len(shape) and all(one in (1, other) for one, other in sides) else None
+        return values if values.dim() <= len(shape) and all(size in (1, side) for size, side in sides) else None
     for axis in (1, len(shape) - 1):
         if shape[axis] == values.numel():
             return values.reshape([-1 if index == axis else 1 for index in range(len(shape))])

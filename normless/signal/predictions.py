@@ -1,9 +1,9 @@
-"""Moments at the residual blocks of a network, predicted from its weights alone.
+"""Predict moments at the residual blocks of a network from its weights alone.
 
-Each operation has a rule in `normless.signal.propagation`. By those, the second moment on the skip path of an
-unnormalized network whose layers keep the variance is 2^d, with normalized branches d, and with branches that start
-at zero 1. Examples have their mean m over examples in common, so m² is the covariance between them and the square
-of a batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
+Each operation has a rule in `normless.signal.propagation`. By these rules, the second moment on the skip path at
+depth d is 2^d in an unnormalized network with layers that keep the variance, d with normalized branches, and 1 with
+branches that start at zero. All examples share the mean m over examples, so m² is the covariance between two of them
+and the square of a batch's mean: d/π with normalized branches of one ReLU each (De & Smith, appendix C).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from normless.signal.propagation import Propagation, Shapes
 
 @dataclass(frozen=True)
 class BlockMoments:
-    """The predictions at one block; NaN where they are unknown.
+    """The predictions at a block, NaN if unknown.
 
     Attributes:
         skip, branch, total: second moments, averaged over channels and positions.
-        after: the second moment after the activation or norm that follows the sum, that of the sum without one.
-        skip_variance, branch_variance, total_variance: over examples, channels and positions together.
-        skip_covariance, branch_covariance, total_covariance: of two examples, over channels and positions.
-        norm_mean_square: the squared batch mean of the first norm's channels, averaged over them.
-        norm_variance: their biased batch variance, averaged likewise.
-        unknown: the operation from which on the skip path, branch or sum is unknown; empty where all are known.
+        after: the second moment after the activation or norm that follows the sum, or else of the sum.
+        skip_variance, branch_variance, total_variance: variances over examples, channels and positions together.
+        skip_covariance, branch_covariance, total_covariance: covariances of two examples over channels and positions.
+        norm_mean_square: the squared batch mean of the first norm's input, averaged over channels.
+        norm_variance: its biased batch variance, averaged over channels.
+        unknown: the first operation with unknown moments on the skip path, branch or sum; empty if all are known.
     """
 
     skip: float = nan
@@ -54,7 +54,7 @@ class BlockMoments:
 
 
 def steps_of(model: nn.Module, residual_map: ResidualMap) -> Steps | None:
-    """The steps of a network, from its dataflow or its declared structure; None where it has neither."""
+    """Return the steps of a network from its dataflow or its declared structure, None if it has neither."""
     if residual_map.flow is not None:
         # The operations of torch.export take a second to import.
         from normless.signal.from_flow import steps_of_flow
@@ -69,14 +69,12 @@ def block_moments(
 ) -> list[BlockMoments]:
     """Predict the moments on the skip path, at the branch end and after the sum of every block.
 
-    Of the activations only the mean and variance of the inputs per feature are used. A network in training mode has
-    norms of the batch's statistics and active dropout.
-
-    `inputs`, `shapes` and `examples` are those of `Propagation`.
+    Only the mean and variance of the inputs per feature are used. In training mode, norms use the statistics of the
+    batch and dropout is active. `inputs`, `shapes` and `examples` are as in `Propagation`.
 
     Returns:
-        One entry per block in execution order. NaN from the first operation without a rule on, until a norm makes
-        the moments known again.
+        One entry per block in execution order. Moments are NaN after an operation without a rule until a norm makes
+        them known again.
     """
     steps = steps_of(model, residual_map)
     blocks = _inner_first(residual_map.blocks)
@@ -90,23 +88,25 @@ def block_moments(
 
 
 def _inner_first(blocks: Iterable[ResidualBlock]) -> list[ResidualBlock]:
-    """Blocks, each after those inside its branch: the order of the sums."""
-    return [one for block in blocks for one in (*_inner_first(block.inner), block)]
+    """Return blocks in the order of their sums, each after the blocks inside its branch."""
+    return [member for block in blocks for member in (*_inner_first(block.inner), block)]
 
 
 def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
-    """The predictions at the block of a residual sum."""
+    """Return the predictions at the block of a residual sum."""
     step, total = p.steps[at], p.values[p.steps.totals[at]]
     # A factor of 0 is that of a branch that is not added.
     skip, branch, *others = (
         side if isinstance(side, str) else side.times(share or 1.0)
         for side, share in zip((p.values[read] for read in step.reads), step.shares, strict=True)
     )
-    for other in others:
-        branch = branch if isinstance(branch, str) else other if isinstance(other, str) else branch.plus(other)
+    for further in others:
+        branch = branch if isinstance(branch, str) else further if isinstance(further, str) else branch.plus(further)
     last = block.after_sum[-1] if block.after_sum else None
     after = total if last is None else p.outputs.get((last.path, last.call), "")
-    values: dict[str, Any] = {"unknown": next((one for one in (skip, branch, total) if isinstance(one, str)), "")}
+    values: dict[str, Any] = {
+        "unknown": next((moments for moments in (skip, branch, total) if isinstance(moments, str)), "")
+    }
     for name, known in (("skip", skip), ("branch", branch), ("total", total), ("after", after)):
         if isinstance(known, Moments):
             values |= _named(known, name)
@@ -114,7 +114,7 @@ def _at_block(p: Propagation, block: ResidualBlock, at: int) -> BlockMoments:
 
 
 def _statistics(p: Propagation, path: str) -> dict[str, float]:
-    """The batch statistics of a norm's input, averaged over channels."""
+    """Return the batch statistics of a norm's input, averaged over channels."""
     reads = p.reads.get((path, 0))
     if not isinstance(reads, Moments) or not reads.split:
         return {}
@@ -128,7 +128,7 @@ def _statistics(p: Propagation, path: str) -> dict[str, float]:
 
 
 def _named(moments: Moments, name: str) -> dict[str, float]:
-    """Second moment, variance and covariance of two examples, by the names of `BlockMoments`."""
+    """Return second moment, variance and covariance of two examples under the names of `BlockMoments`."""
     second, square = moments.power, float(moments.mean.mean()) ** 2
     if not moments.split or name == "after":
         return {name: second}

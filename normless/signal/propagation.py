@@ -1,4 +1,4 @@
-"""Moments propagated along the steps of a network, by one rule for each kind of step."""
+"""Propagate moments along the steps of a network, with a rule for each kind of step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from normless.signal.moments import (
     broadcast,
     dropped,
     fitted,
-    greatest,
+    maximum,
     normalized,
     per_axis,
     placed,
@@ -29,11 +29,11 @@ from normless.signal.moments import (
 from normless.signal.weights import Rows, rows_of, weighted_moments
 
 Shapes = Mapping[tuple[str, int], torch.Size]
-# A rule gives the moments of a step's output, or says in a few words why they are unknown.
+# A rule returns the moments of a step's output, or a few words on why they are unknown.
 Rule = Callable[["Propagation", Step, Moments], Moments | str]
 Some = TypeVar("Some", bound=Rule)
 
-# By kind of step or, before that, by class of module.
+# Rules by class of module, which come first, or by kind of step.
 RULES: dict[str | type[nn.Module], Rule] = {
     "layout": lambda p, step, x: x,
     "parameter": lambda p, step, x: Moments.standard(p.power_of(step.parameters)),
@@ -47,7 +47,7 @@ _CLOSE = 1e-6
 
 
 def rule(*keys: str | type[nn.Module]) -> Callable[[Some], Some]:
-    """A decorator that makes a function the rule of some kinds of steps, or classes of modules."""
+    """Decorate a function as the rule of some kinds of steps or classes of modules."""
 
     def add(function: Some) -> Some:
         RULES.update(dict.fromkeys(keys, function))
@@ -58,21 +58,25 @@ def rule(*keys: str | type[nn.Module]) -> Callable[[Some], Some]:
 
 @dataclass
 class Propagation:
-    """The moments of every step of a network, each computed from those of the steps it reads.
+    """The moments of the steps of a network, each computed from the moments of its inputs.
 
-    With `shapes` they are those of every position, norms and residual branches have their effect, and what follows an
-    operation without a rule is unknown until a norm. Without, they are those of channels, shape (1, C), averaged over
-    positions, at the scale that norms and branches leave to the weights: norms pass their input on, a residual sum is
-    its skip path, inputs have second moment 1 and operations without a rule keep the scale.
+    With `shapes`, moments are computed at every position. Norms and residual branches have their effect, and moments
+    after an operation without a rule are unknown until a norm. Without `shapes`, moments are computed by channel,
+    shape (1, C), averaged over positions, and show the scale that weights alone set. Norms then return their input, a
+    residual sum is its skip path, inputs have second moment 1, and operations without a rule keep the scale.
 
     Attributes:
+        model: the network.
+        steps: its steps.
         inputs: the batch's first floating-point tensor, shape (B, …), or None.
-        shapes: of what each layer reads in a pass, by path and call; None for channels alone.
-        training: whether norms use the batch's statistics and dropout drops.
+        shapes: the shape of each layer's input in a pass, by path and call; None for moments by channel.
+        training: whether norms use the batch's statistics and dropout is active.
         examples: the size of the batch.
-        factors: of parameters, by name; 1 where there is no entry. For channels alone.
+        factors: factors of parameters by name, 1 if absent; for moments by channel.
         values: the moments of every step so far, or why they are unknown.
-        reads, outputs: what each layer reads, in its layout, and what it returns, by path and call.
+        reads: the moments of each layer's input, in its layout, by path and call.
+        outputs: the moments of each layer's output, by path and call.
+        rows: the rows of weight layers by their parameters.
     """
 
     model: nn.Module
@@ -89,11 +93,11 @@ class Propagation:
 
     @property
     def by_position(self) -> bool:
-        """Whether moments are those of every position."""
+        """Whether moments are computed at every position."""
         return self.shapes is not None
 
     def value(self, step: Step) -> Moments | str:
-        """The moments of a step's output."""
+        """Compute the moments of a step's output."""
         known = self.values[step.reads[0]] if step.reads else Moments.standard()
         key, shape = (step.path, step.call), self.shape_of(step)
         if self.by_position and not step.reads and step.kind != "input":
@@ -106,39 +110,39 @@ class Propagation:
         return output
 
     def _applied(self, step: Step, x: Moments) -> Moments | str:
-        apply = next((RULES[one] for one in type(step.module).__mro__ if one in RULES), RULES[step.kind])
+        apply = next((RULES[kind] for kind in type(step.module).__mro__ if kind in RULES), RULES[step.kind])
         try:
             output = apply(self, step, x)
         except (RuntimeError, TypeError, ValueError, IndexError):
-            # A module that takes no float64, or no tensor of this shape.
+            # A module that does not support float64 or this shape.
             if step.kind in ("weight", "parameter", "factor"):
                 raise
             output = f"{step.path or step.kind}, which raised an error"
         return output if self.by_position or isinstance(output, Moments) else x
 
     def of(self, index: int) -> Moments:
-        """The moments of a step, which are known for channels."""
+        """Return the moments of a step, which are always known by channel."""
         moments = self.values[index]
         assert isinstance(moments, Moments)
         return moments
 
     def shape_of(self, step: Step) -> torch.Size | None:
-        """The shape of what a layer reads; None where it is unknown."""
+        """Return the shape of a layer's input, None if unknown."""
         return (self.shapes or {}).get((step.path, step.call))
 
     def rows_of(self, step: Step) -> Rows:
-        """The rows of a weight layer."""
+        """Return the rows of a weight layer."""
         if step.parameters not in self.rows:
             self.rows[step.parameters] = rows_of(self.model, step)
         return self.rows[step.parameters]
 
     def power_of(self, names: tuple[str, ...]) -> float:
-        """The second moment of learned tensors that are added up."""
+        """Return the second moment of a sum of learned tensors."""
         return sum(self.factors.get(name, 1.0) ** 2 * mean_square(self.model.get_parameter(name)) for name in names)
 
 
 def mean_square(tensor: Tensor) -> float:
-    """The mean square of a learned tensor; MissingValuesError on the device `meta`."""
+    """Return the mean square of a learned tensor; raise MissingValuesError on the meta device."""
     if tensor.is_meta:
         raise MissingValuesError("A learned tensor has no values.")
     return float(tensor.detach().double().square().mean())
@@ -146,7 +150,7 @@ def mean_square(tensor: Tensor) -> float:
 
 @rule("input")
 def _input(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    is_first = step is next(one for one in p.steps.steps if one.kind == "input")
+    is_first = step is next(other_step for other_step in p.steps.steps if other_step.kind == "input")
     if p.inputs is None or p.inputs.dim() < 2 or not is_first:
         return "an input that is no batch of floating-point numbers"
     variance, mean = torch.var_mean(p.inputs.double(), dim=0, correction=0, keepdim=True)
@@ -167,7 +171,7 @@ def _weight(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 
 def _normalized(p: Propagation, step: Step, x: Moments | None) -> Moments | None:
-    """The output of a norm, where its input is unknown too if it does not depend on that."""
+    """Return the moments after a norm, also for an unknown input if they do not depend on it; else None."""
     shape = p.shape_of(step)
     if step.kind != "norm" or shape is None or not isinstance(step.module, NORMS):
         return None
@@ -181,7 +185,7 @@ def _activation(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule(ShiftedActivation)
 def _shifted(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """φ(s·x + b₁) + b₂: a ReLU stays a ReLU between biases, so that one of rectified inputs passes them on."""
+    """Apply φ(s·x + b₁) + b₂; a ReLU passes rectified inputs on unchanged."""
     module = step.module
     assert isinstance(module, ShiftedActivation)
     x = x.times(module.scale) if isinstance(module, ScaledActivation) else x
@@ -189,7 +193,7 @@ def _shifted(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 
 def _plus(x: Moments, bias: Tensor | None) -> Moments:
-    """The moments after a bias of one element."""
+    """Return the moments after adding a bias of one element."""
     return x if bias is None else replace(x, mean=x.mean + bias.detach().double())
 
 
@@ -211,7 +215,7 @@ def _dropout(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("factor")
 def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """A constant, or a learned scale: of each channel, or of channels alone its root mean square."""
+    """Multiply by a constant or a learned scale; moments by channel use the root mean square of the scale."""
     if not (step.parameters and p.by_position):
         return x.times(step.size * sqrt(p.power_of(step.parameters)) if step.parameters else step.size)
     single = len(step.parameters) == len(step.reads) == 1
@@ -220,10 +224,10 @@ def _factor(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 
 @rule("max_pool")
-def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The greatest of independent elements; a window has the mean and second moment of its positions together."""
+def _max_pool(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """Take the maximum of independent elements with the mean and second moment over the window's positions."""
     if not p.by_position:
-        return greatest(x, step.size)
+        return maximum(x, step.size)
     pool, values = step.module, placed(x, step.shape)
     dilated = getattr(pool, "dilation", 1) not in (1, (1,), (1, 1), (1, 1, 1))
     if not isinstance(pool, _MAX_POOLINGS) or dilated or values is None or not x.split:
@@ -231,13 +235,13 @@ def _greatest(p: Propagation, step: Step, x: Moments) -> Moments | str:
     average, sides = getattr(F, f"avg_pool{x.mean.dim() - 2}d"), (pool.stride, pool.padding, pool.ceil_mode)
     mean, second = (average(part, pool.kernel_size, *sides, False) for part in (values.mean, values.second))
     inside = average(torch.ones_like(values.mean[:, :1]), pool.kernel_size, *sides, True) * window_size(pool)
-    one = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
-    return greatest(one, inside.round().clamp_min(1), p.examples)
+    element = Moments.of(mean, (second - mean.square()).clamp_min(0), rectified=x.is_rectified)
+    return maximum(element, inside.round().clamp_min(1), p.examples)
 
 
 @rule("average_pool")
-def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The mean over n independent positions: the mean of their means, 1/n of the mean of their variances."""
+def _average_pool(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """Average n independent positions: the mean of their means, 1/n of the mean of their variances."""
     if not p.by_position:
         return x.averaged(step.size)
     pool, values = step.module, placed(x, step.shape)
@@ -249,15 +253,15 @@ def _average(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("attention")
 def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The mean of T values v_j with weights a_j = softmax(l)_j, whose logits l = q·k / √d are normal.
+    """Average T values v_j with weights a_j = softmax(l)_j of normal logits l = q·k / √d.
 
     Each weight has mean 1/T and, with s² = E[q²] Var_j[k] the variance of logits over random q and k,
-    E[a_j²] = r/T², r = min(e^{s²}, T): weights are lognormal, and T ≫ e^{s²}. Were values independent of weights,
+    E[a_j²] = r/T², r = min(e^{s²}, T): weights are lognormal, and T ≫ e^{s²}. If values are independent of weights,
 
         E[y] = v̄    E[y²] = (r/T) E[v²]‾ + (1 - r/T) (T v̄² - E[v]²‾) / (T - 1),
 
-    bars being means over positions. Keys and values read the same D features, which the weights e^l shift in the
-    direction of the query: that adds (1 - r/T) s² Var[v]‾ / D. For small logits y is the mean of the values.
+    with bars for means over positions. Keys and values read the same D features, which the weights e^l shift in the
+    direction of the query; this adds (1 - r/T) s² Var[v]‾ / D. For small logits y is the mean of the values.
     """
     if not p.by_position:
         return x.averaged(step.size)
@@ -276,12 +280,12 @@ def _attention(p: Propagation, step: Step, x: Moments) -> Moments | str:
     second = share * x.second.mean(1, keepdim=True) + (1 - share) * (between + shift)
     wide = (1, query.mean.shape[1], x.mean.shape[2])
     output = Moments.of(mean, (second - mean.square()).clamp_min(0), p.examples)
-    return output.reshaped(lambda one: one.expand(wide))
+    return output.reshaped(lambda part: part.expand(wide))
 
 
 @rule("gate")
 def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """The product with a factor that is independent: weights lie between both and whatever they have in common."""
+    """Multiply by an independent factor: weight layers separate both from their common ancestors."""
     if len(step.reads) < 2:
         return "a product"
     factor = p.values[step.reads[1]]
@@ -296,40 +300,40 @@ def _gate(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 
 @rule(nn.GLU)
-def _linear_unit(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """a ⊙ σ(b) of the halves a and b, outputs of different weights and so independent."""
+def _glu(p: Propagation, step: Step, x: Moments) -> Moments | str:
+    """Compute a ⊙ σ(b) of the halves a and b, which are independent outputs of different weights."""
     if not p.by_position or not isinstance(step.module, nn.GLU):
         return x
     dim = step.module.dim
-    value, gate = x.reshaped(lambda one: one.chunk(2, dim)[0]), x.reshaped(lambda one: one.chunk(2, dim)[1])
+    value, gate = x.reshaped(lambda part: part.chunk(2, dim)[0]), x.reshaped(lambda part: part.chunk(2, dim)[1])
     return value.product(activated(nn.Sigmoid(), gate), p.examples)
 
 
 @rule("add")
 def _add(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """An addition that is not residual; of channels, a sum of independent normal variables."""
+    """Add activations that are not a residual sum; by channel, as independent normal variables."""
     if p.by_position:
         unknown = len(step.reads) < 2 or step.parameters
         return "an addition that is no residual sum" if unknown else _sum(p, step, x)
     others = [p.of(read) for read in step.reads[1:]]
     others += [Moments.standard(p.power_of(step.parameters))] if step.parameters else []
-    for other in others:
-        count = max(x.mean.shape[1], other.mean.shape[1])
-        x = replace(x.with_channels(count).plus(other.with_channels(count)), positive=None)
+    for term in others:
+        count = max(x.mean.shape[1], term.mean.shape[1])
+        x = replace(x.with_channels(count).plus(term.with_channels(count)), positive=None)
     return x
 
 
 @rule("sum")
 def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """Skip path and branches, each with its factor: they are uncorrelated (De & Smith, appendix C)."""
+    """Add skip path and branches, each with its factor, as uncorrelated variables (De & Smith, appendix C)."""
     if not p.by_position:
         return x
     shares = step.shares or (1.0,) * len(step.reads)
     total = x.times(shares[0])
-    for other, share in zip((p.values[read] for read in step.reads[1:]), shares[1:], strict=True):
+    for branch, share in zip((p.values[read] for read in step.reads[1:]), shares[1:], strict=True):
         if share == 0:
             continue
-        wide = other if isinstance(other, str) else fitted(other, x.mean.shape) or "a sum of different shapes"
+        wide = branch if isinstance(branch, str) else fitted(branch, x.mean.shape) or "a sum of different shapes"
         if isinstance(wide, str):
             return wide
         total = total.plus(wide.times(share))
@@ -338,7 +342,7 @@ def _sum(p: Propagation, step: Step, x: Moments) -> Moments | str:
 
 @rule("join")
 def _join(p: Propagation, step: Step, x: Moments) -> Moments | str:
-    """A concatenation of channels, without learned tokens: a norm normalizes each token by itself."""
+    """Concatenate channels, without learned tokens, since a norm treats tokens separately."""
     if p.by_position:
         return "a concatenation"
     pairs = [pair for pair in zip(step.reads, step.shares, strict=True) if p.steps[pair[0]].kind != "parameter"]

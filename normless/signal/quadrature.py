@@ -1,4 +1,4 @@
-"""Expectations of functions of normal variables: activations, rectified variables, the greatest of several."""
+"""Expectations of functions of normal variables: activations, rectified variables, maxima."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _VALUES = 2**16
 _NOISE: Values = ndtri((torch.arange(_VALUES, dtype=torch.float64) * (sqrt(5) - 1) / 2 + 0.5) % 1).numpy()
 # A nonnegative part is spread over this many equally likely values, those at zero aside.
 _LEVELS = 24
-# The integral over the greatest of several variables, up to _END deviations.
+# The integral for the maximum of several variables, up to _END deviations.
 _LONG_NODES, _LONG_WEIGHTS = np.polynomial.legendre.leggauss(96)
 _END = 12.0
 
 
 def in_double(activation: nn.Module | Function, device: torch.device | str = "cpu") -> Function:
-    """An elementwise activation as a function of float64 tensors, in evaluation mode; the module is copied."""
+    """Convert a copy of an elementwise activation in evaluation mode to a function of float64 tensors."""
     if not isinstance(activation, nn.Module):
         return activation
     if any(parameter.is_meta for parameter in activation.parameters()):
@@ -53,7 +53,7 @@ def in_double(activation: nn.Module | Function, device: torch.device | str = "cp
 
 
 def applied(activation: nn.Module, values: Values) -> Values:
-    """An elementwise activation in float64, (n,) to (channels, n): by the slopes of each channel, or one for all."""
+    """Apply an elementwise activation in float64, (n,) to (channels, n), with the slopes of each channel."""
     inputs = torch.from_numpy(values).expand(1, _channels(activation), -1)
     with torch.no_grad():
         outputs: Values = in_double(activation)(inputs)[0].numpy()
@@ -61,7 +61,7 @@ def applied(activation: nn.Module, values: Values) -> Values:
 
 
 def kinks(function: Function, channels: int = 1) -> list[float]:
-    """Where an elementwise function or its slope jumps, between -32 and 32, found by bisection.
+    """Find the points between -32 and 32 at which an elementwise function or its slope jumps, by bisection.
 
     The slopes left and right of an interval of width h differ by the jump inside it and by O(h) without one.
     """
@@ -89,7 +89,7 @@ _known: dict[Hashable, list[float]] = {}
 
 
 def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
-    """The kinks of an activation, searched for once for all of one class with the same settings and parameters."""
+    """Return the kinks of an activation, cached for equal classes, settings and parameters."""
     settings: Hashable = activation
     if isinstance(activation, nn.Module):
         own = {name: value for name, value in vars(activation).items() if not name.startswith("_")}
@@ -103,7 +103,7 @@ def _kinks_of(activation: nn.Module | Function, channels: int) -> list[float]:
 
 
 def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """E[φ(x)] and Var[φ(x)] of x ~ N(mean, variance), elementwise, to about 1e-12.
+    """Return E[φ(x)] and Var[φ(x)] for x ~ N(mean, variance), elementwise, to about 1e-12.
 
     The integral over z = (x - mean) / deviation is split at fixed z and at the kinks of φ, and every panel has 20
     Gauss-Legendre nodes. Gauss-Hermite nodes, which do not know the kinks, have an error of 1e-3.
@@ -117,7 +117,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     """
     function, channels = in_double(activation, mean.device), _channels(activation)
     if channels > 1 and mean.shape[1] == 1:
-        mean, variance = (one.expand(1, channels, *mean.shape[2:]) for one in (mean, variance))
+        mean, variance = (moment.expand(1, channels, *mean.shape[2:]) for moment in (mean, variance))
     deviation = variance.clamp_min(0).sqrt()
     places = {0.0, *_kinks_of(activation, channels)}
     if float(deviation.max()) > _WIDE:
@@ -130,7 +130,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
     at_once = max(1, _AT_ONCE // mean.numel())
     nodes, weights = (
-        torch.split(torch.from_numpy(one).to(mean), at_once) for one in (_NODES, _WEIGHTS / sqrt(2 * pi))
+        torch.split(torch.from_numpy(values).to(mean), at_once) for values in (_NODES, _WEIGHTS / sqrt(2 * pi))
     )
     for start, end in pairwise(edges):
         half = (end - start) / 2
@@ -149,7 +149,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
 
 
 def _channels(activation: nn.Module | Function) -> int:
-    """The number of channels that have a parameter of their own, 1 where all share them."""
+    """Return the number of channels with separate parameters, 1 if all channels share them."""
     parameters = activation.parameters() if isinstance(activation, nn.Module) else ()
     return max((parameter.numel() for parameter in parameters), default=1)
 
@@ -194,17 +194,17 @@ def underlying(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return standard, first / rectified(standard, torch.ones_like(standard))[0]
 
 
-def greatest_normal(count: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of M, the greatest of n independent standard normal variables, elementwise in n."""
-    first, second = greatest_rectified(torch.full_like(count, _END), count)
+def normal_maximum(count: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and variance of M, the maximum of n independent standard normal variables, elementwise in n."""
+    first, second = rectified_maximum(torch.full_like(count, _END), count)
     return first - _END, second - first.square()
 
 
-def greatest_rectified(standard: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """E[max(t + M, 0)] and E[max(t + M, 0)²], M the greatest of n standard normal variables, elementwise.
+def rectified_maximum(standard: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """Return E[max(t + M, 0)] and E[max(t + M, 0)²] for M, the maximum of n standard normal variables, elementwise.
 
-    ∫ (1 - Φ(z)ⁿ) dz and ∫ 2(t + z) (1 - Φ(z)ⁿ) dz from -t on, t = `standard`; n = `count` need not be whole. It is
-    the greatest of n rectified variables max(t + z, 0) as well.
+    These are ∫ (1 - Φ(z)ⁿ) dz and ∫ 2(t + z) (1 - Φ(z)ⁿ) dz from -t on, with t = `standard`; n = `count` need not be
+    an integer. max(t + M, 0) is also the maximum of n rectified variables max(t + z, 0).
     """
     start = (-standard).clamp(-_END, _END)
     # Below the start, where 1 - Φⁿ is 1.
@@ -221,12 +221,12 @@ def greatest_rectified(standard: Tensor, count: Tensor) -> tuple[Tensor, Tensor]
 
 @torch.no_grad()
 def activation_gain(activation: nn.Module) -> float:
-    """γ = 1 / √Var[φ(z)] for z ~ N(0, 1): gives an activation's output unit variance (Brock et al. 2021).
+    """Return γ = 1 / √Var[φ(z)] for z ~ N(0, 1), which gives an activation unit variance (Brock et al. 2021).
 
-    For ReLU it is √(2 / (1 - 1/π)) ≈ 1.7128; slopes per channel are averaged over; infinity for a constant φ.
+    It is √(2 / (1 - 1/π)) ≈ 1.7128 for ReLU, averaged over channels with different slopes, infinite for a constant φ.
 
     Raises:
-        MissingValuesError: its parameters have no values, as on torch's device `meta`.
+        MissingValuesError: the parameters of φ have no values, as on the meta device.
     """
     standard = torch.zeros(1, _channels(activation), dtype=torch.float64)
     mean, variance = normal_moments(activation, standard, standard + 1)
@@ -243,11 +243,11 @@ def is_homogeneous(activation: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Stream:
-    """The distribution of an element of the stream at initialization: an equally likely one of `values`, plus noise.
+    """The distribution of an element of the stream at initialization: one of equally likely `values`, plus noise.
 
-    A pre-activation network's stream is the sum of its branches, normal with a variance that adds up:
-    Var ← Var + α². Where an activation follows the sum (ResNet-V1) it is not normal, and the distribution is tracked.
-    The noise is normal, independent, of mean zero and `normal_variance`.
+    The stream of a pre-activation network is the sum of its branches and normal, with a variance that grows by α² in
+    each block. If an activation follows the sum (ResNet-V1), the stream is not normal and `values` track its
+    distribution. The noise is normal and independent, with mean zero and variance `normal_variance`.
     """
 
     values: Values
@@ -255,7 +255,7 @@ class Stream:
 
     @classmethod
     def standard(cls) -> Stream:
-        """The output of a standardized layer on inputs of unit variance: standard normal."""
+        """Return the standard normal output of a standardized layer on inputs of unit variance."""
         return cls(np.zeros(_VALUES), 1.0)
 
     @property
@@ -264,19 +264,19 @@ class Stream:
         return float(self.values.var()) + self.normal_variance
 
     def plus(self, variance: float) -> Stream:
-        """With a branch of this variance added; its output is normal and of mean zero."""
+        """Add a branch with a normal output of mean zero and this variance."""
         return Stream(self.values, self.normal_variance + variance)
 
     def through(self, activation: nn.Module) -> Stream:
-        """After an elementwise activation."""
+        """Apply an elementwise activation."""
         return self._of(applied(activation, self._samples()).ravel())
 
     def padded(self, share: float) -> Stream:
-        """With channels of zeros, such that the others are this share of all (option A of ResNet-V1)."""
+        """Add channels of zeros, so that the present channels are this share of all (option A of ResNet-V1)."""
         return self._of(np.append(self._samples(), np.zeros(round(_VALUES * (1 / share - 1)))))
 
     def _samples(self) -> Values:
-        """Equally likely values, noise included: the quantiles of both meet as the axes of a Kronecker sequence."""
+        """Return equally likely values with noise, which pair the quantiles of both by a Kronecker sequence."""
         return self.values + sqrt(self.normal_variance) * _NOISE
 
     @classmethod

@@ -24,12 +24,12 @@ _ARGUMENTS = {
 
 
 def weighted_moments(module: nn.Module, moments: Tensor) -> Tensor | None:
-    """Moments after a linear layer or convolution: E[y] = W∗E[x] + b and Var[y] = W²∗Var[x].
+    """Return the moments after a linear layer or convolution: E[y] = W∗E[x] + b and Var[y] = W²∗Var[x].
 
-    Fluctuations of different inputs are taken as uncorrelated, which holds on average over weights of random sign. W
-    is the weight that the layer computes from its parameters: standardized, normalized or masked, with its scalars.
-    `moments` are means and several variances, stacked, shape (k, …). None where the module does more than multiply by
-    a weight once, padding aside.
+    Fluctuations of different inputs are assumed to be uncorrelated, which holds on average over weights of random
+    sign. W is the weight that the layer computes from its parameters: standardized, normalized or masked, with its
+    scalars. `moments` are means and several variances, stacked, shape (k, …). The result is None if the module does
+    more than pad and multiply by a weight once.
     """
     if isinstance(module, _ConvTransposeNd) or not isinstance(module, (_ConvNd, nn.Linear)):
         return None
@@ -52,7 +52,7 @@ def _multiplied(module: _ConvNd | nn.Linear, moments: Tensor) -> _OnMoments:
 
 
 class _OnMoments(TorchFunctionMode):
-    """Makes a layer's own forward code multiply means by its weight, and variances by the weight's square."""
+    """Let a layer's forward code multiply means by its weight, and variances by the squared weight."""
 
     def __init__(self, moments: Tensor) -> None:
         super().__init__()
@@ -82,13 +82,13 @@ class _OnMoments(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Rows:
-    """The weights of a layer, a row for each of its outputs.
+    """The weights of a layer, with a row for each output.
 
     Attributes:
-        weight: the name of the parameter that is the weight; None where it is computed, as by standardization.
+        weight: the name of the weight parameter; None if the weight is computed, as by standardization.
         bias: the name of the bias, or None.
         sums, squares: Σ w and Σ w² over taps, shape (outputs, inputs of a group, 1), float32.
-        groups: of inputs; each output reads one.
+        groups: the number of groups of inputs; each output reads one group.
         shifts: the biases, shape (outputs,).
     """
 
@@ -100,9 +100,9 @@ class Rows:
     shifts: Tensor
 
     def applied(self, x: Moments, factor: float, shift: float, share: float) -> Moments:
-        """The channels of the output, shape (1, outputs): mean Σ w m + b and variance Σ w² v of independent inputs.
+        """Return the moments of the output, shape (1, outputs): mean Σ w m + b, variance Σ w² v, independent inputs.
 
-        Weights are multiplied by `factor`, biases by `shift`; a `share` of the inputs are not zeros around an image.
+        Weights are multiplied by `factor`, biases by `shift`; `share` is the share of inputs that are not padding.
         """
         read = x.with_channels(self.groups * self.sums.shape[1])
         # In units of the input, since float32 ends at 1e38.
@@ -116,9 +116,13 @@ class Rows:
 
 @torch.no_grad()
 def rows_of(model: nn.Module, step: Step) -> Rows:
-    """The rows of the weight layer that a step is; MissingValuesError where its weight has no values."""
+    """Return the rows of a step's weight layer.
+
+    Raises:
+        MissingValuesError: its weight has no values.
+    """
     named = {name: model.get_parameter(name).detach() for name in step.parameters}
-    name = max(named, key=lambda one: named[one].numel())
+    name = max(named, key=lambda parameter_name: named[parameter_name].numel())
     parameter = named[name]
     if parameter.is_meta:
         raise MissingValuesError(f"The weight {name} has no values.")
@@ -133,9 +137,18 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
     elif module is not None and is_transposed(module):
         rows = rows.transpose(0, 1)
     rows = rows.reshape(rows.shape[0], rows.shape[1] if rows.dim() > 1 else 1, -1)
-    bias = next((one for one in named if one in step.shifts and named[one].numel() == len(rows)), None)
-    # A sum over a single tap takes longer than all else here.
-    sums, squares = (one if one.shape[2] == 1 else one.sum(2, keepdim=True) for one in (rows, rows.square()))
+    bias = next(
+        (
+            parameter_name
+            for parameter_name in named
+            if parameter_name in step.shifts and named[parameter_name].numel() == len(rows)
+        ),
+        None,
+    )
+    # A sum over a single tap would be the slowest operation here.
+    sums, squares = (
+        tensor if tensor.shape[2] == 1 else tensor.sum(2, keepdim=True) for tensor in (rows, rows.square())
+    )
     return Rows(
         weight=name if used.data_ptr() == parameter.data_ptr() else None,
         bias=bias,
@@ -147,7 +160,7 @@ def rows_of(model: nn.Module, step: Step) -> Rows:
 
 
 def _used(module: _ConvNd | nn.Linear, parameter: Tensor) -> Tensor:
-    """The weight that a layer multiplies by, read from its forward pass on zeros of one position."""
+    """Return the weight by which a layer multiplies, read from its forward pass on zeros at one position."""
     if type(module).__module__.startswith("torch.nn.modules"):
         # Torch's own layers multiply by the parameter itself.
         return parameter

@@ -173,7 +173,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
-    **{("layer_norm_scaling", network): "it is no attention, with which a transformer layer" for network in NETWORKS},
+    **{("layer_norm_scaling", network): "not an attention, with which a transformer layer" for network in NETWORKS},
     **{
         (scheme, "cifar_8"): "its branch does not begin with a normalization"
         for scheme in ("peri_norm", "peri_norm(gamma=0.1)", "sandwich_norm")

@@ -58,7 +58,7 @@ REFUSALS = {
         (f"{family}_norm", VIT): _BATCH_NORMS
         for family in ("ghost_batch", "partial_batch", "alternating_batch", "plain_batch", "frozen_batch", "group")
     },
-    ("zero_gamma", VIT): "an operation that is no layer follows the last norm of its branch",
+    ("zero_gamma", VIT): "an operation that is not a layer follows the last norm of its branch",
     ("zero_gamma", FUNCTIONAL): "at γ = 0 the activation between them passes no gradient",
     ("zeroinit_v1", VIT): _AFTER,
     ("zeroinit_v1", FUNCTIONAL): _AFTER,

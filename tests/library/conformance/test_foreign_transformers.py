@@ -103,7 +103,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{
         ("zero_gamma", name): "its branch has no norm"
         if name in POST_NORM
-        else "an operation that is no layer follows"
+        else "an operation that is not a layer follows"
         for name in FOREIGN
     },
     # Batch norm takes the channels from the second axis, where these have their tokens.
@@ -112,14 +112,14 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("only_top_norm", name): _CHANNELS for name in (*POST_NORM, "torch pre-norm")},
     **{("zeroinit_v1", name): "no residual sum is followed by an activation" for name in FOREIGN},
     # Attention divides its projection into heads, or has weights and no layers.
-    **{("remove_branches", name): "does not run|it is no module of its own" for name in FOREIGN if name != "vit"},
+    **{("remove_branches", name): "does not run|it is not a module of its own" for name in FOREIGN if name != "vit"},
     **{("nf_resnet", name): _NOT_STANDARDIZED for name in FOREIGN},
     **{
         ("deepnorm", name): "DeepNorm is for transformers whose normalizations follow"
         for name in FOREIGN
         if name not in POST_NORM
     },
-    **{("layer_scale", name): "ends in no layer that takes a factor per channel" for name in FOREIGN},
+    **{("layer_scale", name): "does not end in a layer that takes a factor per channel" for name in FOREIGN},
     **{("lsuv", name): _SEVERAL for name in ("torch post-norm", "torch pre-norm")},
 }
 REFUSALS |= {("weight_standardization", name): _NOT_BATCH for name in FOREIGN}

@@ -35,7 +35,7 @@ REFUSALS: dict[str, dict[Norm, str]] = {
         if re.match("ghost|partial|alternating|plain|frozen|group|weight_standardization$", text)
     },
     "zero_gamma": {
-        "pre": "an operation that is no layer follows the last norm of its branch",
+        "pre": "an operation that is not a layer follows the last norm of its branch",
         "post": "its branch has no norm",
     },
     **{text: dict.fromkeys(NORMS, _NOT_RUN) for text in SCHEME_TEXTS if text.startswith("norm_on_skip")},

@@ -189,7 +189,7 @@ class Fused(nn.Sequential):
 
 
 REFUSALS = [
-    (TailorActivations(), lambda: Smooth(2), (2, 64), "it is no ReLU or leaky ReLU, and has no slope to tailor"),
+    (TailorActivations(), lambda: Smooth(2), (2, 64), "it is not a ReLU or leaky ReLU, and has no slope to tailor"),
     (TailorActivations(), lambda: Gated(2), (2, 64), "the correlation after its gate is not known"),
     (TailorActivations(), lambda: Several(2), (2, 64), "it has a global skip path, or a sum of several branches"),
     (TailorActivations(), Fused, (2, 3, 8, 8), "an activation was part of this normalization"),

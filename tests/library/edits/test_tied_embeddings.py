@@ -44,7 +44,7 @@ def test_lsuv_takes_inputs_by_name_and_refuses_packed_attention() -> None:
     x = net.embedding(TOKENS)
     assert net.inner(x).var(correction=0).item() == pytest.approx(1, abs=0.02)
     layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
-    with pytest.raises(nl.UnsupportedEditError, match=r"self_attn: it is no layer with one weight and one output"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"self_attn: it is not a layer with one weight and one output"):
         nl.convert(layer, "lsuv", torch.randn(2, 5, 8))
 
 

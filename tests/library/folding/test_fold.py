@@ -230,7 +230,7 @@ def test_other_norms_are_kept() -> None:
     net = Net(run, layer=conv(), norm=nn.BatchNorm2d(4), group=nn.GroupNorm(2, 4))
     new, report = folded(net, IMAGES)
     assert report.counts == {"folded": 1, "affine": 0, "kept": 2}
-    assert fate(report, "group") == "group: kept: it normalizes every example by itself"
+    assert fate(report, "group") == "group: kept: it normalizes each example separately"
     assert str(report).startswith("3 norms: 1 folded, 0 affine, 2 kept\nnorm: folded into layer before it\n")
     assert isinstance(new.group, nn.GroupNorm)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from normless.signal import Step
-from normless.signal.moments import Moments, activated, greatest
+from normless.signal.moments import Moments, activated, maximum
 from normless.signal.weights import rows_of
 
 
@@ -20,7 +20,7 @@ def of(mean: float, variance: float) -> Moments:
 @pytest.mark.parametrize(("count", "mean", "variance"), [(2, 1 / sqrt(pi), 1 - 1 / pi), (9, 1.485013, 0.357353)])
 def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float) -> None:
     """Harter (1961), table 1, and Teichroew (1956): moments of the largest of n standard normal numbers."""
-    result = greatest(of(3.0, 4.0), count)
+    result = maximum(of(3.0, 4.0), count)
     assert float(result.mean) == pytest.approx(3 + 2 * mean, rel=1e-6)
     assert float(result.variance) == pytest.approx(4 * variance, rel=1e-5)
 
@@ -28,7 +28,7 @@ def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float
 def test_the_greatest_of_rectified_numbers() -> None:
     torch.manual_seed(0)
     drawn = torch.randn(400_000, 4).relu().amax(1)
-    result = greatest(activated(nn.ReLU(), of(0.0, 1.0)), 4)
+    result = maximum(activated(nn.ReLU(), of(0.0, 1.0)), 4)
     assert result.power == pytest.approx(float(drawn.square().mean()), rel=0.02)
     assert float(result.mean) == pytest.approx(float(drawn.mean()), rel=0.02)
 

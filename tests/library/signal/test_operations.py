@@ -18,8 +18,8 @@ from normless.models import resnet, resnet_cifar
 from normless.models.resnets import PaddedShortcut
 from normless.probes import predicted_moments
 from normless.signal import RULES, Moments, Propagation, Step
-from normless.signal.moments import activated, greatest
-from normless.signal.quadrature import greatest_normal, greatest_rectified
+from normless.signal.moments import activated, maximum
+from normless.signal.quadrature import normal_maximum, rectified_maximum
 
 SIDES = ("skip", "branch", "sum")
 
@@ -38,7 +38,7 @@ def test_moments_of_the_greatest_are_integrals(count: float) -> None:
 
         return float(mpmath.quad(integrand, [-12, -6, -3, 0, 3, 6, 12]))
 
-    mean, variance = greatest_normal(number(count))
+    mean, variance = normal_maximum(number(count))
     assert float(mean) == pytest.approx(moment(1), abs=1e-10)
     assert float(variance) == pytest.approx(moment(2) - moment(1) ** 2, rel=1e-10)
 
@@ -53,7 +53,7 @@ def test_moments_of_the_greatest_of_rectified_variables_are_integrals(standard: 
         start = max(-standard, -12.0)
         return float(mpmath.quad(integrand, [start, *(z for z in (-6, -3, 0, 3, 6, 12) if z > start)]))
 
-    result = greatest_rectified(number(standard), number(count))
+    result = rectified_maximum(number(standard), number(count))
     assert [float(one) for one in result] == pytest.approx([moment(1), moment(2)], rel=1e-9)
 
 
@@ -62,7 +62,7 @@ def test_the_greatest_of_samples() -> None:
     x = 0.7 + 2 * torch.randn(200_000, 9, dtype=torch.float64)
     normal = Moments.of(number(0.7), number(4.0))
     for moments, drawn in ((normal, x), (activated(nn.ReLU(), normal), x.relu())):
-        result = greatest(moments, 9)
+        result = maximum(moments, 9)
         assert float(result.mean) == pytest.approx(drawn.amax(1).mean().item(), rel=0.01)
         assert float(result.variance) == pytest.approx(drawn.amax(1).var().item(), rel=0.02)
 
