@@ -43,29 +43,30 @@ def convert(
     """Apply a scheme to a copy of a network and return the copy.
 
     Args:
-        model: the network, in its normalized form; it is left as it is.
-        scheme: a `Scheme`, or the text of one, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
-        inputs, kwargs: example inputs, by position and by name; needed to trace a network that does not state its
-            residual structure, and by schemes that calibrate on a batch (`lsuv`).
-        residual_map: the network's map where it is known; traced from the example inputs otherwise.
-        example_inputs: in the place of `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of
+        model: the network in its normalized form; it is not changed.
+        scheme: a `Scheme` or its text, such as `"fixup"` or `"skipinit(alpha=1)"`; see `normless.scheme`.
+        inputs: positional example inputs, needed to trace a network that does not declare its residual structure, and
+            by schemes that calibrate on a batch (`lsuv`).
+        residual_map: the network's map if known; it is traced from the example inputs otherwise.
+        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
             keyword arguments.
-        allow_partial: convert what the map has where it left something unresolved (its `unresolved` says what), or
-            where a norm still runs that it does not have. A conversion is whole or refused otherwise.
-        in_place: change the network itself and return it, at the cost of no second set of weights; after an error
-            it is neither what it was nor converted.
-        only: qualified names of modules, or of blocks of the map; what is at or under them is converted, the rest
-            stays. L counts the blocks there. The same as in the text `fixup(only=('backbone',))`.
-        check_inputs: as `example_inputs`, for the forward and backward passes that check the result; a few examples
-            suffice where the example inputs are a large batch to calibrate on. The example inputs if None.
+        allow_partial: convert the network even if parts of its map are `unresolved`, or a norm still runs that is not
+            in the map. By default such a network is refused.
+        in_place: change and return the network itself, without a second set of weights. After an error, the network
+            may be partly converted.
+        only: qualified names of modules or blocks of the map; only the parts at or under them are converted, and L
+            counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
+        check_inputs: like `example_inputs`, for the forward and backward passes that check the result; a few examples
+            suffice if the example inputs are a large batch for calibration. The example inputs if None.
+        kwargs: keyword example inputs.
 
     Raises:
-        AlreadyConvertedError: the network carries a scheme already; a second one would edit edits.
-        UnsupportedEditError: the network offers no place for an edit of the scheme, or after it its outputs or
-            gradients on the example inputs are not finite, or parameters that had a gradient have none any more.
-        UnresolvedStructureError: its residual structure could not be read, or, without `allow_partial`, not all of
-            it, or a norm still runs after the conversion, in training or in evaluation.
-        ValueError: the scheme's name or arguments are unknown, or a name in `only` is.
+        AlreadyConvertedError: the network already carries a scheme.
+        UnsupportedEditError: the network offers no place for an edit of the scheme, or afterwards outputs or
+            gradients on the example inputs are not finite, or parameters have lost their gradients.
+        UnresolvedStructureError: the residual structure cannot be read; without `allow_partial`, a part of it is
+            unresolved, or a norm still runs after the conversion, in training or in evaluation.
+        ValueError: the scheme's name, its arguments or a name in `only` are unknown.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     with collection_paused():
@@ -94,10 +95,10 @@ def plan(
     only: str | Sequence[str] = (),
     **kwargs: Any,
 ) -> tuple[Change, ...]:
-    """What `convert` would change, as printable data, in order; the arguments and errors are those of `convert`.
+    """List the changes that `convert` would make, in order, as printable data; arguments and errors are the same.
 
-    It costs no second set of weights: the edits are made to a copy on torch's device `meta`, unless one reads
-    weights or, as `lsuv` does, the example inputs.
+    The edits are applied to a copy on the meta device, without a second set of weights, unless an edit reads weights
+    or, like `lsuv`, the example inputs.
     """
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
@@ -116,7 +117,7 @@ def plan(
 
 
 def scheme_of(model: nn.Module) -> str | None:
-    """The text of the scheme a network was converted by, or None for one that was not."""
+    """Return the text of the scheme by which a network was converted, or None."""
     mark = getattr(model, MARK, None)
     return mark if isinstance(mark, str) else None
 
@@ -130,7 +131,7 @@ def _prepared(
     allow_partial: bool,
     only: str | Sequence[str],
 ) -> tuple[Scheme, ResidualMap]:
-    """The scheme, for a network that carries none, and the map, which must be whole if the scheme edits anything."""
+    """Return the scheme and the map of an unconverted network; refuse an incomplete map if the scheme has edits."""
     chosen = schemes.scheme(scheme)
     require_network(model)
     if only:
@@ -165,7 +166,7 @@ def _prepared(
 
 
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
-    """Carry out the scheme's edits."""
+    """Apply the scheme's edits."""
     never_fuse(surgery.model)
     with collection_paused():
         for edit in scheme.edits:
@@ -178,7 +179,7 @@ def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
 
 
 class _Unread(tuple[Any, ...]):
-    """Refuses to be read, since torch reads unallocated memory where a convolution of `meta` meets real inputs."""
+    """Example inputs that cannot be read, since a meta convolution on real inputs reads unallocated memory."""
 
     def _refuse(self, *_: object) -> NoReturn:
         raise MissingValuesError("The example inputs are not for weights without values.")
@@ -187,7 +188,7 @@ class _Unread(tuple[Any, ...]):
 
 
 def _keep_when_saved(net: nn.Module) -> None:
-    """Let the `save_pretrained` of a converted network, where it has one, write what `normless.load` reads."""
+    """Let the `save_pretrained` of a converted network, if it has one, write files that `normless.load` reads."""
     if hasattr(net, "save_pretrained"):
         # A partial, not a method: a copied or pickled network saves itself.
         vars(net)["save_pretrained"] = partial(_save_pretrained, net)

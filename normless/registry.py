@@ -31,7 +31,7 @@ _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: 
 
 @dataclass(frozen=True)
 class Description:
-    """One line of `normless list`: the name, the first line of the docstring, and the distribution it comes from."""
+    """A line of `normless list`: the name, the first line of the docstring, and the distribution."""
 
     name: str
     summary: str
@@ -44,9 +44,11 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
     An entry is added by the decorator `register`, or by an entry point of an installed distribution in the group
     `normless.PLURAL`. Wherever a name is taken, `FILE.py:NAME` and `MODULE:NAME` are taken too.
 
-    `kind` is what an entry is, in the singular, for messages: ``"scheme"``; `sources` may stand before a name too, as
-    ``timm`` in ``timm:NAME``, and are read elsewhere. `package` is the one that imports the modules of
-    its own entries.
+    Args:
+        kind: the kind of entry in the singular, for messages: ``"scheme"``.
+        plural: its plural; `kind` with an s by default.
+        sources: prefixes of names that are resolved elsewhere, as ``timm`` in ``timm:NAME``.
+        package: the package that imports the modules of its own entries.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._own: dict[str, Entry] = {}
 
     def register(self, name: str | None = None) -> Callable[[Entry], Entry]:
-        """A decorator that adds a function or class under a name, by default its own; ValueError if it is taken.
+        """Decorate a function or class to add it under a name, by default its own; ValueError if the name is taken.
 
         A definition that is executed again, as in a notebook, replaces itself.
         """
@@ -115,7 +117,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
             )
 
     def find(self, name: str) -> Entry:
-        """The entry of a name, of `FILE.py:NAME` or of `MODULE:NAME`; a file is executed, once per version of it."""
+        """Return the entry of a name, `FILE.py:NAME` or `MODULE:NAME`; a file is executed once per version."""
         self.require(name)
         if name in self:
             return self[name]
@@ -142,11 +144,11 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return entry(**given, **arguments)
 
     def text_of(self, entry: Any) -> str:
-        """The text by which `find` returns an entry in another process: `NAME`, `FILE.py:NAME` or `MODULE:NAME`.
+        """Return the text for `find` in another process: `NAME`, `FILE.py:NAME` or `MODULE:NAME`.
 
-        A function or class without such a text, as one defined inside another, has its own name.
+        A function or class that cannot be found, as a nested definition, has its own name.
         """
-        name = next((name for name, one in self._own.items() if one is entry), None)
+        name = next((name for name, registered in self._own.items() if registered is entry), None)
         home, own = entry.__module__, entry.__qualname__
         if name is not None and (name in self._points or home.partition(".")[0] == self.package):
             return name
@@ -154,7 +156,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         return own if "." in own or file is None else f"{file}:{own}"
 
     def describe(self) -> tuple[Description, ...]:
-        """Every entry with the first line of its docstring and the distribution it comes from."""
+        """Describe every entry by the first line of its docstring and its distribution."""
         described = []
         for name in self:
             point = self._points.get(name)
@@ -170,12 +172,12 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
 TABLES: Registry[Registry[Any]] = Registry("table")
 """The tables that `normless list` shows, by entry points; packages above this one add their own."""
 EXTENSIONS: Registry[Callable[..., Any]] = Registry("extension")
-"""What modules ask of packages above them, by entry points: to draw figures, to load data sets."""
+"""Functions of packages above this one, by entry points: to draw figures, to load data sets."""
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """A sentence of an error on an unknown name: ` Did you mean fixup?`, or nothing where no known one is like it."""
-    by_small = {one.lower(): one for one in known}
+    """Return a sentence for an unknown name, ` Did you mean fixup?`, or "" if no known name is similar."""
+    by_small = {candidate.lower(): candidate for candidate in known}
     close = get_close_matches(name.lower(), by_small, n=1)
     return f" Did you mean {by_small[close[0]]}?" if close else ""
 
@@ -184,15 +186,15 @@ def _distribution(point: EntryPoint) -> str:
     return point.value if point.dist is None else point.dist.name
 
 
-def _same_definition(one: Any, other: Any) -> bool:
-    """Whether two functions or classes are one definition, executed twice."""
-    name = getattr(one, "__qualname__", None)
-    homes = [_FILES.get(entry.__module__, entry.__module__) for entry in (one, other)]
-    return name is not None and name == getattr(other, "__qualname__", None) and homes[0] == homes[1]
+def _same_definition(first: Any, second: Any) -> bool:
+    """Whether two functions or classes are the same definition, executed twice."""
+    name = getattr(first, "__qualname__", None)
+    homes = [_FILES.get(entry.__module__, entry.__module__) for entry in (first, second)]
+    return name is not None and name == getattr(second, "__qualname__", None) and homes[0] == homes[1]
 
 
 def module_of_file(path: str | Path) -> ModuleType:
-    """The module of a Python file, executed once per version of the file."""
+    """Import a Python file as a module, once per version of the file."""
     file = Path(path).resolve()
     if not file.is_file():
         raise ValueError(f"There is no file {path}.")
@@ -218,22 +220,24 @@ def module_of_file(path: str | Path) -> ModuleType:
 def check_arguments(
     what: str, arguments: Mapping[str, Any], function: Callable[..., Any], *, given: Collection[str] = ()
 ) -> None:
-    """Refuse arguments, but for those `given`, that a function does not take or whose type is not the annotated one.
+    """Refuse arguments that a function does not take, or with another type than annotated, except those `given`.
 
     `what` is the kind and name of the function, for messages.
     """
     signature = inspect.signature(function).parameters
-    variadic = any(one.kind is one.VAR_KEYWORD for one in signature.values())
+    variadic = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.values())
     known = {
-        name: one
-        for name, one in signature.items()
-        if name not in given and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)
+        name: parameter
+        for name, parameter in signature.items()
+        if name not in given and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
     }
     unknown = [name for name in arguments if name not in known]
     if unknown and not variadic:
         takes = f"takes {', '.join(known)}" if known else "takes no arguments"
         raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.")
-    missing = [name for name, one in known.items() if one.default is one.empty and name not in arguments]
+    missing = [
+        name for name, parameter in known.items() if parameter.default is parameter.empty and name not in arguments
+    ]
     if missing:
         raise ValueError(f"The {what} needs {', '.join(missing)}, as in {what.split()[-1]}({missing[0]}=…).")
     try:
@@ -248,7 +252,7 @@ def check_arguments(
 
 
 def _fits(value: Any, kind: Any) -> bool:
-    """Whether a value read from text is of an annotated type; True is no number, and a list is a tuple."""
+    """Whether a value read from text has an annotated type; True is not a number, and a list is a tuple."""
     if kind is Any:
         return True
     if get_origin(kind) is Literal:
@@ -264,7 +268,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 def _in_words(kind: Any) -> str:
-    """An annotation for a sentence: `a number`, `he, xavier or None`."""
+    """Describe an annotation: `a number`, `he, xavier or None`."""
     if get_origin(kind) is Literal:
         return ", ".join(str(value) for value in get_args(kind))
     if get_origin(kind) in (Union, UnionType):

@@ -34,14 +34,14 @@ class Scheme:
     """A named tuple of edits and nothing more.
 
     Attributes:
-        text: how it is written, `fixup` or `skipinit(alpha=1)`.
-        edits: what it does, in order.
-        level: which blocks the edits count and change where a global skip path spans others (SRResNet, a U-Net):
-            `inner`, those that it spans in its place, or `outer`, it alone.
-        norms: which normalizations the edits remove or replace: those of the `trunk`, or `all`, those too that define
-            an output or compare queries and keys (`ResidualMap.directions`).
-        only: qualified names of modules or blocks; the scheme converts what is at or under them, and its L counts the
-            blocks there. The whole network if empty.
+        text: its text, `fixup` or `skipinit(alpha=1)`.
+        edits: its edits, in order.
+        level: the blocks that the edits count and change if a global skip path spans several (SRResNet, a U-Net):
+            `inner`, the spanned blocks, or `outer`, the block with the global skip path.
+        norms: the normalizations that the edits remove or replace: those of the `trunk`, or `all`, including those
+            that define an output or compare queries and keys (`ResidualMap.directions`).
+        only: qualified names of modules or blocks; the scheme converts the parts at or under them, and its L counts
+            the blocks there. The whole network if empty.
     """
 
     text: str
@@ -51,30 +51,30 @@ class Scheme:
     only: tuple[str, ...] = ()
 
     def extended(self, *edits: Edit) -> Scheme:
-        """The same scheme with further edits after its own."""
+        """Return the scheme with further edits after its own."""
         texts = [self.text, *(edit.text for edit in edits)]
         return replace(self, text=" + ".join(texts), edits=(*self.edits, *edits))
 
     def within(self, *paths: str) -> Scheme:
-        """The same scheme for what is at or under these qualified names of modules or blocks."""
+        """Return the scheme for the parts at or under these qualified names of modules or blocks."""
         first, *further = split_terms(self.text)
         name, arguments = parse_call(first)
         return replace(self, text=" + ".join([format_call(name, arguments | {"only": paths}), *further]), only=paths)
 
 
 def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Scheme:
-    """The scheme of a name and arguments, `scheme("fixup", gain=0.5)`.
+    """Make the scheme of a name and arguments, `scheme("fixup", gain=0.5)`.
 
     Args:
         name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
             the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
             my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
-        arguments: of the scheme; they replace those in the text. Every scheme takes `level`, `norms` and `only`, see
-            `Scheme`.
+        arguments: arguments of the scheme, which replace those in the text. Every scheme takes `level`, `norms` and
+            `only`, see `Scheme`.
 
     Raises:
         ValueError: there is no such scheme or edit, or it does not take an argument or its value.
-        TypeError: it is no scheme, text or function, as where example inputs stand in the place of the scheme.
+        TypeError: `name` is not a scheme, text or function, for example if example inputs replace the scheme.
     """
     if isinstance(name, Scheme):
         return name

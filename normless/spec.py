@@ -1,4 +1,4 @@
-"""Values as text: ``wide_resnet(depth=16)`` read as a name and its arguments, numbers that JSON has not."""
+"""Values as text: calls such as ``wide_resnet(depth=16)``, and numbers that JSON does not support."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _OF_FILE = re.compile(r"(.*\.py):(\s*\w+\s*(?:\(.*\))?)\s*", re.DOTALL)
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     """Split ``name`` or ``name(key=value, …)`` into name and keyword arguments; ValueError for any other form.
 
-    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, stays part of it. Values are
-    Python literals; anything else (``1/sqrt(L)``, ``weight``) stays a string without spaces. Nothing is evaluated.
+    A source before the name, as in ``my_schemes.py:name`` or ``package.module:name``, is part of the name. Values are
+    Python literals; anything else (``1/sqrt(L)``, ``weight``) is a string without spaces. Nothing is evaluated.
     """
     problem = f"Expected NAME or NAME(key=value, …), got {text!r}"
     source, call = split_source(text)
     try:
         tree = ast.parse(call, mode="eval").body
-    # Of characters that are no text, and of thousands of brackets.
+    # Raised for invalid characters and for thousands of brackets.
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ValueError(f"{problem}: {getattr(error, 'msg', error)}.") from error
     if isinstance(tree, ast.Name):
@@ -39,7 +39,7 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """The text that `parse_call` reads as this name and these arguments, whose values are Python literals."""
+    """Return the text that `parse_call` reads as this name and these arguments, which must be Python literals."""
     for key, value in arguments.items():
         with suppress(ValueError, SyntaxError):
             if ast.literal_eval(repr(value)) == value:
@@ -49,7 +49,7 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """A nested value without numbers that JSON lacks: NaN becomes None, infinities `"inf"` and `"-inf"`."""
+    """Replace numbers that JSON lacks in a nested value: NaN becomes None, infinities `"inf"` and `"-inf"`."""
     if isinstance(value, dict):
         return {str(name): jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -60,15 +60,15 @@ def jsonable(value: Any) -> Any:
 
 
 def absolute(text: str) -> str:
-    """The text of a call with the path of its file, where it has one, made absolute."""
+    """Make the path of the file in the text of a call absolute."""
     source, call = split_source(text)
     return f"{Path(source[:-1]).resolve()}:{call}" if source.endswith(".py:") else text.strip()
 
 
 def split_terms(text: str) -> list[str]:
-    """The terms of ``a(x=1) + b + c(y=2)`` as texts; a text that is no sum is its only term.
+    """Split ``a(x=1) + b + c(y=2)`` into its terms; a text without a plus is a single term.
 
-    Where a file is named, whose path may have a plus in it, a plus that separates terms has a space on either side.
+    If the text names a file, whose path may contain a plus, a plus between terms has a space on either side.
     """
     terms, quote, depth, start = [], "", 0, 0
     for index, character in enumerate(text):
@@ -85,7 +85,7 @@ def split_terms(text: str) -> list[str]:
 
 
 def split_source(text: str) -> tuple[str, str]:
-    """The source before a call with its colon, empty where there is none, and the call."""
+    """Split a text into the source before a call, with its colon or empty, and the call."""
     match = _OF_FILE.fullmatch(text.strip())
     if match is not None:
         return f"{match[1]}:", match[2].strip()
@@ -95,7 +95,7 @@ def split_source(text: str) -> tuple[str, str]:
 
 
 def is_saved(folder: str | Path) -> bool:
-    """Whether a folder holds a saved network; a text too long for a path names none."""
+    """Whether a folder contains a saved network; a text that is too long for a path does not."""
     return os.path.isfile(Path(folder) / RECIPE_FILE)  # noqa: PTH113
 
 

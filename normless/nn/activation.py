@@ -1,4 +1,4 @@
-"""Activations between scalar biases, φ(x + b₁) + b₂ or φ(s·x + b₁) + b₂; γ·φ(αx + s) + β in the place of norms."""
+"""Activations between scalar biases, φ(x + b₁) + b₂ or φ(s·x + b₁) + b₂; γ·φ(αx + s) + β instead of norms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
-from normless.nn.kept_once import ShiftedReLU, pays
+from normless.nn.kept_once import ShiftedReLU, is_faster
 from normless.nn.on_cuda import ShiftedReLUOnCuda, kernels_fit, shifted, unpromoting
 
 
@@ -17,7 +17,7 @@ class ShiftedActivation(TakesParts):
     """An elementwise activation φ with scalar biases around it: y = φ(x + b₁) + b₂, of the shape of x.
 
     b₁ is Fixup's bias before an activation that reads no weight layer of its own, b₂ its bias before the layer that
-    reads the activation (Zhang et al., section 3, rule 3). A ReLU before b₂ is one function where that pays, see
+    reads the activation (Zhang et al., section 3, rule 3). A ReLU before b₂ is one function if that is faster, see
     `ShiftedReLU`.
 
     Attributes:
@@ -42,7 +42,7 @@ class ShiftedActivation(TakesParts):
         is_relu = type(self.activation) is nn.ReLU and parts != (None, None) and not _is_watched(self.activation)
         if is_relu and kernels_fit(x, *parts):
             return cast(Tensor, ShiftedReLUOnCuda.apply(x, *parts))
-        if is_relu and pays(x, *parts):
+        if is_relu and is_faster(x, *parts):
             return cast(Tensor, ShiftedReLU.apply(x, *parts))
         return shifted(cast(Tensor, self.activation(shifted(x, self.input_bias))), self.output_bias)
 
@@ -67,11 +67,12 @@ class ScaledActivation(ShiftedActivation):
 
 
 class Pointwise(nn.Module):
-    """γ·φ(αx + s) + β, φ tanh (DyT, Zhu et al. 2025, section 4) or erf (Derf, Chen et al. 2025), of the shape of x.
+    """Compute γ·φ(αx + s) + β, φ tanh (DyT, Zhu et al. 2025, section 4) or erf (Derf, Chen et al. 2025).
 
     Attributes:
-        alpha, shift: α and s, one element each, s or None.
-        weight, bias: γ and β or None, vectors of the second axis of x if `channels_first`, else of its last axes.
+        alpha: α, one element.
+        shift: s, one element, or None.
+        weight, bias: γ and β, or None; vectors along the second axis of x if `channels_first`, else its last axes.
     """
 
     weight: Tensor | None
@@ -93,5 +94,5 @@ class Pointwise(nn.Module):
         return y if self.bias is None else y + self.placed(self.bias, y)
 
     def placed(self, values: Tensor, x: Tensor) -> Tensor:
-        """γ or β shaped to broadcast over x, of its dtype."""
+        """Reshape γ or β to broadcast over x, with the dtype of x."""
         return (per_channel(values, x) if self.channels_first else values).to(x.dtype)

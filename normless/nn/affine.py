@@ -23,12 +23,12 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from normless.errors import UnsupportedEditError
-from normless.nn.kept_once import pays, shifted_convolution
+from normless.nn.kept_once import is_faster, shifted_convolution
 from normless.nn.on_cuda import multiplied, scaled, shifted
 
 
 class TakesParts(nn.Module):
-    """A module with optional parameters, `PARTS`, each None where it has it not."""
+    """A module with optional parameters, `PARTS`, each None if absent."""
 
     PARTS: ClassVar[tuple[str, ...]] = ("input_bias",)
 
@@ -39,33 +39,33 @@ class TakesParts(nn.Module):
         self.start_parts()
 
     def start_parts(self) -> None:
-        """Every part that the module does not have yet is None."""
+        """Register every part that the module does not have yet as None."""
         for name in self.PARTS:
             self.register_parameter(name, self._parameters.get(name))
 
     def add_part(self, name: str, value: Tensor) -> None:
-        """Give the module a part: a new parameter with its own device and dtype, or a shared one, not copied."""
+        """Add a part: a new parameter with the module's device and dtype, or a given parameter, which is shared."""
         called = name.replace("_", " ")
         if name not in self.PARTS:
             taken = " or ".join(self.PARTS).replace("_", " ")
             raise UnsupportedEditError(f"a {type(self).__name__} takes an {taken}, no {called}")
         if getattr(self, name) is not None:
             raise UnsupportedEditError(f"the layer already has its {called}")
-        # Its own come first there too, and are at hand without a walk over its children.
-        own = (one for one in self._parameters.values() if one is not None)
+        # The module's own parameters come first and need no walk over its children.
+        own = (parameter for parameter in self._parameters.values() if parameter is not None)
         like = next(chain(own, self.parameters()), value)
         self.register_parameter(name, value if isinstance(value, nn.Parameter) else nn.Parameter(value.to(like)))
 
 
 class ScalarAffine(TakesParts):
-    """A layer of torch with scalar parts, each None where the layer has it not.
+    """A layer of torch with scalar parts, each None if absent.
 
     Attributes:
         multiplier: α, one element.
-        layer_scale: one factor per output channel, shape (out,), as LayerScale has it.
+        layer_scale: one factor per output channel, shape (out,), as in LayerScale.
         input_bias: b₁, one element, added to every input.
         output_bias: b₂, one element, added to every output.
-        before: a module that the input passes first (dropout or a norm in front of a classifier).
+        before: a module that is applied to the input (dropout or a norm before a classifier).
     """
 
     weight: Tensor
@@ -77,12 +77,12 @@ class ScalarAffine(TakesParts):
     PARTS = ("multiplier", "layer_scale", "input_bias", "output_bias")
 
     def start_parts(self) -> None:
-        """Every part that the layer does not have yet is None."""
+        """Register every part that the layer does not have yet as None."""
         super().start_parts()
         self.register_module("before", self._modules.get("before"))
 
     def prepared(self, x: Tensor) -> Tensor:
-        """The input after `before` and `input_bias`."""
+        """Return the input after `before` and `input_bias`."""
         if self.before is not None:
             x = self.before(x)
         return shifted(x, self.input_bias)
@@ -93,15 +93,15 @@ class ScalarAffine(TakesParts):
             return F.linear(self.prepared(x), *parts)
         is_plain = self.before is None and self.padding_mode == "zeros" and not isinstance(self.padding, str)
         y: Tensor
-        if shift is not None and is_plain and x.dim() == self.weight.dim() and pays(x, shift, *parts):
+        if shift is not None and is_plain and x.dim() == self.weight.dim() and is_faster(x, shift, *parts):
             y = shifted_convolution(x, shift, *parts, self.stride, self.padding, self.dilation, groups=self.groups)
         else:
             y = self._conv_forward(self.prepared(x), *parts)
         return y
 
     def folded(self) -> tuple[Tensor, Tensor | None]:
-        """The weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
-        # One factor per output at most, so they meet before they touch the weight.
+        """Return the weight αW, shape of `weight`, and the bias αb + b₂, shape (out,) or None."""
+        # The factors have at most one element per output, so they are multiplied before the weight.
         parts = [part for part in (self.multiplier, self.layer_scale) if part is not None]
         factor = reduce(mul, parts) if parts else None
         weight, bias = self.scaled(factor), cast(Tensor | None, self.bias)
@@ -112,7 +112,7 @@ class ScalarAffine(TakesParts):
         return weight, bias
 
     def scaled(self, factor: Tensor | None) -> Tensor:
-        """The weight times a factor, of one element or one per output channel."""
+        """Return the weight times a factor of one element or one per output channel."""
         return self.weight if factor is None else scaled(self.weight, factor)
 
     def extra_repr(self) -> str:
@@ -137,7 +137,7 @@ class ScalarLinear(ScalarAffine, nn.Linear):
 
 
 class ScalarTransposedLinear(ScalarAffine):
-    """The `Conv1D` of transformers' GPT-2, a linear layer whose weight is (in, out). Shapes: (…, in) to (…, out)."""
+    """The `Conv1D` of transformers' GPT-2, a linear layer with a weight (in, out). Shapes: (…, in) to (…, out)."""
 
     def scaled(self, factor: Tensor | None) -> Tensor:
         return self.weight if factor is None else self.weight * factor
@@ -148,7 +148,7 @@ class ScalarTransposedLinear(ScalarAffine):
 
 
 class ScalarOutside(ScalarAffine):
-    """Scalar parts around a layer whose weight is no plain parameter of it: α · layer(x + b₁) + b₂."""
+    """Scalar parts around a layer with a weight that is not a plain parameter: α · layer(x + b₁) + b₂."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         y: Tensor = super(ScalarAffine, self).forward(self.prepared(x), *args, **kwargs)
@@ -162,7 +162,7 @@ class ScalarOutside(ScalarAffine):
 
 @cache
 def _outside(kind: Any) -> type[ScalarAffine]:
-    """The class of a layer with scalar parts around it."""
+    """Return the class of a layer with scalar parts around it."""
     return type(f"Scalar{kind.__name__}", (ScalarOutside, kind), {"__module__": kind.__module__})
 
 
@@ -174,12 +174,12 @@ def _restored_outside(kind: Any) -> ScalarAffine:
 class BiasedProjection(TakesParts, NonDynamicallyQuantizableLinear):
     """An attention's output projection with a scalar bias b before it, for code that reads its weight and bias.
 
-    W (x + b) + c = W x + (c + b·W1): what is read as its bias is c + b·W1, W1 the sums of the weight's rows.
+    W (x + b) + c = W x + (c + b·W1): its `bias` is c + b·W1, with W1 the sums of the weight's rows.
     """
 
     @property
     def bias(self) -> Tensor | None:  # type: ignore[override]
-        """What is added to the output, shape (out,), or None."""
+        """The bias of the output, shape (out,), or None."""
         own, shift = self._parameters["bias"], self._parameters.get("input_bias")
         if shift is None:
             return own
@@ -188,14 +188,14 @@ class BiasedProjection(TakesParts, NonDynamicallyQuantizableLinear):
 
 
 class ScalarMultiheadAttention(TakesParts, nn.MultiheadAttention):
-    """`nn.MultiheadAttention` with one scalar bias before its projections of query, key and value."""
+    """`nn.MultiheadAttention` with a scalar bias before its projections of query, key and value."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
         bias = self.input_bias
         if bias is None:
             return super().forward(query, key, value, *args, **kwargs)
         moved = shifted(query, bias)
-        # torch projects at once what is one tensor.
+        # torch projects equal tensors at once.
         keys = moved if key is query else shifted(key, bias)
         values = moved if value is query else keys if value is key else shifted(value, bias)
         return super().forward(moved, keys, values, *args, **kwargs)
@@ -208,7 +208,7 @@ _SCALAR_LAYERS: dict[type[nn.Module], type[ScalarAffine]] = {
 
 
 def _scalar_kind(layer: nn.Module) -> type[ScalarAffine] | None:
-    """The scalar layer for a layer of torch or transformers; None for any other."""
+    """Return the scalar class for a layer of torch or transformers, None for other layers."""
     return ScalarTransposedLinear if is_transposed(layer) else _SCALAR_LAYERS.get(type(layer))
 
 
@@ -219,7 +219,7 @@ def is_transposed(layer: nn.Module) -> bool:
 
 
 def outputs_of(layer: nn.Module, weight: Tensor) -> int:
-    """How many channels a weight layer puts out, by the shape of its weight."""
+    """Return the number of output channels of a weight layer, by the shape of its weight."""
     if isinstance(layer, _ConvTransposeNd):
         return layer.out_channels
     return weight.shape[1 if is_transposed(layer) else 0]
@@ -231,10 +231,10 @@ def takes_scalars(layer: nn.Module) -> bool:
 
 
 def scalar_affine(layer: nn.Module) -> ScalarAffine:
-    """The same layer, able to take scalar parts: same parameters, hooks, mode; a scalar layer as it is.
+    """Convert a layer to a scalar layer with the same parameters, hooks and mode; return a scalar layer unchanged.
 
     Raises:
-        UnsupportedEditError: the layer is of a type whose weight cannot simply be multiplied.
+        UnsupportedEditError: the weight of this type of layer cannot simply be multiplied.
     """
     if isinstance(layer, ScalarAffine):
         return layer
@@ -246,12 +246,12 @@ def scalar_affine(layer: nn.Module) -> ScalarAffine:
 
 
 def with_scalars(layer: nn.Module) -> ScalarAffine:
-    """A layer as `scalar_affine` gives it, or, where its weight cannot be multiplied, with scalar parts around it.
+    """Convert a layer by `scalar_affine`, or put scalar parts around it if its weight cannot be multiplied.
 
-    So are transposed, bilinear and parametrized layers and those of classes of their own; they stay what they are.
+    The latter applies to transposed, bilinear and parametrized layers and to subclasses, which keep their code.
 
     Raises:
-        UnsupportedEditError: the layer is no convolution, linear or bilinear layer.
+        UnsupportedEditError: the layer is not a convolution, linear or bilinear layer.
     """
     if takes_scalars(layer) or not isinstance(layer, (_ConvNd, nn.Linear, nn.Bilinear)):
         return scalar_affine(layer)
@@ -259,7 +259,7 @@ def with_scalars(layer: nn.Module) -> ScalarAffine:
 
 
 def with_input_bias(layer: nn.Module) -> TakesParts:
-    """The same attention, or output projection of one, able to take an `input_bias`; the given one stays as it is."""
+    """Copy an attention, or its output projection, as a module that takes an `input_bias`; share the parameters."""
     if isinstance(layer, TakesParts):
         return layer
     kind = ScalarMultiheadAttention if isinstance(layer, nn.MultiheadAttention) else BiasedProjection
@@ -268,7 +268,7 @@ def with_input_bias(layer: nn.Module) -> TakesParts:
 
 
 def is_attention(layer: nn.Module) -> bool:
-    """Whether a module is torch's attention, with or without a bias before it, and no subclass with other code."""
+    """Whether a module is torch's attention, with or without a bias before it, and not another subclass."""
     return type(layer) in (nn.MultiheadAttention, ScalarMultiheadAttention)
 
 
@@ -276,15 +276,15 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 
 def of_class(layer: nn.Module, kind: type[Kind]) -> Kind:
-    """A layer as one of another class, with the same parameters, parts, children, hooks and mode."""
-    other = kind.__new__(kind)
-    other.__dict__.update(layer.__dict__)
-    other.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
-    if isinstance(other, TakesParts):
-        other.start_parts()
-    return other
+    """Return a layer of another class with the same parameters, parts, children, hooks and mode."""
+    new = kind.__new__(kind)
+    new.__dict__.update(layer.__dict__)
+    new.__dict__.update(_parameters=dict(layer._parameters), _modules=dict(layer._modules))
+    if isinstance(new, TakesParts):
+        new.start_parts()
+    return new
 
 
 def one_element(value: float) -> Tensor:
-    """A tensor of shape (1,), that of every scalar part: sharded training and several optimizers refuse zero axes."""
+    """Return a tensor of shape (1,), as of every scalar part, since some optimizers refuse tensors without axes."""
     return torch.tensor([value])

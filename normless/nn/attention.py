@@ -1,10 +1,9 @@
-"""Attention whose queries and keys are normalized, whose logits are capped, or both.
+"""Attention with normalized queries and keys, capped logits, or both.
 
     softmax(c · tanh(s · N(q) · N(k) / c) + mask) v
 
 N is a norm over the features of a head with a learned γ (Henry et al. 2020; Dehghani et al. 2023), c the cap (Gemma
-Team 2024), s the scale of the attention, 1/√d by default. Without N queries and keys are taken as they are, without a
-cap the logits are.
+Team 2024), s the scale of the attention, 1/√d by default. Norms and cap are optional.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Norm = Literal["rms", "layer"]
 
 
 class ChangedLogits(nn.Module):
-    """What the modules below share: optional norms of queries and keys, and an optional cap of the logits."""
+    """A base class with optional norms of queries and keys, and an optional cap of the logits."""
 
     q_norm: nn.Module | None
     k_norm: nn.Module | None
@@ -28,15 +27,15 @@ class ChangedLogits(nn.Module):
     factor: float
 
     def start(self) -> None:
-        """No norms and no cap."""
+        """Start without norms and cap."""
         self.cap, self.factor = None, 1.0
         self.register_module("q_norm", None)
         self.register_module("k_norm", None)
 
     def add_norms(self, width: int, norm: Norm, like: Tensor, factor: float = 1.0) -> None:
-        """Normalize queries and keys of `width` features each; γ is 1, of the dtype and device of `like`.
+        """Normalize queries and keys of `width` features each, with γ = 1 of the dtype and device of `like`.
 
-        `factor` is what queries or keys were multiplied by before, which a norm would undo.
+        `factor` is a factor of queries or keys before the norm, which the norm would undo.
         """
         self.factor = factor
         for name in ("q_norm", "k_norm"):
@@ -44,13 +43,13 @@ class ChangedLogits(nn.Module):
             setattr(self, name, made.to(like).train(self.training))
 
     def normalized(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys, the features of a head along their last axis."""
+        """Normalize queries and keys, with the features of a head along the last axis."""
         if self.q_norm is None or self.k_norm is None:
             return q, k
         return self.q_norm(q) * self.factor, self.k_norm(k)
 
     def capped(self, logits: Tensor, scale: float = 1.0) -> Tensor:
-        """Logits such that `scale` times them is capped: c/s · tanh(s · z / c)."""
+        """Cap `scale` times the logits: c/s · tanh(s · z / c)."""
         return logits if self.cap is None else torch.tanh(logits * (scale / self.cap)) * (self.cap / scale)
 
     def extra_repr(self) -> str:
@@ -71,7 +70,7 @@ class LogitProduct(ChangedLogits):
 
 
 class AttentionFunction(ChangedLogits):
-    """`F.scaled_dot_product_attention` with its arguments; computed by its parts where there is a cap."""
+    """`F.scaled_dot_product_attention` with the same arguments; with a cap, computed by single operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +94,7 @@ class AttentionFunction(ChangedLogits):
             )
         if enable_gqa:
             groups = query.shape[-3] // key.shape[-3]
-            key, value = (one.repeat_interleave(groups, -3) for one in (key, value))
+            key, value = (tensor.repeat_interleave(groups, -3) for tensor in (key, value))
         factor = 1 / sqrt(query.shape[-1]) if scale is None else scale
         logits = self.capped(query @ key.transpose(-2, -1) * factor)
         if is_causal:
@@ -104,7 +103,7 @@ class AttentionFunction(ChangedLogits):
 
 
 class AttentionModule(ChangedLogits, nn.MultiheadAttention):
-    """`nn.MultiheadAttention`, of its arguments and shapes, without `bias_k`, `bias_v` and `add_zero_attn`."""
+    """`nn.MultiheadAttention` with the same arguments and shapes, without `bias_k`, `bias_v`, `add_zero_attn`."""
 
     def forward(
         self,
@@ -118,11 +117,13 @@ class AttentionModule(ChangedLogits, nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> tuple[Tensor, Any]:
         single = query.dim() == 2
-        inputs = [one.unsqueeze(0 if self.batch_first else 1) if single else one for one in (query, key, value)]
-        inputs = inputs if self.batch_first else [one.transpose(0, 1) for one in inputs]
+        inputs = [
+            tensor.unsqueeze(0 if self.batch_first else 1) if single else tensor for tensor in (query, key, value)
+        ]
+        inputs = inputs if self.batch_first else [tensor.transpose(0, 1) for tensor in inputs]
         q, k, v = (
-            F.linear(one, *parts).reshape(*one.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
-            for one, parts in zip(inputs, self._projections(), strict=True)
+            F.linear(tensor, *parts).reshape(*tensor.shape[:2], self.num_heads, self.head_dim).transpose(1, 2)
+            for tensor, parts in zip(inputs, self._projections(), strict=True)
         )
         q, k = self.normalized(q, k)
         logits = self.capped(q @ k.transpose(-2, -1) / sqrt(self.head_dim))
@@ -146,7 +147,7 @@ class AttentionModule(ChangedLogits, nn.MultiheadAttention):
         return outputs, weights.mean(-3) if average_attn_weights else weights
 
     def _projections(self) -> list[tuple[Tensor, Tensor | None]]:
-        """Weight and bias of query, key and value."""
+        """Return weight and bias of query, key and value."""
         if self._qkv_same_embed_dim:
             weights = list(self.in_proj_weight.chunk(3))
         else:
@@ -156,12 +157,12 @@ class AttentionModule(ChangedLogits, nn.MultiheadAttention):
 
 
 def _excluding(mask: Tensor) -> Tensor:
-    """A mask of `nn.MultiheadAttention`, where True leaves a key out, as one where True keeps it."""
+    """Invert a boolean mask of `nn.MultiheadAttention`, in which True excludes a key."""
     return ~mask if mask.dtype == torch.bool else mask
 
 
 def masked(logits: Tensor, mask: Tensor | None) -> Tensor:
-    """Logits with a mask added, or −∞ where a mask of truth values is False."""
+    """Add a mask to logits, or set them to −∞ where a boolean mask is False."""
     if mask is None:
         return logits
     return logits.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else logits + mask.to(logits.dtype)

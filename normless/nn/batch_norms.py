@@ -1,4 +1,4 @@
-"""Variants of batch normalization: statistics of ghost batches, of every other batch, or only some of its parts."""
+"""Variants of batch normalization: ghost, alternating and partial."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from normless.nn.channels import batch_statistics, move_running_statistics, per_
 
 
 def _of_one_size(x: Tensor, count: int) -> list[tuple[Tensor, int]]:
-    """The examples of the larger of `count` ghost batches, and those of the smaller, each with their number.
+    """Group `count` ghost batches by size; return the examples of each group and its number of ghost batches.
 
-    On the CPU, where a call costs less than moving the examples, each ghost batch by itself.
+    On the CPU each ghost batch is a group, since a call costs less than moving the examples.
     """
     if x.is_cpu:
         return [(part, 1) for part in x.tensor_split(count)]
@@ -26,7 +26,7 @@ def _of_one_size(x: Tensor, count: int) -> list[tuple[Tensor, int]]:
 
 
 def _side_by_side(x: Tensor, ghosts: int) -> Tensor:
-    """Ghost batches of one size, shape (G·B, C, …), as channels of one batch, (B, G·C, …), in its memory format."""
+    """Turn ghost batches of one size, (G·B, C, …), into channels of one batch, (B, G·C, …), in its memory format."""
     if ghosts == 1:
         return x
     rows, last = _by_memory(x)
@@ -35,7 +35,7 @@ def _side_by_side(x: Tensor, ghosts: int) -> Tensor:
 
 
 def _one_after_another(x: Tensor, ghosts: int) -> Tensor:
-    """What `_side_by_side` was made of."""
+    """Undo `_side_by_side`."""
     if ghosts == 1:
         return x
     rows, last = _by_memory(x)
@@ -45,7 +45,7 @@ def _one_after_another(x: Tensor, ghosts: int) -> Tensor:
 
 
 def _by_memory(x: Tensor) -> tuple[Tensor, bool]:
-    """A tensor with its channels on the last axis, and True, where its memory has them there."""
+    """Move channels to the last axis if they are last in memory, and return whether they are."""
     last = x.movedim(1, -1)
     is_last = x.dim() > 2 and last.is_contiguous() and not x.is_contiguous()
     return (last, True) if is_last else (x, False)
@@ -104,15 +104,15 @@ class GhostBatchNorm3d(_GhostBatchNorm, nn.BatchNorm3d):
 
 
 class _OwnStatistics(_BatchNorm):
-    """Batch normalization by the statistics that a subclass chooses, in float32 at least, as in torch's layer.
+    """Batch normalization with statistics that a subclass chooses, in at least float32, as in torch's layer.
 
-    `use_mean` and `use_variance` say whether the mean is subtracted, and whether the deviation is divided by.
+    `use_mean` and `use_variance` say whether to subtract the mean and divide by the standard deviation.
     """
 
     use_mean = use_variance = True
 
     def _statistics(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and biased variance per channel, shape (C,), for the input x, of which y has a wider dtype."""
+        """Return mean and biased variance per channel, shape (C,), of the input x; y is x in a wider dtype."""
         raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
@@ -129,9 +129,9 @@ class _OwnStatistics(_BatchNorm):
 class _AlternatingBatchNorm(_OwnStatistics):
     """Batch normalization by the statistics of every other batch (Bjorck et al., section 3.4 and appendix J).
 
-    On the 1st, 3rd, … training batch it is batch normalization, gradients through the statistics included, and stores
-    μ and the biased σ². On the 2nd, 4th, … it normalizes by the stored values, as constants, and the running
-    statistics do not change. Evaluation is that of torch's layer.
+    On the 1st, 3rd, … training batch the layer is batch normalization, including gradients through the statistics,
+    and stores μ and the biased σ². On the 2nd, 4th, … it normalizes by the stored values as constants, and the
+    running statistics do not change. Evaluation is as in torch's layer.
     Shapes: (B, C, …) to the same.
     """
 

@@ -17,12 +17,12 @@ Norm = TypeVar("Norm", bound=nn.Module)
 
 _FIRST = (_ConvNd, _NormBase, nn.GroupNorm)
 _LAST = (nn.Linear, nn.Bilinear, nn.LayerNorm, nn.RMSNorm, nn.MultiheadAttention)
-# Elements of a piece for each thread: 256 KiB in float64, and the fewest that torch gives to a thread.
+# Elements of a piece for each thread: 256 KiB in float64, and the smallest number that torch assigns to a thread.
 _PIECE = 2**15
 
 
 def per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """A vector (C,) shaped to broadcast over x of shape (B, C, …)."""
+    """Reshape a vector (C,) to broadcast over x of shape (B, C, …)."""
     return values.reshape(-1, *[1] * (x.dim() - 2))
 
 
@@ -35,10 +35,10 @@ def has_channels_first(module: nn.Module) -> bool:
 
 
 def channel_axis(module: nn.Module, x: Tensor) -> int:
-    """The channel axis of a layer's input or output.
+    """Return the channel axis of a layer's input or output.
 
-    It is the last for linear layers and layer norms, and 1 for convolutions, batch norms and modules named `…2d`. For
-    other layers it is the axis that alone has the length of their `weight`, or else 1.
+    It is the last axis for linear layers and layer norms, and 1 for convolutions, batch norms and modules named
+    `…2d`. For other layers it is the last axis if only that has the length of their `weight`, or else 1.
     """
     first, last = min(1, x.dim() - 1), x.dim() - 1
     if has_channels_first(module):
@@ -50,10 +50,10 @@ def channel_axis(module: nn.Module, x: Tensor) -> int:
 
 
 def of_channels(norm: Norm, channels: int) -> Norm:
-    """A copy of a norm for another number of channels; a group norm has as many groups, or fewer where these divide.
+    """Copy a norm for another number of channels; a group norm keeps its groups, or has fewer that divide it.
 
     Raises:
-        UnsupportedEditError: it has parameters of another size, as a norm over whole images has.
+        UnsupportedEditError: the norm has parameters of another size, as a norm over whole images.
     """
     made, known = deepcopy(norm), -1
     if isinstance(made, nn.GroupNorm):
@@ -77,19 +77,19 @@ def of_channels(norm: Norm, channels: int) -> Norm:
 
 
 def by_channel(module: nn.Module, x: Tensor) -> Tensor:
-    """The input or output x of a layer, shape (B, C, …) or (B, …, C), as a matrix (C, N)."""
+    """Reshape the input or output x of a layer, (B, C, …) or (B, …, C), to a matrix (C, N)."""
     return x.movedim(channel_axis(module, x), 0).flatten(1)
 
 
 def in_pieces(x: Tensor) -> tuple[Tensor, ...]:
-    """Parts of x along its first axis, small enough for the processor's caches; on other devices x itself."""
+    """Split x along its first axis into pieces that fit the processor's caches; on other devices return x."""
     size = _PIECE * torch.get_num_threads()
     is_one = x.device.type != "cpu" or x.numel() <= size
     return (x,) if is_one else torch.split(x, max(1, size * len(x) // x.numel()))
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and biased variance of every channel of x, shape (B, C, …), over batch and positions: two (C,)."""
+    """Return mean and biased variance of each channel of x, (B, C, …), over batch and positions, both (C,)."""
     if x.numel() == x.shape[1]:
         raise ValueError(f"Expected more than 1 value per channel when training, got input size {tuple(x.shape)}.")
     variance, mean = torch.var_mean(x, dim=[0, *range(2, x.dim())], correction=0)
@@ -98,10 +98,10 @@ def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def move_running_statistics(norm: _BatchNorm, mean: Tensor, variance: Tensor, *, moved: Tensor | None = None) -> None:
-    """Move a norm's running statistics, if it has any, one step as torch's layer does for a batch.
+    """Update a norm's running statistics, if it has any, by a batch as torch's layer does.
 
-    `mean` and the unbiased `variance` are the batch's, shape (C,). Where the boolean `moved`, shape (), is false
-    nothing moves, without a branch on data.
+    `mean` and the unbiased `variance` are the batch's, shape (C,). If the boolean tensor `moved`, shape (), is false,
+    nothing changes, without control flow on data.
     """
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return

@@ -1,4 +1,4 @@
-"""Batch norms with statistics, γ and β of their own for each of several domains, or parts of a batch."""
+"""Batch norms with separate statistics, γ and β for each domain or part of a batch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class DomainBatchNorm(nn.Module):
-    """Batch norms of which one runs, that of the current domain (Chang et al. 2019, DSBN; Xie et al. 2020, AdvProp).
+    """Run the batch norm of the current domain (Chang et al. 2019, DSBN; Xie et al. 2020, AdvProp).
 
-    `norms` are torch's batch norms, one for each domain; `domain` is the number of the current one, which
+    `norms` are torch's batch norms, one per domain; `domain` is the number of the current domain, which
     `using_domain` sets for a whole network. Shapes: those of the norms.
     """
 
@@ -30,10 +30,10 @@ class DomainBatchNorm(nn.Module):
 
 
 class SplitBatchNorm(nn.Module):
-    """Batch norms of the parts of a training batch, as of clean and adversarial examples (Xie et al. 2020, AdvProp).
+    """Normalize parts of a training batch, such as clean and adversarial examples (Xie et al. 2020, AdvProp).
 
-    In training the batch is split into as many parts as there are `norms`, in their order and of equal sizes or one
-    example less; evaluation is that of the first. Shapes: those of the norms.
+    In training the batch is split into one part per norm, in order, of equal sizes or one example less. Evaluation
+    uses the first norm. Shapes: those of the norms.
     """
 
     def __init__(self, norms: Sequence[nn.Module]) -> None:

@@ -1,4 +1,4 @@
-"""Fixed affine maps of every channel: what a batch norm is once its statistics stand still."""
+"""Fixed affine maps per channel, as of a batch norm with fixed statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class FrozenAffine(nn.Module):
 
         y_c = rest(scale_c · x_c + shift_c)
 
-    in one pass over x, of which backward needs no copy; the same in training and in evaluation, example by example.
+    It takes one pass over x, of which backward needs no copy, and is the same in training and evaluation.
     Shapes: (B, C) or (B, C, …) in any memory format to the same; x keeps its dtype.
 
     `scale` and `shift`, shape (C,), are buffers; `rest` are the modules applied afterwards, in order, by name.
@@ -32,7 +32,7 @@ class FrozenAffine(nn.Module):
             self.add_module(name, module)
 
     def forward(self, x: Tensor) -> Tensor:
-        # Under autocast x may be of a lower precision than the buffers, and stays so, as after a batch norm.
+        # Under autocast x may have a lower precision than the buffers, and keeps it, as in a batch norm.
         scale, shift = self.scale.to(x.dtype), self.shift.to(x.dtype)
         y = torch.addcmul(per_channel(shift, x), x, per_channel(scale, x))
         for module in self.children():
@@ -44,12 +44,12 @@ class FrozenAffine(nn.Module):
 
 
 class FrozenBatchNorm(nn.Module):
-    """A batch norm whose statistics, γ and β stand still, in training as in evaluation (Detectron's frozen norm).
+    """A batch norm with fixed statistics, γ and β, in training and evaluation (Detectron's frozen norm).
 
         y_c = γ_c / √(σ²_c + ε) · (x_c − μ_c) + β_c
 
-    All four are buffers, under the names that torchvision and Detectron2 give them. The scheme `plain_batch_norm`
-    makes it torch's batch norm again. Shapes: (B, C) or (B, C, …) to the same; x keeps its dtype.
+    All four are buffers with the names of torchvision and Detectron2. The scheme `plain_batch_norm` converts the
+    layer to torch's batch norm. Shapes: (B, C) or (B, C, …) to the same; x keeps its dtype.
     """
 
     weight: Tensor

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 
 class Function(nn.Module):
-    """Applies a function, or method, of a tensor that forward code applied, with the same further arguments.
+    """Apply a function or method from forward code to a tensor, with the same further arguments.
 
-    It never works in place.
+    The function never works in place.
     """
 
     def __init__(self, function: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None) -> None:

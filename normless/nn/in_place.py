@@ -1,4 +1,4 @@
-"""Modules that overwrite the tensor that they read where nothing else reads it."""
+"""Modules that overwrite their input if nothing else reads it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch.nn.modules import module as global_hooks
 
 
 class InPlace:
-    """A module that may overwrite a tensor that it reads: under `torch.no_grad`, and where no hook has seen it."""
+    """A module that may overwrite an input without gradients, if no hook sees the input."""
 
     _hooks_around: tuple[Mapping[int, Any], ...] | None = None
 
     @property
     def inplace(self) -> bool:
-        """Whether it does so now."""
+        """Whether the module overwrites an input now."""
         return (
             self._hooks_around is not None
             and not torch.is_grad_enabled()
@@ -27,7 +27,7 @@ class InPlace:
         )
 
     def overwrite_in(self, caller: nn.Module) -> None:
-        """Let it overwrite a tensor that only forward code of `caller` and the modules in it see."""
+        """Let the module overwrite a tensor that only the forward code of `caller` and its modules see."""
         hooks = [(module._forward_hooks, module._forward_pre_hooks) for module in caller.modules()]
         self._hooks_around = tuple(kind for pair in hooks for kind in pair)
 

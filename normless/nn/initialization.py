@@ -15,7 +15,7 @@ Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal", "delta"]
 
 @torch.no_grad()
 def _delta(weight: Tensor) -> Tensor:
-    """Orthogonal at the kernel's centre, of variance 1/inputs, zeros elsewhere (Martens et al. 2021, DKS)."""
+    """Set the kernel's centre to orthogonal values of variance 1/inputs, the rest to 0 (Martens et al. 2021, DKS)."""
     outputs, inputs, *sizes = weight.shape
     centre = nn.init.zeros_(weight)
     for size in sizes:
@@ -26,7 +26,7 @@ def _delta(weight: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _orthogonal(weight: Tensor, gain: float = 1.0) -> Tensor:
-    """Orthonormal rows or columns times `gain`, in float32 or better, since torch has no QR in half precision."""
+    """Draw orthonormal rows or columns times `gain`, in at least float32, since torch lacks QR in half precision."""
     drawn = torch.empty_like(weight, dtype=torch.promote_types(weight.dtype, torch.float32))
     return weight.copy_(nn.init.orthogonal_(drawn, gain))
 
@@ -42,11 +42,11 @@ INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
 
 
 def initialize(network: nn.Module, kind: Kind | None) -> None:
-    """Draw the weight of every convolution and linear layer, the classifier's included, and set their biases to 0.
+    """Draw the weight of every convolution and linear layer, including the classifier, and set biases to 0.
 
-    Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal;
-    `orthogonal` has orthonormal rows or columns, `delta` at the centre, of variance 1/inputs. None leaves the
-    network as it is.
+    Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal.
+    `orthogonal` draws orthonormal rows or columns, `delta` at the kernel's centre, of variance 1/inputs. None does
+    not change the network.
     """
     if kind is None:
         return

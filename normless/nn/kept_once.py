@@ -1,8 +1,8 @@
 """A ReLU and a convolution with scalar biases that keep one tensor for their backward pass.
 
-Written with operators, relu(x) + b and conv(x + b) each keep what they read besides what the next layer keeps, and
-each bias is one more pass over the activations, in both directions. The functions below compute the same values;
-`pays` says where they are faster. Second derivatives work.
+Written with operators, relu(x) + b and conv(x + b) each store their input for backward besides the input of the next
+layer, and each bias is another pass over the activations in both directions. The functions below compute the same
+values; `is_faster` says when they are faster. Second derivatives work.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-# Below, the operators' own passes cost less than the calls that are saved.
+# With fewer elements, the passes of the operators cost less than the calls that the functions save.
 SMALLEST = 2**15
 
 
 def is_eager(x: Tensor) -> bool:
-    """Whether a function may take the place of operators on x.
+    """Whether a function may replace operators on x.
 
-    Compilers, exports, `torch.func` and modes that watch operators see the operators.
+    Compilers, exports, `torch.func` and dispatch modes must see the operators.
     """
     return (
         not torch.compiler.is_compiling()
@@ -31,8 +31,8 @@ def is_eager(x: Tensor) -> bool:
     )
 
 
-def pays(x: Tensor, *parts: Tensor | None) -> bool:
-    """Whether the functions here may take the place of operators: training on the CPU, eager, in one precision."""
+def is_faster(x: Tensor, *parts: Tensor | None) -> bool:
+    """Whether the functions here are faster than operators: eager training on the CPU in one precision."""
     return (
         x.is_cpu
         and is_eager(x)
@@ -45,7 +45,7 @@ def pays(x: Tensor, *parts: Tensor | None) -> bool:
 
 
 class ShiftedReLU(torch.autograd.Function):
-    """relu(x + b₁) + b₂ = max(x + (b₁ + b₂), b₂), of which backward needs the result alone.
+    """Compute relu(x + b₁) + b₂ = max(x + (b₁ + b₂), b₂); backward only needs the result.
 
     The gradient passes where the result is above b₂; b₁ and b₂ have one element each, each may be None.
     """
@@ -68,9 +68,9 @@ class ShiftedReLU(torch.autograd.Function):
 def shifted_convolution(
     x: Tensor, shift: Tensor, weight: Tensor, bias: Tensor | None, *settings: Any, groups: int = 1
 ) -> Tensor:
-    """W ∗ (x + b₁) + b = W ∗ x + (W₁T · b₁ + b) of zero-padded x, where backward needs x and not x + b₁.
+    """Compute W ∗ (x + b₁) + b = W ∗ x + (W₁T · b₁ + b) of zero-padded x; backward needs x and not x + b₁.
 
-    T, of shape (taps, positions), is 1 where a tap of the kernel lies inside the input and else 0; W₁, of shape
+    T, shape (taps, positions), is 1 where a tap of the kernel lies inside the input and 0 elsewhere. W₁, shape
     (out, taps), sums W over its inputs. b₁ has one element; `settings` are stride, padding and dilation.
     """
     taps = _taps(x.shape[2:], weight.shape[2:], settings, x.dtype)
@@ -78,14 +78,14 @@ def shifted_convolution(
     moved = sums @ taps if bias is None else torch.addmm(bias[:, None], sums, taps)
     stride, padding, dilation = settings
     y = torch.convolution(x, weight, None, stride, padding, dilation, False, [0] * (x.dim() - 2), groups)
-    # No other module has seen y, and its own backward pass does not read it.
+    # No other module has seen y, and the backward pass of the convolution does not read it.
     return cast(Tensor, _AddedToEach.apply(y, moved.view(y.shape[1:])))
 
 
 class _AddedToEach(torch.autograd.Function):
-    """y + m for each example, in place: y of shape (B, C, …), m of shape (C, …).
+    """Add m, shape (C, …), to each example of y, shape (B, C, …), in place.
 
-    torch's own broadcasting takes ten times as long where y has its channels last, in both directions.
+    torch's broadcasting takes ten times as long in both directions if y is channels-last.
     """
 
     @staticmethod
@@ -105,7 +105,7 @@ class _AddedToEach(torch.autograd.Function):
 
 @lru_cache(maxsize=16)
 def _taps(size: torch.Size, kernel: torch.Size, settings: tuple[Any, ...], dtype: torch.dtype) -> Tensor:
-    """Which taps of a kernel lie inside an input of a size at each position, shape (taps, positions)."""
+    """Return which taps of a kernel lie inside an input at each position, shape (taps, positions)."""
     each = torch.eye(kernel.numel(), dtype=dtype, device="cpu").view(-1, 1, *kernel)
     whole = torch.ones(1, 1, *size, dtype=dtype, device="cpu")
     stride, padding, dilation = settings

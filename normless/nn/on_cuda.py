@@ -84,9 +84,9 @@ def _is_dense(x: Tensor) -> bool:
     return last is not None and x.is_contiguous(memory_format=last)
 
 
-def _in_order_of(x: Tensor, other: Tensor) -> Tensor:
+def _in_order_of(x: Tensor, like: Tensor) -> Tensor:
     """The values of x in the memory order of another tensor of its shape."""
-    return x if x.stride() == other.stride() else torch.empty_like(other, dtype=x.dtype).copy_(x)
+    return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
 
 
 class ShiftedReLUOnCuda(torch.autograd.Function):

@@ -1,10 +1,10 @@
-"""Convolutions and linear layers whose weight is standardized per output channel (Brock et al. 2021).
+"""Convolutions and linear layers with weights standardized per output channel (Brock et al. 2021).
 
     Ŵ_i = s · g_i · (W_i - μ_i) / (σ_i · √N)
 
 over the N = fan-in elements that output channel i reads, with their mean μ_i and biased standard deviation σ_i, a
-learnable gain g_i that starts at 1, and a constant s. For uncorrelated inputs of one mean and unit variance the
-output has mean 0 and variance (s · g_i)², whatever the scale of W and whatever the inputs' mean.
+learnable gain g_i that starts at 1, and a constant s. For uncorrelated inputs with equal means and unit variance, the
+output has mean 0 and variance (s · g_i)² for any scale of W and any mean of the inputs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from normless.nn.affine import (
     scalar_affine,
 )
 
-# The least N·σ² that is divided by, as in the authors' code: a weight that is all zero stays zero.
+# The smallest divisor N·σ², as in the authors' code, so that a weight of zeros stays zero.
 _LEAST = 1e-4
 
 
 def standardized(weight: Tensor, factor: Tensor) -> Tensor:
-    """Ŵ for the weight W, shape (out, …), and the factor s·g, shape (out,); computed in float32 or better."""
-    # No axis is flattened: a weight in channels-last order stays in it.
+    """Return Ŵ for the weight W, shape (out, …), and the factor s·g, shape (out,), computed in at least float32."""
+    # Flattening axes would change the order of a channels-last weight.
     wide = weight.to(torch.promote_types(weight.dtype, torch.float32))
     variance, mean = torch.var_mean(wide, dim=list(range(1, weight.dim())), correction=0, keepdim=True)
     scale = factor.to(wide.dtype).reshape(mean.shape) * (variance * weight[0].numel()).clamp_min(_LEAST).rsqrt()
@@ -37,7 +37,7 @@ def standardized(weight: Tensor, factor: Tensor) -> Tensor:
 
 
 class ScaledStd(ScalarAffine):
-    """A scalar layer whose weight is standardized.
+    """A scalar layer with a standardized weight.
 
     Attributes:
         gain: g, one factor per output channel, shape (out,), or None for 1.
@@ -47,13 +47,13 @@ class ScaledStd(ScalarAffine):
     gain: Tensor | None
 
     def start_parts(self) -> None:
-        """Gain and scale are 1."""
+        """Start with gain and scale 1."""
         super().start_parts()
         self.scale = 1.0
         self.gain = nn.Parameter(self.weight.new_ones(self.weight.shape[0]))
 
     def scaled(self, factor: Tensor | None) -> Tensor:
-        """The standardized weight times a factor, of one element or one per output channel."""
+        """Return the standardized weight times a factor of one element or one per output channel."""
         own = self.scale * (self.weight.new_ones(len(self.weight)) if self.gain is None else self.gain)
         return standardized(self.weight, own if factor is None else own * factor)
 
@@ -84,10 +84,12 @@ _STANDARDIZED: dict[type[nn.Module], type[ScaledStd]] = {
 
 
 def scaled_std(layer: nn.Module) -> ScaledStd:
-    """The same layer with its weight standardized, gain and scale 1: same parameters, scalar parts, hooks, mode.
+    """Standardize the weight of a layer, with gain and scale 1 and the same parameters, parts, hooks and mode.
 
-    A standardized layer is returned as it is. Refused are layers of other types and those whose outputs read one
-    value each.
+    A standardized layer is returned unchanged.
+
+    Raises:
+        UnsupportedEditError: the layer is of another type, or each output reads a single value.
     """
     if isinstance(layer, ScaledStd):
         return layer

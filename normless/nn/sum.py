@@ -1,4 +1,4 @@
-"""The place where skip path and residual branch meet."""
+"""The residual sum as a module."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from normless.nn.on_cuda import multiplied
 
 
 class ResidualSum(InPlace, nn.Module):
-    """The residual sum as a module: total = factor · (s · skip + b · branch), plain unless an edit says more.
+    """The residual sum, total = factor · (s · skip + b · branch), with norms and multipliers that edits may add.
 
     Shapes: two tensors (B, C, …) to one.
 
     Attributes:
-        factor: what the total is multiplied by, 1/√2 for the variance-keeping baseline.
-        skip_factor, branch_factor: s and b, constants. One of them is part of the addition itself.
+        factor: a factor on the total, 1/√2 for the baseline that keeps the variance.
+        skip_factor, branch_factor: the constants s and b; one of them is part of the addition.
         branch_rate, branch_epsilon: factors on the learning rate and on Adam's ε of parameters on the branch, for
             `normless.param_groups`.
-        multiplier: a learnable factor on the branch, shape (1,) or (C,), where the branch ends in something that it
-            cannot be folded into; else None.
+        multiplier: a learnable factor on the branch, shape (1,) or (C,), if it cannot be folded into the branch's
+            end, else None.
         skip_multiplier: a learnable factor on the skip path, shape (C,) over its last axis, or None.
         norm_skip, norm_branch, norm_total: norms on the skip path, on the branch before the multiplier and after
             the addition, each or None.
@@ -74,7 +74,7 @@ class ResidualSum(InPlace, nn.Module):
 
 
 class SkipOnlySum(ResidualSum):
-    """The sum of a block whose branch was removed: the skip path alone."""
+    """The sum of a block with a removed branch: the skip path alone."""
 
     def forward(self, skip: Tensor, branch: Tensor) -> Tensor:
         return skip

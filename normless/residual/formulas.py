@@ -1,4 +1,4 @@
-"""Norms that forward code writes out, γ · (x − mean) / root(statistics of x) + β, by their operations."""
+"""Find norms that forward code writes out as γ · (x − mean) / root(statistics of x) + β."""
 
 from __future__ import annotations
 
@@ -24,11 +24,16 @@ _SIZES: dict[str, Callable[[float, float], float]] = {
 
 @dataclass
 class Formula:
-    """The operations of x / root(statistics of x); `passed` are those of x itself, with what each reads of it.
+    """The operations of x / root(statistics of x).
 
-    `quotient` multiplies an x of second moment 1 by `factor`: 1, or 1/√n for x / |x| of n elements. `gain` is γ's
-    name, None without one. `is_norm` is False for x / |x| alone, a direction, of which a cosine is made, for data
-    that no weight has read, and where the statistics are read elsewhere too, as to undo the division.
+    Attributes:
+        operations: all operations of the formula.
+        passed: the operations on x itself, with the operation that each reads.
+        quotient: the division by the root.
+        factor: the factor of the quotient for an x of second moment 1: 1, or 1/√n for x / |x| with n elements.
+        gain: the name of γ, or None.
+        is_norm: False for x / |x| alone, a direction as in a cosine; for data that no weight has read; and if the
+            statistics are also read elsewhere, for example to undo the division.
     """
 
     operations: list[int]
@@ -40,9 +45,9 @@ class Formula:
 
 
 def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
-    """The formula whose division by a root of statistics an operation is, or None."""
+    """Return the formula of a division by a root of statistics, or None for another operation."""
     operation = flow[quotient]
-    terms = [one for one in operation.arguments[:2] if isinstance(one, (Operand, Fixed))]
+    terms = [argument for argument in operation.arguments[:2] if isinstance(argument, (Operand, Fixed))]
     if operation.name not in {"mul", "div"} or len(terms) != 2:
         return None
     for value, divisor in (terms, terms[::-1]) if operation.name == "mul" else (terms,):
@@ -52,7 +57,7 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
         chain, size = list[int](), float(isinstance(divisor, Fixed) and divisor.rooted and bool(divisor.buffers))
         if isinstance(divisor, Operand):
             chain, size = _statistics(flow, divisor.index, x, passed)
-            size *= forms_root({flow[one].name for one in chain})
+            size *= forms_root({flow[index].name for index in chain})
         if size:
             factor = size if operation.name == "mul" else 1 / size
             formula = Formula([*inside, *chain], {**passed, quotient: value.index}, quotient, factor)
@@ -66,9 +71,9 @@ def written_norm(flow: Dataflow, quotient: int) -> Formula | None:
 
 
 def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple[Term, ...]]:
-    """What removing each written norm takes out of forward code; none of a norm at whose place more than that runs.
+    """Return the operations to remove from forward code with each norm; omit norms that share code with others.
 
-    One place may be of several norms, as in a function that a loop or `map` calls for each.
+    Several norms may have the same place, as in a function that a loop or `map` calls, if all are norms.
     """
     terms = {index: _terms(flow, formula) for index, formula in formulas.items()}
     norm_of = {part: index for index, formula in formulas.items() for part in formula.operations}
@@ -76,13 +81,13 @@ def terms_of(flow: Dataflow, formulas: Mapping[int, Formula]) -> dict[int, tuple
     for index, own in terms.items():
         parts = ((call, at) for call in own for turn in call.turns for at in flow.parts.get(turn, ()))
         others = ((call, norm_of.get(at)) for call, at in parts if norm_of.get(at) != index)
-        if all(other is not None and terms[other].get(call) == own[call] for call, other in others):
+        if all(neighbour is not None and terms[neighbour].get(call) == own[call] for call, neighbour in others):
             whole[index] = tuple(own.values())
     return whole
 
 
 def _terms(flow: Dataflow, formula: Formula) -> dict[Call, Term]:
-    """What removing a norm takes out, by the first call at its place in one run; nothing if one is unknown."""
+    """Return the operations to remove with a norm, by the first call at their place in a run; none if unknown."""
     terms: dict[Call, Term] = {}
     for at, read in formula.passed.items():
         operation, call = flow[at], flow[at].made_by
@@ -117,7 +122,7 @@ def _normalized(flow: Dataflow, value: int, divisor: Operand | Fixed) -> tuple[i
 
 
 def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]]:
-    """The x of x − mean, the operations that it passes with what they read of it, and those of the mean."""
+    """Return the x of x − mean, the operations on x with the operations they read, and those of the mean."""
     passed: dict[int, int] = {}
     at = value
     while flow[at].name in LAYOUT or _gains(flow[at]):
@@ -128,17 +133,17 @@ def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]
         if isinstance(mean, Fixed) and mean.buffers:
             return x, {**passed, at: x}, []
         inside = _statistics(flow, mean.index, x, {})[0] if isinstance(mean, Operand) else []
-        if REDUCTION.intersection(flow[one].name for one in inside):
+        if REDUCTION.intersection(flow[index].name for index in inside):
             return x, {**passed, at: x}, inside
     return value, {}, []
 
 
 def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tuple[list[int], float]:
-    """The operations from x, or what it is made of, to a statistic at `end`, and its value if E[x²] = 1; or none."""
+    """Return the operations from x or its ancestors to a statistic at `end` and its value if E[x²] = 1, or none."""
     chain, at = list[int](), end
     while at not in passed and not flow.depends(x, at):
         operation, inside = flow[at], list[int]()
-        # Of expand_as(statistics, x) the second argument gives the shape alone.
+        # The second argument of expand_as(statistics, x) only gives the shape.
         if len(operation.parents) > 1 and operation.name != "expand_as":
             _, centred, inside = _centred(flow, at) if operation.name == "sub" else (at, {}, inside)
             if not centred:
@@ -149,33 +154,37 @@ def _statistics(flow: Dataflow, end: int, x: int, passed: dict[int, int]) -> tup
         at = operation.parents[0]
     size = 1.0
     for operation in map(flow.__getitem__, sorted(set(chain))):
-        numbers = [one for one in operation.arguments[1:2] if isinstance(one, (int, float))]
+        numbers = [argument for argument in operation.arguments[1:2] if isinstance(argument, (int, float))]
         elements = prod(flow[operation.parents[0]].shape or ()) / max(prod(operation.shape or ()), 1)
         if operation.name in _SIZES:
             size = _SIZES[operation.name](size, *(numbers or [1.0]))
         elif operation.name == "sum" or operation.name in LENGTHS:
             size *= elements if operation.name == "sum" else elements**0.5
-            # Shares of a sum of absolute values are weights, as those of a softmax.
+            # Shares of a sum of absolute values are weights, like those of a softmax.
             size *= nan if operation.name != "sum" and operation.arguments[1:2] not in ((), (2,)) else 1.0
     return chain, size
 
 
 def _gains(operation: Operation) -> tuple[str, ...]:
-    """The parameters that an operation multiplies one activation by."""
+    """Return the parameters by which an operation multiplies an activation."""
     return operation.factors if operation.name in {"mul", "addcmul"} and len(operation.parents) == 1 else ()
 
 
 def _is_shared_out(flow: Dataflow, at: int) -> bool:
-    """Whether forward code makes something else of what an operation multiplies by, as c of (1 − c)·x + c·f(x)."""
+    """Whether forward code also uses the factor of an operation otherwise, as c of (1 − c)·x + c·f(x)."""
     own, operation = set(flow[at].fixed), flow[at]
-    beside = (one for one in flow.operations if (one.module, one.call) == (operation.module, operation.call))
-    others = {fixed for one in beside for fixed in one.fixed} - own
+    beside = (
+        neighbour
+        for neighbour in flow.operations
+        if (neighbour.module, neighbour.call) == (operation.module, operation.call)
+    )
+    others = {fixed for neighbour in beside for fixed in neighbour.fixed} - own
     return any({*fixed.parameters}.intersection(operation.factors) for fixed in others)
 
 
 def _continue(flow: Dataflow, formula: Formula) -> float:
-    """Add to a formula what follows its quotient, γ, constant factors and β; returns the factors' product."""
-    gains = [name for one in formula.passed for name in _gains(flow[one])]
+    """Add the γ, constant factors and β after its quotient to a formula; return the product of the factors."""
+    gains = [name for index in formula.passed for name in _gains(flow[index])]
     at, ahead, total = formula.quotient, list[int](), formula.factor
     while len(flow.consumers[at]) == 1 and at not in flow.outputs:
         before, (at,) = at, flow.consumers[at]

@@ -96,7 +96,7 @@ POST_NORM = {"bert", "torch post-norm"}
 _NOT_BATCH = "not a batch norm of vectors, images or volumes"
 _CHANNELS = "does not run|no batch norm is known for the output of a Conv1D"
 _NOT_STANDARDIZED = "does not end in a weight layer|lies between blocks|not in(to)? a (MultiheadA|ScalarTransposedL)"
-_SEVERAL = "no layer with one weight and one output"
+_SEVERAL = "not a layer with one weight and one output"
 REFUSALS: dict[tuple[str, str], str] = {
     **{(f"{one}_norm", name): _NOT_BATCH for name in FOREIGN for one in ("ghost_batch", "partial_batch", "group")},
     **{(f"{one}_batch_norm", name): _NOT_BATCH for name in FOREIGN for one in ("alternating", "plain", "frozen")},

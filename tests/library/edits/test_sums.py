@@ -55,5 +55,5 @@ def test_multipliers_close_both_branches_in_whatever_order_they_run() -> None:
 
 def test_branches_that_are_added_to_each_other_first_have_no_place_for_a_multiplier() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), TwoBranches("x + (f + g)")), torch.randn(3, 4)
-    with pytest.raises(nl.UnsupportedEditError, match="its branches are added to each other before its skip path"):
+    with pytest.raises(nl.UnsupportedEditError, match="its branches are added to each other before the skip path"):
         nl.convert(model, "skipinit", x)

@@ -172,7 +172,7 @@ class Block(nn.Module):
     [
         ("end", "its branch does not end in a weight layer"),
         ("activation", "its branch does not end in a weight layer"),
-        ("middle", "at conv2: what it reads is not the output of one layer of its path"),
+        ("middle", "at conv2: its input is not the output of one layer of its path"),
         ("skip", "its skip path changes the activations by something that has no weight, such as a pooling"),
         ("two", "it has 2 branches"),
     ],

@@ -206,7 +206,7 @@ def _make() -> Callable[[Tensor, Tensor], Tensor]:
 
 local = _make()
 
-REFUSED = [(ByValue, r"`\[added\]\[0\]` does not name"), (Unnamed, "local_sum does it, which is no function of")]
+REFUSED = [(ByValue, r"`\[added\]\[0\]` does not name"), (Unnamed, "local_sum does it, which is not a function of")]
 
 
 @pytest.mark.parametrize(("kind", "said"), REFUSED)

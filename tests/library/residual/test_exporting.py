@@ -86,7 +86,7 @@ def test_a_network_without_inputs_or_without_tensors_to_return_is_refused() -> N
         def forward(self, left: Tensor) -> str:
             return "nothing"
 
-    with pytest.raises(UnresolvedStructureError, match="forward returned no tensor"):
+    with pytest.raises(UnresolvedStructureError, match="forward returned neither a tensor"):
         residual_map(Silent(), torch.randn(2, WIDTH))
 
 
