@@ -153,11 +153,11 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a hook": (
         lambda net: net.first.relu.register_forward_hook(lambda module, inputs, output: 2 * output),
-        "outputs on the example inputs differ in evaluation, .* a hook",
+        "outputs on the example inputs differ in evaluation mode, .* a hook",
     ),
     "a hook in training": (
         lambda net: net.first.relu.register_forward_hook(lambda module, _, output: output * (1 + module.training)),
-        "outputs on the example inputs differ in training",
+        "outputs on the example inputs differ in training mode",
     ),
     "a further module": (
         lambda net: net.second.add_module("extra", nn.ReLU()),
