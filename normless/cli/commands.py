@@ -33,11 +33,11 @@ class Command:
     resumes: bool | Sequence[str] = False
 
     def implementation(self) -> Any:
-        """What has ``add_arguments`` and ``run``, imported now."""
+        """Import the module with ``add_arguments`` and ``run``."""
         return resolve_name(self.module)
 
     def resumes_after(self, words: Sequence[str]) -> bool:
-        """Whether a command line of this command, when repeated, goes on where it was interrupted."""
+        """Whether an interrupted command line of this command continues when it is repeated."""
         if isinstance(self.resumes, bool):
             return self.resumes
         given = {word.partition("=")[0] for word in words}
@@ -45,7 +45,7 @@ class Command:
 
 
 def help_of(name: str) -> str:
-    """The line of a command in the main help; of one whose extra is not installed, what it needs."""
+    """Return the line of a command in the main help, or the extra that it needs if that is not installed."""
     try:
         return COMMANDS[name].help
     except MissingExtraError as error:

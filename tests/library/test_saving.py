@@ -321,6 +321,6 @@ def test_a_folder_stands_for_the_network_saved_in_it(tmp_path: Path) -> None:
     _, inputs = model_with_inputs(str(tmp_path), image_shape=(3, 16, 16))
     assert isinstance(inputs, Tensor)
     assert inputs.shape == (2, 3, 16, 16)
-    with pytest.raises(ValueError, match="has its classes already"):
+    with pytest.raises(ValueError, match="already has a number of classes"):
         model_with_inputs(str(tmp_path), classes=3)
     assert model_with_inputs(CIFAR, classes=3)[0](IMAGES).shape == (2, 3)
