@@ -1,4 +1,4 @@
-"""The network and the batch of the commands that measure one."""
+"""The network and the batch for commands that measure a network."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ class Subject:
     map: ResidualMap
 
     def facts(self, namespace: Namespace) -> dict[str, Any]:
-        """What is measured, for ``--json``."""
+        """Return a description of the network and the batch for ``--json``."""
         network = {"model": namespace.model, "scheme": self.scheme, "input": shapes(self.batch[0])}
         return network | {"data": self.data, "seed": namespace.seed}
 
     def heading(self, namespace: Namespace, *words: str) -> str:
-        """What is measured, as one line."""
+        """Return a description of the network and the batch as a line."""
         return heading(namespace.model, self.scheme, self.batch[0], self.data, f"seed {namespace.seed}", *words)
 
 
 def add_batch_arguments(parser: ArgumentParser) -> None:
-    """Add the network, its scheme, and what the batch is made of."""
+    """Add the arguments for the network, its scheme and the batch."""
     add_network_arguments(parser)
     group = parser.add_argument_group("conversion and batch")
     group.add_argument("--scheme", type=str, default=None, help="convert the network first, as by skipinit or none")
@@ -101,14 +101,14 @@ def subject_of(namespace: Namespace) -> Subject:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross entropy in nats of logits (…, classes) at targets (…)."""
+    """Return the mean cross entropy, in nats, of logits (…, classes) for targets (…)."""
     import torch.nn.functional as F
 
     return F.cross_entropy(logits.flatten(0, -2), targets.flatten())
 
 
 def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) -> Tensor:
-    """A class for every row of the network's logits."""
+    """Draw a class for every row of the network's logits."""
     import torch
 
     from normless._internal.arguments import applied

@@ -30,12 +30,12 @@ class Command:
     resumes: bool = False
 
     def implementation(self) -> Any:
-        """What has ``add_arguments`` and ``run``, imported now."""
+        """Import the module with ``add_arguments`` and ``run``."""
         return resolve_name(self.module)
 
 
 def help_of(name: str) -> str:
-    """The line of a command in the main help; of one whose extra is not installed, what it needs."""
+    """Return the line of a command in the main help, or the extra that it needs if that is not installed."""
     try:
         return COMMANDS[name].help
     except MissingExtraError as error:

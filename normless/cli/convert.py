@@ -43,8 +43,8 @@ def run(namespace: Namespace) -> int:
     shape = image_shape(namespace)
     if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:
         raise ValueError(
-            f"There are files in {namespace.out}: name another folder as --out, or pass --overwrite, which replaces "
-            "the network that is saved there."
+            f"There are files in {namespace.out}: name another folder as --out, or pass --overwrite to replace the "
+            "network that is saved there."
         )
 
     with working(namespace, f"converting {namespace.model}"):
@@ -94,6 +94,6 @@ def run(namespace: Namespace) -> int:
 
 
 def _most_frequent(counts: Counter[str]) -> str:
-    """The most frequent changes of an edit."""
+    """Return the most frequent changes of an edit."""
     words = [f"{number} × {what}" if number > 1 else what for what, number in counts.most_common(MOST_PRINTED)]
     return "; ".join(words + ["…"] * (len(counts) > MOST_PRINTED))

@@ -79,7 +79,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _parts(inspection: Inspection) -> list[str]:
-    """The blocks, the totals, the parameters, the schemes and what is unresolved, for a person."""
+    """Format the blocks, the totals, the parameters, the schemes and the unresolved parts as text."""
     from normless.residual import format_blocks
 
     tables = [_parameter_table(inspection), *([_scheme_table(inspection)] if inspection.schemes else [])]
@@ -102,7 +102,7 @@ def _totals(inspection: Inspection) -> str:
 
 
 def _parameter_table(inspection: Inspection) -> Table:
-    """How many parameters are of which kind, and which of them the guidelines decay."""
+    """Format the numbers of parameters by group, and whether the guidelines decay them."""
     groups = inspection.groups
     rows = [
         (group.name, f"{group.tensors}", f"{group.parameters:,}", "yes" if group.decayed else "no")
@@ -116,7 +116,7 @@ def _parameter_table(inspection: Inspection) -> Table:
 
 
 def _scheme_table(inspection: Inspection) -> Table:
-    """What each scheme would change, counted by edit, or why it cannot."""
+    """Format the changes of each scheme, counted by edit, or the reason why it cannot be applied."""
     rows = []
     for item in inspection.schemes:
         counted = ", ".join(f"{count} {edit.partition('(')[0]}" for edit, count in item.by_edit.items())

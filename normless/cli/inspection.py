@@ -1,4 +1,4 @@
-"""Inspection of a network before training: its map, its parameter groups, what schemes would change."""
+"""Inspection of a network before training: its map, its parameter groups, and the changes of schemes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from normless.schemes import SCHEMES, Scheme, scheme
 
 @dataclass(frozen=True)
 class GroupSize:
-    """One parameter group: how many tensors, how many numbers in them, whether the guidelines decay it."""
+    """A parameter group: the numbers of its tensors and elements, and whether the guidelines decay it."""
 
     name: str
     tensors: int
@@ -30,7 +30,7 @@ class GroupSize:
 
 @dataclass(frozen=True)
 class SchemePlan:
-    """What a scheme would change; `reason` says why it cannot, and is None where it can."""
+    """The changes of a scheme; `reason` says why it cannot be applied, and is None if it can."""
 
     scheme: str
     changes: tuple[Change, ...] = ()
@@ -52,22 +52,22 @@ class Inspection:
 
     @property
     def blocks_by_m(self) -> dict[int, int]:
-        """How many blocks have m weight layers in series on their branch, by m; blocks inside others left out."""
+        """The number of outermost blocks with m weight layers in series on their branch, by m."""
         return dict(sorted(Counter(block.m for block in self.map.blocks).items()))
 
     @property
     def norms_by_role(self) -> dict[str, int]:
-        """How many normalizations have each role."""
+        """The number of norms with each role."""
         counted = Counter(self.map.norms.values())
         return {role: counted[role] for role in ("stem", "last", "down", "other") if counted[role]}
 
     @property
     def weight_layers(self) -> int:
-        """How many weight layers the network has; one that runs several times counts once."""
+        """The number of weight layers; a layer that runs several times counts once."""
         return len({layer.path for layer in self.map.layers() if layer.kind == "weight"})
 
     def to_dict(self) -> dict[str, Any]:
-        """The map as plain data, with `totals` and `schemes` beside it."""
+        """Return the map as plain data, with `totals` and `schemes`."""
         return self.map.to_dict() | {
             "totals": {
                 "blocks_by_m": {str(m): count for m, count in self.blocks_by_m.items()},

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the kind."""
+    """Add the argument for the kind."""
     parser.add_argument("kind", type=str, nargs="?", default=None, help=f"{', '.join(TABLES)}; all if left out")
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Print a table of every kind; one whose libraries are not installed is a sentence instead."""
+    """Print a table of every kind, or a sentence if its libraries are not installed."""
     if namespace.kind is not None and namespace.kind not in TABLES:
         meant = did_you_mean(namespace.kind, TABLES)
         raise NormlessError(f"There is no kind {namespace.kind!r}; the kinds are {', '.join(TABLES)}.{meant}")
@@ -44,7 +44,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _text(kind: str, entries: Sequence[Description]) -> str:
-    """The entries as a table of text, each name in one piece, so that it can be copied."""
+    """Format the entries as a table of text in which names are not wrapped, so that they can be copied."""
     made = table(
         (kind, "", "from"), [(entry.name, entry.summary.replace("``", ""), entry.origin) for entry in entries]
     )

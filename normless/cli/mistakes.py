@@ -1,4 +1,4 @@
-"""What a command says of an error, on standard error."""
+"""The messages of a command about errors, on standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
 
 
 def report(error: BaseException, *, debug: bool) -> int:
-    """Say what is wrong, and return the exit code of the command.
+    """Print what is wrong, and return the exit code of the command.
 
     A mistake is one sentence (2, or the error's own `exit_code`). An error in a file of the user's own is its
     traceback from there on, anything else a sentence that asks for ``--debug`` (1).
@@ -49,7 +49,7 @@ def _lacks_memory(error: BaseException) -> bool:
 
 
 def _from_own_file(error: BaseException) -> TracebackException | None:
-    """The error as it came from a file of the user, without the lines that led there; None if it did not."""
+    """Return the error of a user's file without the lines that led there, or None for other errors."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename not in FILES_OF_USERS:
         at = at.tb_next

@@ -55,7 +55,7 @@ def add_network_arguments(parser: ArgumentParser) -> None:
 def model_with_inputs(
     spec: str, *, classes: int | None = None, image_shape: Shape | None = None
 ) -> tuple[nn.Module, Inputs | None]:
-    """What `build_with_inputs` builds, or the network saved in the folder that the text names."""
+    """Build a network by `build_with_inputs`, or load it from the folder that the text names."""
     import torch
 
     from normless.models.spec import build_with_inputs
@@ -65,13 +65,13 @@ def model_with_inputs(
     if not is_saved(spec):
         return build_with_inputs(spec, classes=classes, image_shape=image_shape)
     if classes is not None:
-        raise ValueError(f"The network saved in {spec} has its classes already; leave the number of classes out.")
+        raise ValueError(f"The network saved in {spec} already has a number of classes; leave it out.")
     images = None if image_shape is None else torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     return load_with_inputs(spec, example_inputs=images)
 
 
 def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
-    """What ``--image`` says, three numbers above 0, or None."""
+    """Check the value of ``--image``: three numbers above 0, or None."""
     if namespace.image is None:
         return None
     channels, height, width = namespace.image
@@ -84,7 +84,7 @@ def image_shape(namespace: Namespace) -> tuple[int, int, int] | None:
 
 
 def shapes(inputs: Any) -> Any:
-    """The inputs with the shape in the place of every tensor, and the type's name in that of anything else."""
+    """Replace every tensor in the inputs by its shape, and all other values by the names of their types."""
     if isinstance(inputs, dict):
         return {str(name): shapes(value) for name, value in inputs.items()}
     if isinstance(inputs, (tuple, list)):
@@ -100,7 +100,7 @@ def in_words(inputs: Any) -> str:
 
 
 def heading(model: str, scheme: str | None, inputs: Any, *words: str) -> str:
-    """What a command is about, in one line."""
+    """Return the network, the scheme and the inputs of a command as a line."""
     return ", ".join([model, *([f"converted by {scheme}"] if scheme else []), in_words(inputs), *words])
 
 
@@ -121,12 +121,12 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], *, right: tuple[
 
 
 def terminal_width() -> int:
-    """Columns of the terminal; `WIDTH` where there is none."""
+    """Return the number of columns of the terminal, or `WIDTH` without one."""
     return get_terminal_size((WIDTH, 24)).columns
 
 
 def as_text(made: Table, width: int | None = None) -> str:
-    """A table as lines that end in no blanks, of the width of the terminal if none is given."""
+    """Format a table as lines without trailing blanks, by default in the width of the terminal."""
     from rich.console import Console
 
     console = Console(width=width or terminal_width(), highlight=False, markup=False, emoji=False)

@@ -21,7 +21,7 @@ _ANCHOR_AND_ALIAS = re.compile(r"&\w.*\*\w", re.DOTALL)
 
 
 def main_help(group: str = "") -> str:
-    """What ``normless --help`` prints, or ``normless GROUP --help`` of a group such as sweep: its commands."""
+    """Return the text of ``normless --help``, or of ``normless GROUP --help`` for a group such as sweep."""
     names = [name for name in COMMANDS if not group or name.startswith(f"{group}.")]
     width = max(map(len, names)) + 2
     lines = [f"usage: normless {f'{group} ' if group else ''}COMMAND [options]", ""]
@@ -37,7 +37,7 @@ def main_help(group: str = "") -> str:
 
 
 def _words(name: str) -> str:
-    """The name of a command as it is written on the command line."""
+    """Return the name of a command as written on the command line."""
     return name.replace(".", " ")
 
 
@@ -66,12 +66,12 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 
 def interruption(words: Sequence[str]) -> str:
-    """The sentence on a command that Ctrl-C ended, and whether it goes on where it ended."""
+    """Return the sentence on a command that Ctrl-C ended, and whether repeating it continues."""
     name, _ = command_of(words)
     if not COMMANDS[name].resumes:
         return "interrupted."
     without = " without --restart" if "--restart" in words else ""
-    return f"interrupted; the same command{without} goes on from there."
+    return f"interrupted; the same command{without} continues from there."
 
 
 def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str:
@@ -89,7 +89,7 @@ def _without_aliases(text: str) -> Any:
 
 
 def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The name of the command that words begin with, and the words after it."""
+    """Split words into the name of the command and the words after it."""
     groups = {name.partition(".")[0] for name in COMMANDS if "." in name}
     length = 2 if words[0] in groups else 1
     if length == 2 and (len(words) == 1 or words[1] in ("-h", "--help")):

@@ -1,4 +1,4 @@
-"""The program: one command, its exit code and what it says of mistakes."""
+"""The program: a command, its exit code and its messages about mistakes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What normless needs beside other libraries, each in a module that imports its library; names on first use."""
+"""Integrations with other libraries, each in a module that imports its library; names are loaded on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""A training of Lightning watched by `nl.watch`: `Trainer(callbacks=[LightningWatch()])`."""
+"""Watch a training of Lightning with `nl.watch`: `Trainer(callbacks=[LightningWatch()])`."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class LightningWatch(Callback):  # type: ignore[misc]
         self.interval = interval
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin."""
+        """Start the watch."""
         self.watch = Watch(pl_module, self.interval)
 
     def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
-        """Take the loss, which Lightning has divided by the number of batches of a step."""
+        """Record the loss, which Lightning has divided by the number of batches per step."""
         self.watch.loss(loss * trainer.accumulate_grad_batches)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -33,7 +33,7 @@ Gradients = dict[Tensor, Tensor]
 
 
 def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> Model:
-    """A copy of a residual network in which no activation and no residual sum works in place.
+    """Return a copy of a residual network without in-place activations and in-place residual sums.
 
     torch forbids writing in place on the output of a layer that carries Opacus' hooks, as torchvision's blocks do
     (`out += identity`, `ReLU(inplace=True)`). Function and parameters stay the same. What else works in place stays;
@@ -60,7 +60,7 @@ def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: An
 
 
 def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backprops: Tensor) -> Gradients:
-    """Per-example gradients of a scalar layer.
+    """Compute the per-example gradients of a scalar layer.
 
     The arguments are those of Opacus: the layer, its one input (B, …), the gradient of each example's own loss by the
     output. The result has a tensor (B, *p.shape) for each trainable parameter p of the layer itself.
@@ -69,7 +69,7 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
         isinstance(module, _DropoutNd) and module.p for module in layer.before.modules()
     ):
         raise NotImplementedError(
-            f"Per-example gradients of a {type(layer).__name__} with dropout before it need what the dropout drew, "
+            f"Per-example gradients of a {type(layer).__name__} with dropout before it need the mask of the dropout, "
             "which Opacus does not keep. Convert without that dropout, as in zeroinit(dropout=0)."
         )
     with torch.enable_grad():
@@ -94,7 +94,7 @@ def scalar_layer_gradients(layer: ScalarAffine, activations: list[Tensor], backp
 
 
 def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tensor) -> Gradients:
-    """Per-example gradients of a residual sum's multipliers, total = factor · (s · ω · skip + b · α · branch).
+    """Compute per-example gradients of multipliers at a sum, total = factor · (s · ω · skip + b · α · branch).
 
     They are factor · b · ⟨backprops, branch⟩ over each example, shape (B, 1), or over each of its channels, (B, C);
     likewise factor · s · ⟨backprops, skip⟩ over each element of the last axis.
@@ -115,7 +115,7 @@ def sum_gradients(layer: ResidualSum, activations: list[Tensor], backprops: Tens
 
 
 def _plain(layer: ScalarAffine, folded: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
-    """The torch layer with the folded weight and bias, and its input, padded if not by zeros as Opacus assumes."""
+    """Return the torch layer with the folded weight and bias, and its input, padded unless the padding is zeros."""
     kind: Any = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear) if isinstance(layer, kind))
     plain = of_class(layer, kind)
     plain._modules = {}

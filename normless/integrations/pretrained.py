@@ -22,7 +22,7 @@ REFUSING = {"model_type": "normless", "transformers_weights": "read this folder 
 
 
 def network(architecture: str, config: dict[str, Any]) -> nn.Module:
-    """A network of transformers with random weights, by the name of its class and its configuration as data."""
+    """Create a network of transformers with random weights from the name of its class and its configuration."""
     library = import_extra("zoo", f"{TRANSFORMERS}:{architecture}", TRANSFORMERS)
     kind: Any = getattr(library, architecture)
     built: nn.Module = kind(kind.config_class.from_dict(config))
@@ -37,7 +37,7 @@ def save_pretrained(
     push_to_hub: bool = False,
     **_: Any,
 ) -> None:
-    """Save a converted network as `normless.save` does; further options of the library are for its own files."""
+    """Save a converted network as `normless.save` does; other options apply only to the library's own files."""
     own = net.state_dict()
     if push_to_hub or any(
         name not in own or own[name].shape != value.shape for name, value in (state_dict or {}).items()
@@ -52,7 +52,7 @@ def save_pretrained(
 
 
 def _text(net: nn.Module) -> str | None:
-    """The text that names a class of transformers and a configuration, None for another class."""
+    """Return the text that names a class of transformers and a configuration, or None for other classes."""
     kind: Any = getattr(type(net), "normless_original", type(net))
     name: str = kind.__name__
     if getattr(sys.modules.get(TRANSFORMERS), name, None) is not kind:

@@ -1,4 +1,4 @@
-"""A training of transformers' Trainer watched by `nl.watch`: `Trainer(…, callbacks=[TrainerWatch()])`."""
+"""Watch a training of transformers' Trainer with `nl.watch`: `Trainer(…, callbacks=[TrainerWatch()])`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TrainerWatch(TrainerCallback):
         self.interval = interval
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Begin."""
+        """Start the watch."""
         self.watch = Watch(model, self.interval)
         self._handle = model.register_forward_hook(self._on_output)
 

@@ -74,7 +74,7 @@ def build_with_inputs(
 
 
 def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
-    """The text that alone names the network which `build_with_inputs` builds; errors are those of `build_model`."""
+    """Return a text that fully names the network of `build_with_inputs`; errors are those of `build_model`."""
     source, call = _split(spec)
     if source == TRANSFORMERS and is_path(call):
         return spec.strip()
@@ -86,12 +86,12 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 
 
 def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
-    """The image shape that a network is built for, as far as one is known before it is built."""
+    """Return the image shape of a network, as far as it is known before the network is built."""
     return SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
 
 
 def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """The shape of one example of a network, from its text or its library."""
+    """Return the shape of an example of a network, from its text or its library."""
     if source in ZOOS:
         return zoos.image_shape(source, model, name, arguments)
     if source == "normless" and "in_features" in arguments:
@@ -101,7 +101,7 @@ def _shape_made_for(source: str, model: nn.Module, name: str, arguments: dict[st
 
 
 def _split(spec: str) -> tuple[str, str]:
-    """The source of a model and its call."""
+    """Split the text of a model into its source and its call."""
     source, call = split_source(spec)
     if not source:
         raise ValueError(
@@ -112,7 +112,7 @@ def _split(spec: str) -> tuple[str, str]:
 
 
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
-    """The network, and the inputs that come with it, if any do."""
+    """Build the network, and return it with the inputs that come with it, if any."""
     source, call = _split(spec)
     if classes is not None and classes < 1:
         raise ValueError(f"Expected 1 or more classes of {spec.strip()}, got {classes}.")
@@ -137,7 +137,7 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
-    """The arguments that fit a network to a data set, as far as it takes any."""
+    """Return the arguments that fit a network to a data set, as far as it takes them."""
     known: Container[str] = ZOOS.get(source, ())
     if source == "normless":
         if name not in MODELS:
@@ -154,7 +154,7 @@ def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) ->
 
 
 def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:
-    """What the function of a file or module returned: a network, or one and its inputs."""
+    """Check the return value of a function in a file or module: a network, or a network and its inputs."""
     model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
         returns = f"{spec} returned an object of type {type(model).__name__}"

@@ -22,7 +22,7 @@ WEIGHT_FILES = ("model.safetensors", "model.safetensors.index.json")
 
 
 class TokenNumbers(NamedTuple):
-    """The number of tokens, the padding, and the tokens around each sentence, None where a checkpoint has its own."""
+    """The number of tokens, the padding, and the tokens around each sentence; None if a checkpoint has its own."""
 
     vocabulary: int
     padding: int
@@ -94,13 +94,13 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 
 
 def is_path(call: str) -> bool:
-    """Whether the text after ``transformers:`` is a file or folder, and not a kind of model."""
+    """Whether the text after ``transformers:`` is a file or folder, not a kind of model."""
     call = call.strip()
     return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
 
 
 def checkpoint_folder(model: str) -> Path | None:
-    """The folder of the checkpoint that a model's whole text names, None where it names none."""
+    """Return the folder of the checkpoint that the text of a model names, or None if it names none."""
     source, _, rest = model.strip().partition(":")
     return (
         Path(rest.strip())
@@ -111,7 +111,7 @@ def checkpoint_folder(model: str) -> Path | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no warnings of the library, such as that a new classifier has random weights."""
+    """Suppress progress bars and warnings of the library, such as that a new classifier has random weights."""
     logging: Any = import_module(f"{TRANSFORMERS}.utils.logging")
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
@@ -125,7 +125,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
-    """The configuration of a kind of model with some settings of its own."""
+    """Return the configuration of a kind of model with given settings."""
     try:
         plain = library.AutoConfig.for_model(kind)
     except (ValueError, KeyError) as error:
@@ -147,7 +147,7 @@ def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
 
 
 def _read_config(library: Any, path: Path) -> Any:
-    """The configuration in a file, or in the folder of a checkpoint."""
+    """Read the configuration in a file, or in the folder of a checkpoint."""
     is_file = path.suffix == ".json"
     file = path if is_file else path / "config.json"
     if not file.is_file():
@@ -184,7 +184,7 @@ def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> N
 
 
 def _network(library: Any, text: str, folder: Path | None, config: Any) -> nn.Module:
-    """A network with random weights, or with those of a checkpoint where it has them; a new classifier is random."""
+    """Create a network with random weights, or with those of a checkpoint; a new classifier is random."""
     build = library.AutoModelForSequenceClassification
     try:
         if folder is None:

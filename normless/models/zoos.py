@@ -42,7 +42,7 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
 
 
 def image_shape(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """The (channels, height, width) that a network of a library is made for."""
+    """Return the (channels, height, width) that a network of a library is made for."""
     if source == "torchvision":
         channels, size = 3, arguments.get("image_size", 299 if name == "inception_v3" else 224)
     else:

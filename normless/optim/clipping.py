@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping: gradients bounded by a fraction of the norm of their weights (Brock et al. 2021)."""
+"""Adaptive gradient clipping: bound gradients by a fraction of the norm of their weights (Brock et al. 2021)."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ def adaptive_gradient_clipping(
     *,
     exclude: nn.Module | Iterable[Tensor] = (),
 ) -> None:
-    """Scale gradients down, in place, where they are large for their weights; call it between backward and step.
+    """Scale down, in place, gradients that are large relative to their weights; call it between backward and step.
 
         g_i ← g_i · min(1, λ · max(‖w_i‖, ε) / ‖g_i‖)
 
-    for every unit i, one row of the weight along its first axis: an output of a linear layer or convolution. A
-    parameter of one axis or none (biases, gains, multipliers) is one unit. Norms are Euclidean, in float32 or better.
+    for every unit i, a row of the weight along its first axis: an output of a linear layer or convolution. A
+    parameter with at most one axis (biases, gains, multipliers) is one unit. Norms are Euclidean, in float32 or
+    better.
 
     Args:
-        parameters: a network or some of its parameters, shape (out, …); those without a gradient are passed over.
+        parameters: a network or some of its parameters, shape (out, …); those without a gradient are ignored.
         clip: λ, the largest step of a unit relative to its norm, at a learning rate of 1.
         eps: ε, the least norm of a unit, so that weights that are zero can grow.
-        exclude: a module or parameters whose gradients stay as they are; the papers leave out the classifier.
+        exclude: a module or parameters with gradients that are not clipped; the papers exclude the classifier.
 
     Raises:
-        TypeError: something among the parameters is no tensor.
+        TypeError: a parameter is not a tensor.
         ValueError: clip or eps is not above 0, or a gradient is sparse.
     """
     if not (clip > 0 and eps > 0):
@@ -52,14 +53,14 @@ def adaptive_gradient_clipping(
             continue
         if gradient.layout != torch.strided:
             raise ValueError(
-                f"Adaptive clipping needs dense gradients, and that of a parameter of shape {tuple(parameter.shape)} "
-                "is sparse; build its layer with sparse=False, or exclude it."
+                f"Expected dense gradients, but that of a parameter of shape {tuple(parameter.shape)} is sparse; "
+                "build its layer with sparse=False, or exclude it."
             )
         if parameter.numel() == 1:
             scalars[gradient.dtype, parameter.dtype, gradient.device].append((gradient, parameter))
         else:
             gradient.mul_(_factor(parameter, gradient, clip, eps).to(gradient.dtype))
-    # Thousands of scalars at once: each is a unit, one row of a matrix.
+    # Thousands of scalars are clipped at once as rows of a matrix; each is a unit.
     for pairs in scalars.values():
         gradients, values = (
             torch.cat([scalar.reshape(1, 1) for scalar in column]) for column in zip(*pairs, strict=True)
@@ -77,18 +78,18 @@ def clip_in_step(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
 ) -> RemovableHandle:
-    """Clip gradients adaptively at the start of every step of an optimizer, all but those of the classifier.
+    """Clip all gradients except those of the classifier adaptively at the start of every step of an optimizer.
 
-    The layers left out are those that the outputs are read from (Brock et al. 2021, NFNets, section 4.1).
+    The excluded layers are those that compute the outputs (Brock et al. 2021, NFNets, section 4.1).
 
     Args:
-        optimizer: any of torch, also one that keeps moments, as Adam.
-        model: the network that it trains.
+        optimizer: any optimizer of torch, also one that keeps moments, such as Adam.
+        model: the network that the optimizer trains.
         inputs, example_inputs, residual_map: as in `param_groups`.
         clip, eps: λ and ε of `adaptive_gradient_clipping`.
 
     Returns:
-        What ends it by `remove()`.
+        A handle; its `remove()` ends the clipping.
 
     Raises:
         ValueError: clip or eps is not above 0.
@@ -111,15 +112,15 @@ def clip_in_step(
 
 
 def _factor(weights: Tensor, gradients: Tensor, clip: float, eps: float) -> Tensor:
-    """min(1, λ · max(‖w_i‖, ε) / ‖g_i‖) of every unit, shaped to broadcast over the gradients."""
+    """Return min(1, λ · max(‖w_i‖, ε) / ‖g_i‖) of every unit, in a shape that broadcasts over the gradients."""
     limit = clip * _unit_norms(weights).clamp_min(eps)
     norms = _unit_norms(gradients)
-    # Not a multiplication by 1 where nothing is to do: an infinite gradient must not turn others into NaN.
+    # Gradients within the limit have a factor of exactly 1: an infinite gradient must not turn others into NaN.
     return torch.where(norms > limit, limit / norms, torch.ones_like(norms))
 
 
 def _parameters(source: nn.Module | Iterable[Tensor]) -> list[Tensor]:
-    """The parameters of a network, those listed, or the one given."""
+    """Return the parameters of a network, listed parameters, or a single parameter as a list."""
     if isinstance(source, nn.Module):
         return list(source.parameters())
     listed = list(source) if isinstance(source, Iterable) and not isinstance(source, Tensor) else [source]
@@ -132,7 +133,7 @@ def _parameters(source: nn.Module | Iterable[Tensor]) -> list[Tensor]:
 
 
 def _unit_norms(x: Tensor) -> Tensor:
-    """The Euclidean norm of every unit, shaped to broadcast over x."""
+    """Return the Euclidean norm of every unit, in a shape that broadcasts over x."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     norms: Tensor = torch.linalg.vector_norm(wide, dim=tuple(range(1, x.dim())) or None, keepdim=True)
     return norms

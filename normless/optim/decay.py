@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
 PARTS = ("hidden", "embedding", "head")
-"""Parts of the weights, groups of their own where they are asked for; not named, they decay as `weights`."""
+"""Parts of the weights, which are groups of their own if a policy names them; otherwise they decay as `weights`."""
 GROUPS = ("weights", *PARTS, *GAMMAS, "gains", "layer_scale", "biases", "scalars", "temperatures", "rest")
 
 POLICIES: Mapping[str, frozenset[str]] = {
@@ -29,7 +29,7 @@ Policy = str | Mapping[str, bool | float]
 
 
 def decays_of(policy: Policy, weight_decay: float, *, batch_norms: bool = True) -> dict[str, float]:
-    """The λ of every group and pattern that a policy names; what it does not name does not decay.
+    """Return the λ of every group and pattern that a policy names; all others do not decay.
 
     Args:
         policy: terms joined by ``+``, each a key of `POLICIES`, a name in `GROUPS`, a role of γ (``last``, ``down``,
@@ -59,17 +59,17 @@ def decays_of(policy: Policy, weight_decay: float, *, batch_norms: bool = True) 
             raise ValueError(f"The policy names the group {name} twice, once by its short name {key!r}: keep one.")
         decays[name] = weight_decay * decay if isinstance(decay, bool) else float(decay)
         if not decays[name] >= 0:
-            raise ValueError(f"A decay is not negative, got {decay} for the group {name}.")
+            raise ValueError(f"Expected decays of 0 or more, got {decay} for the group {name}.")
     return decays
 
 
 def patterns_of(decays: Iterable[str]) -> list[str]:
-    """Those of the names in a policy that are patterns of parameters' names."""
+    """Return the names in a policy that are patterns of parameter names."""
     return [name for name in decays if not set(".*?").isdisjoint(name)]
 
 
 def _named_by(policy: str, batch_norms: bool) -> dict[str, bool]:
-    """The groups and patterns that the terms of a policy name."""
+    """Return the groups and patterns that the terms of a policy name."""
     named: dict[str, bool] = {}
     terms = [term.strip() for term in policy.split("+")]
     for term in terms:

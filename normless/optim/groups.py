@@ -1,4 +1,4 @@
-"""Parameter groups for optimizers: rates and decay by what a parameter is (Kim et al., table 1)."""
+"""Parameter groups for optimizers: rates and decay by the role of a parameter (Kim et al., table 1)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ UNSCALED: Factors = (1.0, 1.0)
 
 
 class ParameterGroups(list[dict[str, Any]]):
-    """Parameter groups as torch's optimizers take them; printed, they say what was decided and why.
+    """A list of parameter groups for torch's optimizers, which prints as a table.
 
-    `reason` says which norms' γ decay and why.
+    Attributes:
+        reason: which γ decay, and why.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]] = (), reason: str = "") -> None:
@@ -33,7 +34,7 @@ class ParameterGroups(list[dict[str, Any]]):
 
     @property
     def muon(self) -> list[dict[str, Any]]:
-        """The groups of hidden matrices, for `torch.optim.Muon`; none if no rate was given for it."""
+        """The groups of hidden matrices, for `torch.optim.Muon`; empty if no rate was given for it."""
         return [group for group in self if group["name"].partition(":")[0] == "hidden"]
 
     @property
@@ -66,40 +67,40 @@ def param_groups(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
 ) -> ParameterGroups:
-    """Named parameter groups for any torch optimizer, every trainable parameter in exactly one of them.
+    """Create named parameter groups for any torch optimizer, with every trainable parameter in exactly one group.
 
-    Groups are defined in `parameter_roles`. The schedulers of torch, timm and transformers scale every group's lr and
-    so keep the proportions.
+    The groups are defined in `parameter_roles`. The schedulers of torch, timm and transformers scale the lr of every
+    group and so keep the proportions.
 
     Args:
-        model: the network, converted or not. A converted one needs no example inputs, also inside a wrapper of one
-            child, as DistributedDataParallel and torch.compile make.
-        lr: the base learning rate; a group's own is lr · rate_scale, which stays in the group.
+        model: the network, converted or not. A converted network does not need example inputs, also inside a wrapper
+            with one child, such as DistributedDataParallel or torch.compile.
+        lr: the base learning rate; the rate of a group is lr · rate_scale, and the group keeps its rate_scale.
         weight_decay: λ of the groups that the policy decays; 0 for the others.
         policy: `guidelines` (weights; γ_last and γ_others too in a residual network all of whose norms are batch
             norms), `all`, or `weights`; several of them, groups, roles of γ and patterns of names joined by +, as in
             `weights+last`; or a mapping from these to whether they decay, or to a λ: see `normless.optim.decays_of`.
         scalar_lr_scale: factor on the rate of multipliers and scalar biases; 0.1 in the code of Fixup's authors.
         muon_lr: the rate of the hidden matrices, for `torch.optim.Muon(groups.muon)` beside another optimizer on
-            `groups.rest`; weights are then split as `parts_of_weights` says.
-        eps: ε of Adam, multiplied as the rate is where a scheme (`completep`) scales it on branches.
-        residual_map: the network's map where it is known; else it is found, by `example_inputs` if need be.
+            `groups.rest`; weights are then split as in `parts_of_weights`.
+        eps: ε of Adam, which a scheme (`completep`) may scale on branches like the rate.
+        residual_map: the network's map; computed if None, with the example inputs if necessary.
         example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
 
     Returns:
-        Dictionaries with keys params, name, lr, rate_scale, weight_decay, which print as a table. What a pattern
-        takes out of a group is one of its own, named `GROUP:PATTERN`. So are parameters on branches that have a rate
-        of their own (`depth_mup`, `completep`), named `GROUP:branches`; where ε is scaled they have a key eps.
+        Dictionaries with keys params, name, lr, rate_scale and weight_decay, which print as a table. Parameters of a
+        group that match a pattern are a group of their own, `GROUP:PATTERN`. Parameters on branches with a rate of
+        their own (`depth_mup`, `completep`) are a group `GROUP:branches`, with a key eps if ε is scaled.
 
     Raises:
-        ValueError: an unknown policy or group name, a pattern that no parameter matches, a negative rate, decay or ε,
-            or a map of another network.
-        UnresolvedStructureError: the network must be traced, and no inputs came or it cannot be exported.
+        ValueError: a policy or group name is unknown, no parameter matches a pattern, a rate, decay or ε is negative,
+            or the map belongs to another network.
+        UnresolvedStructureError: the network must be traced, but there are no inputs or it cannot be exported.
     """
     rates = {"lr": lr, "weight_decay": weight_decay, "scalar_lr_scale": scalar_lr_scale, "eps": eps}
     rates |= {} if muon_lr is None else {"muon_lr": muon_lr}
     _check_rates(rates)
-    decays_of(policy, weight_decay)  # A mistake in the policy is told before the network is traced.
+    decays_of(policy, weight_decay)  # Raises for a wrong policy before the network is traced.
     positional, named_inputs = forward_arguments(inputs, {}, example_inputs)
     if residual_map is None and not (positional or named_inputs):
         model = unwrapped(model)
@@ -117,11 +118,11 @@ def param_groups(
 def _check_rates(rates: dict[str, float]) -> None:
     if not all(rate >= 0 for rate in rates.values()):
         got = ", ".join(f"{name}={rate}" for name, rate in rates.items())
-        raise ValueError(f"Rates, decay and ε are not negative, got {got}.")
+        raise ValueError(f"Expected rates, decay and ε of 0 or more, got {got}.")
 
 
 def _refined(model: nn.Module, residual_map: ResidualMap, roles: dict[str, str], wanted: set[str]) -> dict[str, str]:
-    """The group of every parameter by name, with the wanted parts of weights as groups of their own."""
+    """Return the group of every parameter by name, with the wanted parts of weights as groups of their own."""
     parts = parts_of_weights(model, residual_map)
     own = {name: parts.get(id(parameter), "") for name, parameter in model.named_parameters()}
     return {name: own[name] if role == "weights" and own[name] in wanted else role for name, role in roles.items()}
@@ -134,7 +135,7 @@ def _grouped(
     decays: dict[str, float],
     rates: dict[str, float],
 ) -> list[dict[str, Any]]:
-    """The groups of parameters of these roles, in the order of `GROUPS`."""
+    """Create the groups of parameters with these roles, in the order of `GROUPS`."""
     patterns = patterns_of(decays)
     named = dict(model.named_parameters())
     factors = _branch_factors(model, residual_map)
@@ -156,18 +157,21 @@ def _grouped(
     idle = [candidate for candidate in patterns if all(candidate != pattern for _, pattern, _ in groups)]
     if idle:
         raise ValueError(
-            f"No trained parameter of this network has a name like {', '.join(idle)} that no later pattern takes; "
-            f"its names are such as {', '.join(list(named)[:3])}."
+            f"No trainable parameter of this network matches {', '.join(idle)}, or a later pattern takes them; "
+            f"names of its parameters are {', '.join(list(named)[:3])}."
         )
     order = sorted(groups, key=lambda key: (GROUPS.index(key[0]), key[1] != "", key[2] != UNSCALED))
     return [groups[key] for key in order]
 
 
 def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Factors]:
-    """The factors on the learning rate and on Adam's ε of parameters by name; empty where no branch has any.
+    """Return the factors on the learning rate and on Adam's ε by parameter name; empty if no branch has factors.
 
-    A parameter that no layer reads goes with the smallest module around it that has layers. One that is not on
-    branches of the same factors alone keeps its rate. A map without the scaled sums raises ValueError.
+    A parameter that no layer reads has the factors of the smallest module around it that has layers. A parameter
+    keeps its rate unless all of its layers are on branches with the same factors.
+
+    Raises:
+        ValueError: the map does not have the scaled sums of the network.
     """
     sums = ((path, module) for path, module in model.named_modules() if isinstance(module, ResidualSum))
     stated = ((path, (module.branch_rate, module.branch_epsilon)) for path, module in sums)
@@ -189,7 +193,7 @@ def _branch_factors(model: nn.Module, residual_map: ResidualMap) -> dict[str, Fa
 
 
 def _around(path: str) -> Iterator[str]:
-    """A path and those of the modules around it."""
+    """Yield a path and the paths of the modules around it."""
     while path:
         yield path
         path = path.rpartition(".")[0]

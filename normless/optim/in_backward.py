@@ -1,4 +1,4 @@
-"""An optimizer's steps taken during the backward pass, so that the gradients are never all there at once."""
+"""Optimizer steps during the backward pass, so that only some of the gradients exist at a time."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from contextlib import ExitStack
 from torch import Tensor
 from torch.optim import LBFGS, Optimizer
 
-# Of the memory of all parameters, what gradients take before a step.
+# The memory of waiting gradients at which a step is taken, as a share of the memory of all parameters.
 SHARE = 1 / 64
 
 
 def step_in_backward(optimizer: Optimizer) -> ExitStack:
-    """Let an optimizer update parameters, and free their gradients, while the backward pass goes on.
+    """Let an optimizer update parameters and free their gradients during the backward pass.
 
-    Gradients then take 1/64 of the memory of the parameters, or that of the largest of them (Lv et al. 2023, LOMO).
-    The loop stays as it is, with `zero_grad` before the backward pass and `step` after it, which updates the rest;
-    weights and the optimizer's state become the same to the last bit.
+    Gradients then take 1/64 of the memory of the parameters, or that of the largest parameter (Lv et al. 2023, LOMO).
+    The training loop does not change: `zero_grad` before the backward pass, and `step` after it, which updates the
+    remaining parameters. Weights and the state of the optimizer are the same to the last bit.
 
-    Not for what reads or adds up gradients before the step: clipping, loss scaling, several backward passes or
-    processes to a step, or checkpoints with `use_reentrant=True` that share a parameter.
+    It does not work with code that reads or accumulates gradients before the step: clipping, loss scaling, several
+    backward passes or processes per step, or checkpoints with `use_reentrant=True` that share a parameter.
 
-    Returns what ends this by `close()`, or as a context manager.
+    Returns:
+        A stack of hooks; its `close()` ends the updates, as does the end of its `with` block.
 
     Raises:
-        TypeError: it is no optimizer.
-        ValueError: the optimizer's step needs all gradients.
+        TypeError: the argument is not an optimizer.
+        ValueError: a step of the optimizer needs all gradients.
     """
     if not hasattr(optimizer, "param_groups"):
         raise TypeError(
@@ -35,7 +36,7 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         )
     if isinstance(optimizer, LBFGS):
         raise ValueError("A step of LBFGS needs all gradients at once; take an optimizer such as SGD or AdamW.")
-    # By position: `load_state_dict` makes new groups.
+    # Groups are identified by position, since `load_state_dict` makes new groups.
     positions = {
         parameter: position
         for position, group in enumerate(optimizer.param_groups)
@@ -43,7 +44,7 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
         if parameter.requires_grad
     }
     limit = SHARE * sum(parameter.nbytes for parameter in positions)
-    # Of an earlier step's rest, the gradients are None, which a step passes over.
+    # Parameters left over from an earlier step have a gradient of None, which a step ignores.
     waiting: dict[Tensor, None] = {}
     size = 0
 
@@ -63,7 +64,7 @@ def step_in_backward(optimizer: Optimizer) -> ExitStack:
 
 
 def _step_with(optimizer: Optimizer, parameters: Collection[Tensor], positions: dict[Tensor, int]) -> None:
-    """A step that sees some of the parameters alone: to look at thousands of others takes longer than it does."""
+    """Take a step on some of the parameters only; a step that loops over thousands of others would be slow."""
     some = defaultdict(list)
     for parameter in parameters:
         some[positions[parameter]].append(parameter)

@@ -1,4 +1,4 @@
-"""Training with less memory: the activations of segments of blocks are computed twice instead of kept."""
+"""Training with less memory: compute the activations of segments of blocks twice instead of storing them."""
 
 from __future__ import annotations
 
@@ -26,17 +26,20 @@ def recompute_blocks(
     example_inputs: Any = None,
     **kwargs: Any,
 ) -> int:
-    """Train a network in place with less memory: keep the inputs of segments of blocks, compute the rest again.
+    """Change a network in place to store only the inputs of segments of blocks and compute the rest again.
 
-    A step takes one more forward pass through the blocks, that of one segment at a time. With about √L segments of L
-    blocks, memory for activations grows by √L (Chen et al. 2016, section 4.2). Names, weights and gradients stay.
-    To be called after `convert`; hooks on modules in the blocks run in both passes. Returns the number of segments.
+    A step takes an additional forward pass through the blocks, one segment at a time. With about √L segments of L
+    blocks, the memory of activations grows as √L (Chen et al. 2016, section 4.2). Names, weights and gradients do not
+    change. Call it after `convert`; hooks on modules in the blocks run in both passes.
 
     Args:
         model: a network whose blocks are, or are in, children of `nn.Sequential` modules that its forward calls.
         inputs, kwargs, example_inputs: as in `residual_map`.
-        segments: how many in all, at least one in each `nn.Sequential`; "auto" is 2√L.
-        residual_map: the network's map where it is known.
+        segments: the total number of segments, at least one in each `nn.Sequential`; "auto" is 2√L.
+        residual_map: the network's map; computed if None.
+
+    Returns:
+        The number of segments.
 
     Raises:
         UnresolvedStructureError: no two blocks are children of one `nn.Sequential`, or there is no map.
@@ -47,16 +50,16 @@ def recompute_blocks(
         raise ValueError(f"Expected segments to be 1 or more, or 'auto', got {segments}.")
     runs = _runs(model, residual_map or find_residual_map(model, *inputs, **kwargs))
     blocks = sum(map(len, runs))
-    # S inputs and the activations of L/S blocks, each of some four inputs' size, are fewest with S = √(4L).
+    # The memory of S inputs and the activations of L/S blocks, each about four inputs large, is least at S = √(4L).
     length = ceil(blocks / min(2 * sqrt(blocks) if segments == "auto" else segments, blocks))
     for run in runs:
-        # The class alone, so that names, hooks and whoever refers to the module stay.
+        # Only the class changes, so that names, hooks and references to the module stay valid.
         run.__class__, run.length = Segments, length  # type: ignore[assignment]
     return sum(ceil(len(run) / length) for run in runs)
 
 
 def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
-    """The `nn.Sequential` modules whose children are blocks or have them inside, outermost blocks only."""
+    """Return the `nn.Sequential` modules with children that are or contain outermost blocks."""
     runs: dict[nn.Sequential, set[str]] = defaultdict(set)
     for block in mapped.blocks:
         path = block.name.partition(":")[0]
@@ -78,16 +81,16 @@ def _runs(model: nn.Module, mapped: ResidualMap) -> list[nn.Sequential]:
 
 
 class Segments(nn.Sequential):
-    """`nn.Sequential` that in a pass with gradients keeps only the inputs of every `length` modules.
+    """An `nn.Sequential` that stores only the inputs of every `length` modules in a pass with gradients.
 
-    The backward pass runs them again, from the buffers and the random state of the first pass, so that gradients are
-    the same to the last bit and running statistics move once.
+    The backward pass runs the modules again with the buffers and the random state of the first pass, so that
+    gradients are the same to the last bit and running statistics change only once.
     """
 
     length: int
 
     def forward(self, x: Any) -> Any:
-        """The modules in turn."""
+        """Apply the modules in order."""
         if not torch.is_grad_enabled():
             return _in_turn([*self], x)
         modules = list(self)
@@ -105,12 +108,12 @@ def _in_turn(modules: list[nn.Module], value: Any) -> Any:
 
 
 def _contexts(modules: list[nn.Module]) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """For the first pass nothing; for the second ones copies of the buffers as they were before the first."""
+    """Return contexts for the first pass (none) and for later passes (with copies of the earlier buffers)."""
     return nullcontext(), _EarlierBuffers(modules)
 
 
 class _EarlierBuffers(AbstractContextManager[None]):
-    """Within it the buffers of modules are copies of those at its making; it may be entered again."""
+    """A reusable context in which the buffers of modules are copies of their values when it was created."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         self._tables = [part._buffers for module in modules for part in module.modules() if part._buffers]

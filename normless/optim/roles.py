@@ -1,4 +1,4 @@
-"""What every parameter of a network is: weight, γ by role, bias, scalar (Kim et al., table 1)."""
+"""The roles of a network's parameters: weight, γ by role, bias, scalar (Kim et al., table 1)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from normless.residual.classify import NORMS, kind_of
 from normless.residual.graph import Dataflow
 from normless.residual.operations import ATTENTION, LAYOUT, SOFTMAX, WEIGHT
 
-# Their parameters other than biases are weights, of whatever shape.
+# Modules with parameters that are all weights, of any shape, except for biases.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
-# What a factor passes on its way to a softmax or to the outputs; of two activations, products of matrices alone.
+# Operations between a factor and a softmax or the outputs; operations on two activations only if they are products.
 _PASSING = LAYOUT | {"mul", "div", "exp", "clamp", "clamp_max", "masked_fill", "where", "add", "sub"}
 
 
 def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, str]:
-    """The group of every trainable parameter, by its first qualified name.
+    """Return the group of every trainable parameter, by its first qualified name.
 
-    The layers of the map that read a parameter say what it is:
+    The layers of the map that read a parameter decide its group:
 
     - `weights`: kernels, matrices, embedding tables (also of positions); a tied one is listed once.
     - `gamma_last`, `gamma_down`, `gamma_stem`, `gamma_other`: the γ of a norm, by the norm's role. A γ that
@@ -31,13 +31,14 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
     - `biases`: biases, β, tables of attention biases, and whatever else a norm learns beside its γ, such as the
       threshold of a fused activation.
     - `scalars`: multipliers of one element (SkipInit, ReZero, a logit scale, α of DyT) and biases (Fixup, s of Derf).
-    - `temperatures`: learned factors of what a softmax reads (one element, or one for each head) and factors of one
-      element on the network's outputs, such as the logit scale of CLIP; the logarithm of one is one too.
-    - `rest`: slopes of activations (PReLU), tokens and positions made for any batch, of shape [1, …], and vectors
-      of unknown use.
+    - `temperatures`: learned factors on the input of a softmax (one element, or one for each head) and factors of one
+      element on the network's outputs, such as the logit scale of CLIP, or the logarithm of such a factor.
+    - `rest`: slopes of activations (PReLU), tokens and positions with shape [1, …] for any batch, and vectors of
+      unknown use.
 
-    A parameter that no layer reads (its module did not run, or only looks up rows) is what the one of its name is
-    in modules of its class that did run, else what its class and shape say; the γ of such a norm is `gamma_other`.
+    A parameter that no layer reads (its module did not run, or only looks up rows) has the group of the parameter
+    with the same name in modules of its class that did run, or else a group by its class and shape. The γ of such a
+    norm is `gamma_other`.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -57,7 +58,7 @@ def parameter_roles(model: nn.Module, residual_map: ResidualMap) -> dict[str, st
 def _read_by_layers(
     residual_map: ResidualMap, named: Mapping[str, nn.Parameter], modules: Mapping[str, nn.Module]
 ) -> dict[int, str]:
-    """The group of every parameter that a layer reads, by the parameter's id."""
+    """Return the group of every parameter that a layer reads, by the id of the parameter."""
     gammas: dict[int, str] = {}
     others: dict[int, str] = {}
     for layer in residual_map.layers():
@@ -110,7 +111,7 @@ def _of_weight_layer(module: nn.Module, name: str, parameter: Tensor) -> str:
 
 
 def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn.Module], str], str]:
-    """The group of a parameter by its module's class and its name, from those that a layer reads."""
+    """Return the groups of the parameters that layers read, by class of the module and name of the parameter."""
     known: dict[tuple[type[nn.Module], str], str] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
@@ -121,7 +122,7 @@ def _by_sibling(model: nn.Module, read: Mapping[int, str]) -> dict[tuple[type[nn
 
 
 def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
-    """The group of what an edit of this library added to a layer, an activation or a sum."""
+    """Return the group of a parameter that an edit of this library added, or None for others."""
     own = (ScalarAffine, ShiftedActivation, Pointwise, ResidualSum)
     if not isinstance(module, own) or name == "bias" or (name == "weight" and not isinstance(module, Pointwise)):
         return None
@@ -131,7 +132,7 @@ def _own_part(module: nn.Module, name: str, parameter: Tensor) -> str | None:
 
 
 def _by_class(module: nn.Module, name: str, parameter: Tensor, norm_role: str) -> str:
-    # Recurrent layers call theirs bias_ih_l0, attention in_proj_bias, window attention relative_position_bias_table.
+    # Names such as bias_ih_l0 (recurrent), in_proj_bias (attention), relative_position_bias_table (window attention).
     if "bias" in name:
         return "biases"
     if isinstance(module, NORMS):
@@ -145,13 +146,13 @@ def _by_class(module: nn.Module, name: str, parameter: Tensor, norm_role: str) -
         return "rest"
     if parameter.numel() == 1:
         return "scalars"
-    # With a first axis of one, made for any batch, it is a class token or the embedding of positions.
+    # With a first axis of length 1, for any batch, it is a class token or an embedding of positions.
     is_matrix = parameter.numel() > max(parameter.shape) and parameter.shape[0] != 1
     return "weights" if is_matrix else "rest"
 
 
 def _temperatures(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) -> Iterator[int]:
-    """The ids of learned factors of what a softmax reads, and of those of one element on the outputs."""
+    """Yield the ids of learned factors on the input of a softmax, and of factors of one element on the outputs."""
     flow = residual_map.flow
     for index, operation in enumerate([] if flow is None else flow.operations):
         if flow is None or operation.name not in ("mul", "div") or len(operation.parents) != 1:
@@ -165,7 +166,7 @@ def _temperatures(residual_map: ResidualMap, named: Mapping[str, nn.Parameter]) 
 
 
 def _scales_choices(flow: Dataflow, index: int, *, outputs: bool) -> bool:
-    """Whether the result of an operation reaches a softmax, or the outputs, with no layer in between."""
+    """Whether the result of an operation reaches a softmax, or the outputs, without a layer in between."""
     waiting, seen = [index], {index}
     while waiting:
         at = waiting.pop()

@@ -1,4 +1,4 @@
-"""The parts of a network's weights that optimizers tell apart, and the kind of network that decides on decay."""
+"""The parts of a network's weights for different optimizers, and the kinds of networks that decay γ."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from normless.residual.operations import BATCH_NORM, WEIGHT
 
 
 def follows_guidelines(model: nn.Module, residual_map: ResidualMap) -> tuple[bool, str]:
-    """Whether the guidelines on the γ of batch norms are about this network, and why.
+    """Return whether the guidelines on the γ of batch norms apply to this network, and why.
 
-    They are about residual networks all of whose norms with a γ are batch norms. For transformers they did not hold
-    at small scale, and the usual recipes of language models and vision transformers decay no γ.
+    They apply to residual networks in which all norms with a γ are batch norms. For transformers they did not hold
+    at small scale, and the usual recipes of language models and vision transformers do not decay γ.
     """
     norms = [layer for layer in map(residual_map.by_path.__getitem__, residual_map.norms) if layer.gamma is not None]
     others = [layer for layer in norms if not _is_batch_norm(layer.path, model, residual_map)]
     if not norms:
-        return False, "it has no γ of a norm"
+        return False, "it has no norm with a γ"
     if not residual_map.blocks:
         return False, "it has no residual blocks, so no γ decays"
     if others:
@@ -41,12 +41,12 @@ def _is_batch_norm(path: str, model: nn.Module, residual_map: ResidualMap) -> bo
 
 
 def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, str]:
-    """The part of weights, by the id of the parameter: `embedding`, `head` or `hidden`; others have none.
+    """Return the part of each weight, `embedding`, `head` or `hidden`, by the id of the parameter.
 
-    `embedding` are tables that are looked up, learned positions that are added, and, in a network without tables,
-    the weight of the first layer, which reads the inputs. `head` are the weights after the blocks that the outputs
-    are read from. `hidden` are the matrices of all other layers. Kernels of convolutions and weights of more than two
-    axes have no part, since Muon is for matrices.
+    `embedding` are lookup tables, learned positions that are added, and, in a network without tables, the weight of
+    the first layer, which reads the inputs. `head` are the weights after the blocks that compute the outputs.
+    `hidden` are the matrices of all other layers. Kernels of convolutions and weights with more than two axes have no
+    part, since Muon is for matrices.
     """
     named = dict(model.named_parameters(remove_duplicate=False))
     operations = [] if residual_map.flow is None else residual_map.flow.operations
@@ -66,7 +66,7 @@ def parts_of_weights(model: nn.Module, residual_map: ResidualMap) -> dict[int, s
 
 
 def head_parameters(model: nn.Module, residual_map: ResidualMap) -> set[str]:
-    """The names of the parameters of the layers outside blocks that the outputs are read from."""
+    """Return the names of the parameters of the layers outside blocks that compute the outputs."""
     named = dict(model.named_parameters(remove_duplicate=False))
     layers = residual_map.head_layers if residual_map.blocks else residual_map.stem_layers
     outside = {id(named[name]) for layer in layers for name in layer.parameters}

@@ -1,4 +1,4 @@
-"""When a training counts as diverged."""
+"""The criterion of a diverged training."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def has_diverged(loss: float, limit: float = LOSS_LIMIT) -> bool:
 
 
 def first_diverged(losses: Iterable[float]) -> int | None:
-    """Position of the first loss that has diverged, or None."""
+    """Return the position of the first loss that has diverged, or None."""
     return next((index for index, loss in enumerate(losses) if has_diverged(loss)), None)

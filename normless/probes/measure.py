@@ -1,4 +1,4 @@
-"""A selection of probes, measured in one pass (`nl.probe`) or in the passes of a training (`RideAlong`)."""
+"""Measure a selection of probes in one pass (`nl.probe`) or during a training (`RideAlong`)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Measurements:
         return iter(self.tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows of all tables, the loss and the missed parts, ready for JSON; missing values are None."""
+        """Return the rows of all tables, the loss and the missed parts as data for JSON; missing values are None."""
         rows = {
             name: table.astype(object).where(table.notna(), None).to_dict(orient="records")
             for name, table in self.tables.items()
@@ -105,7 +105,7 @@ def probe(
 
 
 def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
-    """Watchers by the name of their probe, that of its class for a given watcher; ValueError as from `probe`."""
+    """Create watchers by the name of their probe, or of the class of a given watcher; ValueError as from `probe`."""
     watchers: dict[str, Watcher] = {}
     for probe in [probes] if isinstance(probes, str) else probes:
         name = parse_call(probe)[0].rpartition(":")[2] if isinstance(probe, str) else type(probe).__name__
@@ -119,7 +119,7 @@ def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
 
 
 def split_batch(batch: Any) -> tuple[Any, Any]:
-    """A batch as inputs and targets, None for a single tensor or a dictionary; ValueError if it is no pair either."""
+    """Split a batch into inputs and targets; the targets of a single tensor or a dictionary are None."""
     if isinstance(batch, (Tensor, Mapping)):
         return batch, None
     is_sequence = isinstance(batch, (tuple, list))
@@ -170,11 +170,11 @@ class RideAlong:
             self._parts[name].append(table)
 
     def tables(self) -> Mapping[str, pd.DataFrame]:
-        """All rows so far by probe, for probes that have any."""
+        """Return all rows so far by probe, for probes that have rows."""
         return {name: pd.concat(parts, ignore_index=True) for name, parts in self._parts.items()}
 
     def take(self) -> Mapping[str, pd.DataFrame]:
-        """All rows since the last call, which are removed here."""
+        """Return and remove all rows since the last call."""
         tables = self.tables()
         self._parts.clear()
         return tables

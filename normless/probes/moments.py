@@ -42,19 +42,19 @@ class LayerPosition:
     block: str | None
 
     def columns(self) -> dict[str, Any]:
-        """The first columns of a table of layers."""
+        """Return the first columns of a table of layers."""
         return {"order": self.order, "layer": self.layer, "block": self.block}
 
 
 def layer_positions(residual_map: ResidualMap, kind: Kind = "weight") -> dict[Layer, LayerPosition]:
-    """The position of every layer of one kind; a module that runs several times has one for each call."""
+    """Return the positions of all layers of a kind; a module that runs several times has a position for each call."""
     blocks = _blocks(residual_map)
     layers = (layer for layer in residual_map.layers() if layer.kind == kind)
     return {layer: LayerPosition(layer.path, order, blocks.get(layer)) for order, layer in enumerate(layers, 1)}
 
 
 def parameter_positions(model: nn.Module, residual_map: ResidualMap) -> dict[str, LayerPosition]:
-    """The position of the first layer that reads each parameter, by the parameter's qualified name.
+    """Return the position of the first layer that reads each parameter, by the parameter's qualified name.
 
     `order` is None where that is no weight layer; a parameter that no layer reads is at the module that owns it.
     """
@@ -69,7 +69,7 @@ def parameter_positions(model: nn.Module, residual_map: ResidualMap) -> dict[str
 
 
 def layer_table(rows: Iterable[Mapping[str, Any] | pd.DataFrame], columns: Sequence[str]) -> pd.DataFrame:
-    """Rows, or tables of several rows each, as one table with these columns; `order` is a nullable integer."""
+    """Combine rows, or tables with several rows, into a table with these columns; `order` is a nullable integer."""
     rows = list(rows)
     tables = [part for part in rows if isinstance(part, pd.DataFrame)]
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(rows, columns=list(columns))
@@ -122,11 +122,11 @@ class ChannelMoments(_PositionedRows):
         self._numbers, self._positions = {}, layer_positions(setting.map, self.kind)
 
     def wants(self, layer: Layer) -> bool:
-        """Layers of one kind."""
+        """Whether a layer is of the kind that is measured."""
         return layer.kind == self.kind
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """Reduce an output, shape (B, C, …) or (B, …, C), to its numbers."""
+        """Measure an output of shape (B, C, …) or (B, …, C)."""
         channel = channel_axis(module, y)
         numbers = _of_channels(y if y.dim() > 1 else y.unsqueeze(1), channel)
         self._numbers[layer] = {"call": layer.call}, numbers
@@ -148,7 +148,7 @@ class GradientMoments(_PositionedRows):
         self._numbers, self._positions = {}, parameter_positions(setting.model, setting.map)
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        """Reduce a gradient to its numbers."""
+        """Measure a gradient."""
         wide = gradient.to_dense().to(torch.float64, copy=True).flatten()
         absolute = wide.abs()
         sizes = [wide.norm(), absolute.mean(), absolute.max()]
@@ -183,7 +183,7 @@ class LogitGradients(Watcher):
         self._targets = setting.targets
 
     def matrix(self, x: Tensor) -> Tensor:
-        """Logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too.
+        """Return logits or their gradient as a matrix (N, classes) in float64; N counts tokens or pixels too.
 
         Outputs of one axis, shape (N,), are those of one class.
         """
@@ -192,17 +192,17 @@ class LogitGradients(Watcher):
         return x.movedim(self.class_axis, -1).flatten(0, -2).double()
 
     def labels(self, rows: int) -> Tensor | None:
-        """The targets, shape (N,), if they are class indices."""
+        """Return the targets, shape (N,), if they are class indices."""
         targets = self._targets
         integers = isinstance(targets, Tensor) and not targets.is_floating_point() and not targets.is_complex()
         return targets.flatten() if integers and targets.numel() == rows else None
 
     def table(self) -> pd.DataFrame:
-        """The rows of the last batch."""
+        """Return the rows of the last batch."""
         return self._table
 
     def on_logits_gradient(self, logits: Tensor, gradient: Tensor) -> None:
-        """Reduce logits and gradient, shape (…, classes), to numbers per class."""
+        """Measure logits and gradient of shape (…, classes) per class."""
         z, g = self.matrix(logits), self.matrix(gradient)
         classes, sizes = z.shape[1], g.abs().sum(0)
         shares = z.argmax(1).bincount(minlength=classes) / len(z)
@@ -235,7 +235,7 @@ def agreement(by_class: pd.DataFrame) -> float:
 
 
 def _of_channels(y: Tensor, channel: int) -> Tensor:
-    """The numbers `_OF_CHANNELS` of an output, combined from moments by channel."""
+    """Return the numbers `_OF_CHANNELS` of an output, combined from moments by channel."""
     # In units of the largest output, so that a variance of 2^200 and fourth powers stay finite.
     others = tuple(axis for axis in range(y.dim()) if axis != channel)
     low, high = y.amin(others).double(), y.amax(others).double()

@@ -1,4 +1,4 @@
-"""Growth of the signal along the skip path, measured and predicted from one and the same pass."""
+"""Growth of the signal along the skip path, measured and predicted from the same pass."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class PredictedRows(BlockWatcher):
 
     @abstractmethod
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
-        """Fill these columns in; `moments` are of the table's rows."""
+        """Fill in these columns; `moments` belong to the rows of the table."""
 
 
 @dataclass
 class LayerShapes(Watcher):
-    """The shapes of what layers read in one pass, by path and call."""
+    """The shapes of the layers' inputs in a pass, by path and call."""
 
     shapes: dict[tuple[str, int], torch.Size] = field(default_factory=dict, init=False)
 
@@ -95,7 +95,7 @@ class Signal(PredictedRows):
         self._norms = {block.norms[0]: block.name for block in reversed(setting.map.blocks) if block.norms}
 
     def wants(self, layer: Layer) -> bool:
-        """The first norm of a block, at its first call."""
+        """Whether a layer is the first norm of a block, at its first call."""
         return layer.call == 0 and layer.path in self._norms
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -146,13 +146,13 @@ class BlockGradients(BlockWatcher):
 
 
 def named_moments(place: str, x: Tensor) -> dict[str, Tensor]:
-    """The biased variance and the second moment of all values of x, of any shape, as columns of a place."""
+    """Return the biased variance and the second moment of all values of x as columns for a place."""
     mean, second = _averages(x.flatten(), [0])
     return {f"{place}_variance": (second - mean**2).clamp_min(0.0), f"{place}_second_moment": second}
 
 
 def _averages(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The means of x over some axes and the second moment of all its values, in float64, in one pass over x."""
+    """Return the means of x over some axes and the second moment of all values, in float64, in one pass over x."""
     sums, squares = [], []
     for piece in in_pieces(x):
         # A variance of 2^200 overflows float32, activations of that variance do not.

@@ -1,7 +1,7 @@
 """A converted network saved as a folder: its weights as safetensors and a JSON recipe; nothing is pickled.
 
-The recipe names the network and the scheme, and has the settings of the modules. To load is to build the network, to
-convert it, to fill in the weights and to give its modules their settings. What is saved is loaded once before.
+The recipe names the network and the scheme, and holds the settings of the modules. Loading builds the network,
+converts it, and restores the weights and settings. Before a network is saved, loading is tried.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ def save(
 ) -> tuple[Path, Path]:
     """Save a converted, folded or frozen network to a folder: its tensors, and the recipe to `load` it by.
 
-    Stored are weights and buffers in their own dtype, what is tied, which parameters are trained, modes, and the
-    settings of modules (ε, momentum, slopes, dropout and every other attribute that is plain data). If `model` is
-    given, the network is built and loaded from what would be written, and must be equal: in these settings, and in
-    its outputs on the example inputs, in evaluation and training.
+    The folder holds weights and buffers in their own dtype, the ties of parameters, which parameters are trained,
+    modes, and the settings of modules (ε, momentum, slopes, dropout and every other attribute that is plain data). If
+    `model` is given, the network is rebuilt from the recipe before it is saved, and must equal the original in these
+    settings and in its outputs on the example inputs, in evaluation and in training mode.
 
     Args:
         net: the network, as `convert`, `fold` or `freeze` returned it or trained since then.
-        path: the folder; made if need be. A network that was saved there is replaced.
+        path: the folder; created if necessary. A network that was saved there is replaced.
         model: text that names the network before its conversion, `torchvision:resnet50` or another that
-            `normless inspect` takes; None where none does, and then `load` must be given the network. A file is
-            recorded by its path relative to the folder.
+            `normless inspect` takes. If None, `load` must be given the network. A file is recorded by its path
+            relative to the folder.
         example_inputs: one tensor, a tuple of positional or a dictionary of keyword arguments of its forward; their
-            shapes and dtypes are recorded. Those of the conversion if None.
+            shapes and dtypes are recorded. If None, those of the conversion.
 
     Returns:
-        The paths of weights and recipe.
+        The paths of the weights and of the recipe.
 
     Raises:
-        RecipeError: the network is not converted, its scheme has no text, something in it or its inputs has no
-            place in the files, `model` names another network, or `path` is a file.
-        ValueError: `model` is not the text of a network.
+        RecipeError: the network is not converted, its scheme has no text, the network or its inputs contain something
+            that the files cannot hold, `model` names another network, or `path` is a file.
+        ValueError: `model` does not name a network.
     """
     net = getattr(net, "_orig_mod", net)  # what torch.compile wraps
     folder = Path(path)
@@ -72,9 +72,9 @@ def save(
         versions=versions_with(model),
         state=State(),
     )
-    strangers = [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]
-    if strangers:
-        raise RecipeError(f"safetensors holds tensors alone, and {strangers[0]} in the network's state is not one.")
+    others = [name for name, value in net.state_dict().items() if not isinstance(value, Tensor)]
+    if others:
+        raise RecipeError(f"safetensors holds only tensors, and {others[0]} in the network's state is not a tensor.")
     file = next((parent for parent in (folder, *folder.parents) if parent.is_file()), None)
     if file is not None:
         raise RecipeError(f"Expected a folder to save to, but {file} is a file; name another folder.")
@@ -94,19 +94,19 @@ def save(
 def load(
     path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
 ) -> nn.Module:
-    """The network that `save` wrote to a folder: on the CPU, in the mode it was saved in.
+    """Load the network that `save` wrote to a folder, on the CPU and in the mode in which it was saved.
 
-    A recipe that names a file runs that file's code, as importing it would.
+    If the recipe names a file, the code of that file is run, as if it were imported.
 
     Args:
         path: the folder.
-        model: the network before its conversion, or a text that names it, in place of the one in the recipe; a
-            network is left as it is, and its copy on its device is converted and filled.
-        example_inputs: in place of those in the recipe; as in `save`.
+        model: the network before its conversion, or a text that names it, in place of the model in the recipe. A
+            network is not changed; its copy is converted on its device and loaded.
+        example_inputs: example inputs in place of those in the recipe; as in `save`.
 
     Raises:
-        RecipeError: the folder holds no saved network, nothing names the network, or the weights or settings do not
-            fit it.
+        RecipeError: the folder does not hold a saved network, the recipe and `model` do not name the network, or the
+            weights or settings do not fit it.
         ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
     """
     return load_with_inputs(path, model, example_inputs=example_inputs)[0]
@@ -115,13 +115,13 @@ def load(
 def load_with_inputs(
     path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
 ) -> tuple[nn.Module, Inputs | None]:
-    """As `load`, and the example inputs by which the network was converted, where there are any."""
+    """Load a network as `load` does, and return it with the example inputs of its conversion, if there are any."""
     folder = Path(path)
     recipe = read_recipe(folder)
     original = recipe.model if model is None else model
     if original is None:
         raise RecipeError(
-            f"The recipe in {folder} names no network that it could be built by; pass the network as it was before "
+            f"The recipe in {folder} does not name the network that was converted; pass the network as it was before "
             "its conversion: nl.load(path, model=…)."
         )
     net, inputs = _rebuilt(recipe, original, example_inputs)
@@ -143,8 +143,8 @@ def load_with_inputs(
 
 
 def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -> tuple[nn.Module, Inputs | None]:
-    """The network of a recipe with weights of its own, and the example inputs of its conversion."""
-    # What the network's first weights draw, and what its conversion draws, is overwritten.
+    """Return the network of a recipe with initial weights, and the example inputs of its conversion."""
+    # The random weights of the network and of its conversion are overwritten later.
     with torch.random.fork_rng(devices=[]):
         if isinstance(original, str):
             original, own = build_with_inputs(original) if recipe.inputs is None else (build_model(original), None)
@@ -159,12 +159,12 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
             net = copied(original)
             setattr(net, MARK, recipe.scheme)
             return net, inputs
-        # Whether the conversion was whole was decided before; that it is the same one is checked.
+        # Whether the conversion may be partial was decided before; that it is the same is checked later.
         return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
 
 
 def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:
-    """Give a rebuilt network what the saved one had: tensors, each in its dtype, settings, and modes."""
+    """Restore tensors, dtypes, settings and modes in a rebuilt network."""
     prepare(net, recipe.state, stored)
     weights = {name: value for name, value in stored.items() if name not in recipe.state.buffers}
     state = net.state_dict(keep_vars=True)
@@ -182,13 +182,13 @@ def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:
     complete(net, recipe.state, stored)
     unknown = recipe.training.keys() - dict(net.named_modules(remove_duplicate=False)).keys()
     if unknown:
-        raise RecipeError(f"The recipe has modes of modules that the network has not: {min(unknown)}.")
+        raise RecipeError(f"The recipe has modes of modules that the network does not have: {min(unknown)}.")
     for name, training in recipe.training.items():
         net.get_submodule(name).train(training)
 
 
 def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
-    """The recipe without what its model has anyway, after a trial: a network made by it must equal this one."""
+    """Check that a recipe rebuilds an equal network; return it without the buffers that its model provides."""
     assert recipe.model is not None
     try:
         rebuilt, inputs = _rebuilt(recipe, recipe.model, None)
@@ -203,8 +203,8 @@ def _tried(net: nn.Module, recipe: Recipe) -> Recipe:
     except NormlessError as error:
         named = shorten(f"{recipe.model} converted by {recipe.scheme}", 200, placeholder=" …")
         raise RecipeError(
-            f"{named} is not this {type(net).__name__}, so that nl.load would return another network: {error} "
-            "Pass the text of the model that was converted; or none, and nl.load takes the model itself."
+            f"{named} is not this {type(net).__name__}, so nl.load would return another network: {error} "
+            "Pass the text of the model that was converted; or leave it out and pass the model to nl.load."
         ) from error
     return recipe
 
@@ -214,7 +214,7 @@ def _same(a: Tensor, b: Tensor | None) -> bool:
 
 
 def _scheme_text(net: nn.Module) -> str:
-    """The text of the scheme of a network, by which it can be converted again."""
+    """Return the text of the scheme of a network, by which it can be converted again."""
     text = scheme_of(net)
     if text is None and not getattr(net, FROZEN, False):
         raise RecipeError(
@@ -229,10 +229,10 @@ def _scheme_text(net: nn.Module) -> str:
 
 
 def _carried(net: nn.Module) -> Inputs | None:
-    """The example inputs of a network's conversion, without values; None where there are none."""
+    """Return the example inputs of a network's conversion, without values, or None if there are none."""
     positional, keywords = vars(net).get(CARRIED, ((), {}))
     if positional and keywords:
-        # A recipe holds either.
+        # A recipe holds only one kind.
         raise RecipeError(
             "The network was converted on inputs by position and by name; pass example_inputs=…, all of one kind."
         )
@@ -243,7 +243,7 @@ def _carried(net: nn.Module) -> Inputs | None:
 
 
 def _absolute(model: str) -> str:
-    """The text of a model, with an absolute path where it names a file or folder."""
+    """Return the text of a model, with an absolute path if it names a file or folder."""
     source, separator, call = model.strip().partition(":")
     if not separator:
         raise ValueError(f"Expected the text of a model, as torchvision:resnet50, got {model!r}.")
@@ -253,13 +253,13 @@ def _absolute(model: str) -> str:
 
 
 def _modes(net: nn.Module) -> dict[str, bool]:
-    """The mode of the network, and of every module in it that is in another than its parent."""
+    """Return the mode of the network, and of every module with another mode than its parent."""
     modes = {path: module.training for path, module in net.named_modules(remove_duplicate=False)}
     return {path: mode for path, mode in modes.items() if not path or mode != modes[path.rpartition(".")[0]]}
 
 
 def _write_tensors(net: nn.Module, buffers: list[str], path: Path) -> None:
-    """Write the tensors of a network, one that has several names once, with the permissions of any new file."""
+    """Write the tensors of a network, those with several names once, with the permissions of a new file."""
     path.touch()
     mode = stat.S_IMODE(path.stat().st_mode)
     further = further_buffers(net)
@@ -277,12 +277,12 @@ def _write_tensors(net: nn.Module, buffers: list[str], path: Path) -> None:
 
 
 def _is_part(value: Tensor) -> bool:
-    """Whether a tensor shares its memory with others, as one of several weights in one block of memory."""
+    """Whether a tensor is a part of a larger block of memory, which other tensors may share."""
     return value.untyped_storage().nbytes() != value.nbytes
 
 
 def _stored(path: Path) -> dict[str, Tensor]:
-    """Every tensor of a file, those that were tied under each of their names."""
+    """Read every tensor of a file, tied tensors under each of their names."""
     try:
         with safe_open(str(path), framework="pt") as file:
             stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118

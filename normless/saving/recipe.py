@@ -1,4 +1,4 @@
-"""The recipe of a saved network: a JSON text that names its model and its scheme, with no path of this machine."""
+"""The recipe of a saved network: a JSON text that names its model and its scheme, without absolute paths."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _TENSOR = {"shape", "dtype"}
 
 @dataclass(frozen=True)
 class State:
-    """What a network is besides the tensors in its `state_dict`.
+    """The state of a network besides the tensors in its `state_dict`.
 
     Attributes:
-        modules: the modules by class and settings, each a dictionary with keys class, settings (attributes of the
-            instances), absent (names of parameters and buffers that are None) and paths.
-        ties: the names of each parameter that has several.
+        modules: the modules grouped by class and settings, each a dictionary with keys class, settings (attributes of
+            the instances), absent (names of parameters and buffers that are None) and paths.
+        ties: for each tied parameter, its names.
         fixed: the names of the parameters that are not trained.
         buffers: the names of stored buffers that `state_dict` leaves out.
     """
@@ -43,14 +43,14 @@ class State:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a saved network came about: model and scheme as texts, its state, and the versions of the libraries."""
+    """A description of a saved network: model and scheme as texts, its state, and the versions of the libraries."""
 
     model: str | None
     scheme: str
     inputs: Any
-    """As `described` returns them; None for those that `model` makes itself."""
+    """The example inputs as `described` returns them; None if `model` provides them."""
     training: dict[str, bool]
-    """The mode of the network under "", and of every module whose mode is not that of its parent."""
+    """The mode of the network under "", and of every module with another mode than its parent."""
     versions: dict[str, str]
     state: State
     digest: str | None = None
@@ -64,7 +64,7 @@ class Recipe:
                 way = Path(os.path.relpath(Path(path).resolve(), folder.resolve())).as_posix()
             except ValueError as error:
                 raise RecipeError(f"{path} and {folder} are on different drives; save beside that file.") from error
-            # With a separator, by which a folder of weights is told from the name of a model.
+            # The separator distinguishes a folder of weights from the name of a model.
             return way if way.startswith("..") else f"./{way}"
 
         model = None if self.model is None else _with_paths(self.model, relative)
@@ -79,7 +79,7 @@ class Recipe:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """The recipe in a folder; RecipeError where there is none, or none that this version reads."""
+    """Read the recipe in a folder; raise a RecipeError if there is none or this version cannot read it."""
     path = folder / RECIPE_FILE
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -91,8 +91,8 @@ def read_recipe(folder: Path) -> Recipe:
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
     if values.pop("format") > _FORMAT:
-        raise RecipeError(f"{path} was written by a later normless than this one; update normless to read it.")
-    # Absent from those of earlier versions.
+        raise RecipeError(f"{path} was written by a later version of normless; update normless to read it.")
+    # Recipes of earlier versions do not have these.
     digest = values.pop("digest", None)
     values.setdefault("state", {})
     wrong = sorted(kinds.keys() ^ values.keys())
@@ -110,7 +110,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def _is_part_of_state(name: str, value: Any) -> bool:
-    """Whether a value has the form of the part of a state with this name."""
+    """Whether a value is valid for the attribute of `State` with this name."""
     parts: dict[str, Callable[[Any], bool]] = {
         "modules": lambda item: isinstance(item, dict) and item.keys() == {"class", "settings", "absent", "paths"},
         "ties": lambda item: isinstance(item, list),
@@ -121,7 +121,7 @@ def _is_part_of_state(name: str, value: Any) -> bool:
 
 
 def _with_paths(text: str, change: Callable[[str], str]) -> str:
-    """The text of a model or of a term of a scheme with the file or folder that it names changed."""
+    """Return the text of a model or of a term of a scheme with a changed path, if it names a file or folder."""
     source, call = split_source(text)
     if source.endswith(".py:"):
         return f"{change(source[:-1])}:{call}"
@@ -131,12 +131,12 @@ def _with_paths(text: str, change: Callable[[str], str]) -> str:
 
 
 def _scheme_with_paths(text: str, change: Callable[[str], str]) -> str:
-    """The text of a scheme with the files that its terms name changed."""
+    """Return the text of a scheme with changed paths of the files that its terms name."""
     return " + ".join(_with_paths(term, change) for term in split_terms(text)) if ".py:" in text else text
 
 
 def versions_with(model: str | None) -> dict[str, str]:
-    """The versions of normless and torch, and of the zoo that the text of a model names."""
+    """Return the versions of normless and torch, and of the library that the text of a model names."""
     from normless._version import __version__
 
     versions = {"normless": __version__, "torch": str(torch.__version__)}
@@ -148,7 +148,7 @@ def versions_with(model: str | None) -> dict[str, str]:
 
 
 def described(inputs: Any) -> Any:
-    """Example inputs as JSON: a tensor as its shape and dtype, containers and plain values as they are."""
+    """Describe example inputs as JSON: tensors by shape and dtype, containers and plain values unchanged."""
     if isinstance(inputs, Tensor):
         return {"shape": list(inputs.shape), "dtype": str(inputs.dtype).removeprefix("torch.")}
     if isinstance(inputs, (tuple, list)):
@@ -164,9 +164,9 @@ def described(inputs: Any) -> Any:
 
 
 def example_of(description: Any, parameters: Iterable[Tensor]) -> Any:
-    """Example inputs of the shapes that `described` returned, for a network with these parameters; always the same.
+    """Create the same example inputs every time from a description by `described`, for a network's parameters.
 
-    Floating tensors are normal and of the dtype of the first parameter, whole numbers 0, truth values True.
+    Floating-point tensors are normal and have the dtype of the first parameter, integers are 0, booleans are True.
     """
     floating = next(
         (parameter.dtype for parameter in parameters if parameter.is_floating_point()), torch.get_default_dtype()

@@ -1,4 +1,4 @@
-"""The attributes of modules that are not tensors, as JSON: ε, momentum, slopes, dropout, and whatever else is set."""
+"""The attributes of modules that are not tensors, as JSON: ε, momentum, slopes, dropout and all others."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodT
 
 
 class _NotStoredError(Exception):
-    """A value that a recipe does not hold, and by which two networks are not compared."""
+    """A value that a recipe cannot hold; networks are not compared by it."""
 
 
 def kinds_of_modules(net: nn.Module) -> list[dict[str, Any]]:
-    """The modules of a network, those of one class and equal settings together; see `State.modules`."""
+    """Group the modules of a network by class and settings; see `State.modules`."""
     kinds: list[dict[str, Any]] = []
     for path, module in _described_modules(net).items():
         known = next((kind for kind in kinds if all(kind[key] == module[key] for key in module)), None)
@@ -72,7 +72,7 @@ def set_settings(net: nn.Module, kinds: list[dict[str, Any]]) -> None:
 
 
 def _described_modules(net: nn.Module) -> dict[str, dict[str, Any]]:
-    """Class, settings and absent tensors of every module, by its first path."""
+    """Return the class, settings and absent tensors of every module, by its first path."""
     seen: set[int] = set()
     return {
         path: {
@@ -99,7 +99,7 @@ def _settings(attributes: Mapping[str, Any], left_out: Collection[str], seen: se
 
 
 def _described(value: Any, seen: set[int]) -> Any:
-    """A value as JSON; one that can be named but not restored is `{"is": …}`."""
+    """Describe a value as JSON; a value that can be named but not restored is `{"is": …}`."""
     if isinstance(value, Enum):
         return {"is": str(value)}
     if isinstance(value, np.generic):
@@ -142,7 +142,7 @@ def _described_container(value: Any, seen: set[int]) -> Any:
 
 
 def _restored(value: Any, current: Any) -> Any:
-    """The value that `_described` described, in the place of the current one."""
+    """Return the value that `_described` described, to replace the current one."""
     if isinstance(value, list):
         is_like = isinstance(current, (list, tuple)) and len(current) == len(value)
         before = list(current) if is_like else [None] * len(value)

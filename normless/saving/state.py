@@ -1,4 +1,4 @@
-"""What a network is besides the tensors in its `state_dict`: read from one, given to another."""
+"""Read the state of a network besides the tensors in its `state_dict`, and restore it in another network."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from normless.nn import FrozenAffine
 from normless.saving.recipe import State
 from normless.saving.settings import kinds_of_modules, set_settings
 
-# The largest difference of outputs, relative to the largest output: by rounding in another order.
+# The largest difference of outputs by rounding in another order, relative to the largest output.
 _ROUNDING, _ROUNDING_OF_HALF = 1e-3, 5e-2
 
 
 def state_of(net: nn.Module) -> State:
-    """What a network is besides the tensors in its `state_dict`, all of its further buffers included."""
+    """Return the state of a network besides the tensors in its `state_dict`, with all of its further buffers."""
     return State(
         modules=kinds_of_modules(net),
         ties=_ties(net),
@@ -32,15 +32,16 @@ def state_of(net: nn.Module) -> State:
 
 
 def further_buffers(net: nn.Module) -> dict[str, Tensor]:
-    """The buffers that `state_dict` leaves out, by name."""
+    """Return the buffers that `state_dict` leaves out, by name."""
     kept = net.state_dict(keep_vars=True).keys()
     return {name: buffer.detach() for name, buffer in net.named_buffers(remove_duplicate=False) if name not in kept}
 
 
 def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
-    """Give a network the modules, parameters and ties that the saved one had, for the stored tensors to fit in.
+    """Restore the modules, parameters and ties of the saved network, so that the stored tensors fit.
 
-    Modules are those that `fold` and `freeze` put in the place of norms; other differences are left for `complete`.
+    The restored modules are those by which `fold` and `freeze` replace norms. Other differences are left to
+    `complete`.
     """
     wanted = {path: kind for kind in state.modules for path in kind["paths"]}
     replaced = {
@@ -59,7 +60,7 @@ def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
         path, _, last = name.rpartition(".")
         module = modules.get(path, nn.Module())
         device = next((parameter.device for parameter in net.parameters()), value.device)
-        # Registered as None: a bias that a layer got by folding, statistics that a norm got.
+        # Registered as None before: a bias that folding added to a layer, or statistics that were added to a norm.
         if module._parameters.get(last, value) is None:
             module._parameters[last] = nn.Parameter(torch.empty_like(value, device=device))
         elif module._buffers.get(last, value) is None:
@@ -69,10 +70,10 @@ def prepare(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
 
 
 def complete(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None:
-    """Give a network with the saved tensors all else that the saved one had.
+    """Restore settings, buffers and trained parameters in a network that has the saved tensors.
 
     Raises:
-        RecipeError: it differs in something that a recipe cannot hold; the message names the module.
+        RecipeError: the network differs in something that a recipe cannot hold; the message names the module.
     """
     set_settings(net, state.modules)
     modules = dict(net.named_modules(remove_duplicate=False))
@@ -88,11 +89,11 @@ def complete(net: nn.Module, state: State, stored: Mapping[str, Tensor]) -> None
 
 
 def check_equal(net: nn.Module, rebuilt: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]]) -> None:
-    """Raise a RecipeError where two networks of the same settings differ in parameters or outputs, in either mode."""
+    """Raise a RecipeError if two networks with the same settings differ in parameters, or in outputs in any mode."""
     own, other = state_of(net), state_of(rebuilt)
     absent = [{path: kind["absent"] for kind in state.modules for path in kind["paths"]} for state in (own, other)]
     if absent[0] != absent[1] or own.ties != other.ties or own.fixed != other.fixed:
-        raise RecipeError("Other parameters are tied, trained or absent.")
+        raise RecipeError("Different parameters are tied, trained or absent.")
     if not any(map(len, arguments)):
         return
     for training in (False, True):
@@ -103,17 +104,17 @@ def check_equal(net: nn.Module, rebuilt: nn.Module, arguments: tuple[tuple[Any, 
         if made is None or len(made) != len(expected) or not all(map(_close, expected, made)):
             mode = "training" if training else "evaluation"
             raise RecipeError(
-                f"Its outputs on the example inputs differ in {mode}, by something that is not a setting of a "
-                "module: a hook, a changed method, or tensors that are neither parameters nor buffers."
+                f"Its outputs on the example inputs differ in {mode} mode, because of something other than settings "
+                "of modules: a hook, a changed method, or tensors that are neither parameters nor buffers."
             )
 
 
 def _outputs(
     net: nn.Module, arguments: tuple[tuple[Any, ...], Mapping[str, Any]], training: bool
 ) -> list[Tensor] | None:
-    """The tensors that a network returns on the same random numbers; None where it does not run."""
+    """Return the tensors that a network returns with fixed random numbers, or None if it does not run."""
     if training and any(parameter.device.type != "cpu" for parameter in net.parameters()):
-        return None  # Random numbers of a card are not restored.
+        return None  # The random state of a GPU is not restored.
     with running(net, training):
         torch.default_generator.manual_seed(0)
         try:
@@ -137,7 +138,7 @@ def _close(expected: Tensor, made: Tensor) -> bool:
 def _in_place_of(
     module: nn.Module, path: str, wanted: Mapping[str, dict[str, Any]], stored: Mapping[str, Tensor]
 ) -> nn.Module | None:
-    """What folding or freezing put in the place of a module; None where it is still there."""
+    """Return the module by which folding or freezing replaced a module, or None if it was not replaced."""
     kind = wanted[path]["class"]
     if type(module).__name__ == kind:
         return None
@@ -151,7 +152,7 @@ def _in_place_of(
 
 
 def _ties(net: nn.Module) -> list[list[str]]:
-    """The names of every parameter that has several."""
+    """Return the names of each parameter that has several names."""
     names: dict[int, list[str]] = defaultdict(list)
     for name, parameter in net.named_parameters(remove_duplicate=False):
         names[id(parameter)].append(name)
@@ -159,7 +160,7 @@ def _ties(net: nn.Module) -> list[list[str]]:
 
 
 def _tie(net: nn.Module, ties: list[list[str]]) -> None:
-    """Let the parameters of a network be tied as these, and no others."""
+    """Tie the parameters of a network in these groups, and untie all others."""
     if _ties(net) == ties:
         return
     named = dict(net.named_parameters(remove_duplicate=False))

@@ -153,11 +153,11 @@ REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
     ),
     "a hook": (
         lambda net: net.first.relu.register_forward_hook(lambda module, inputs, output: 2 * output),
-        "outputs on the example inputs differ in evaluation, .* a hook",
+        "outputs on the example inputs differ in evaluation mode, .* a hook",
     ),
     "a hook in training": (
         lambda net: net.first.relu.register_forward_hook(lambda module, _, output: output * (1 + module.training)),
-        "outputs on the example inputs differ in training",
+        "outputs on the example inputs differ in training mode",
     ),
     "a further module": (
         lambda net: net.second.add_module("extra", nn.ReLU()),
@@ -206,7 +206,7 @@ def test_outputs_that_no_setting_explains_are_refused(spec: str, tmp_path: Path)
 def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path: Path) -> None:
     x = torch.randn(2, 3, 32, 32)
     net = nl.convert(build_model(spec), "skipinit", x)
-    with pytest.raises(nl.RecipeError, match=r"so that nl\.load would return another network"):
+    with pytest.raises(nl.RecipeError, match=r"so nl\.load would return another network"):
         nl.save(net, tmp_path / "saved", wrong)
     assert not (tmp_path / "saved").exists()
 

@@ -129,7 +129,7 @@ def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
     model = build_model(FOREIGN)
     net = trained(nl.convert(model, "fixup", IMAGES), IMAGES)
     nl.save(net, tmp_path, example_inputs=IMAGES)
-    with pytest.raises(nl.RecipeError, match=r"names no network .* nl.load\(path, model=…\)\.$"):
+    with pytest.raises(nl.RecipeError, match=r"does not name the network .* nl.load\(path, model=…\)\.$"):
         nl.load(tmp_path)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     assert same_state(nl.load(tmp_path, model), net)
@@ -204,7 +204,7 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     for one, said in (
         (plain, "carries no scheme: nl.save is for networks that nl.convert returned"),
         (nn.Sequential(net), "pass the network inside it"),
-        (inside, "safetensors holds tensors alone, and classifier._extra_state"),
+        (inside, "safetensors holds only tensors, and classifier._extra_state"),
         (nameless, "could not name the scheme 'my own'"),
     ):
         with pytest.raises(nl.RecipeError, match=said):
@@ -252,7 +252,7 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
     (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
     (lambda folder: (folder / "recipe.json").write_text("[1]"), "states no format"),
-    (edited(lambda values: values.update(format=99)), "written by a later normless"),
+    (edited(lambda values: values.update(format=99)), "written by a later version of normless"),
     (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
     (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
@@ -321,6 +321,6 @@ def test_a_folder_stands_for_the_network_saved_in_it(tmp_path: Path) -> None:
     _, inputs = model_with_inputs(str(tmp_path), image_shape=(3, 16, 16))
     assert isinstance(inputs, Tensor)
     assert inputs.shape == (2, 3, 16, 16)
-    with pytest.raises(ValueError, match="has its classes already"):
+    with pytest.raises(ValueError, match="already has a number of classes"):
         model_with_inputs(str(tmp_path), classes=3)
     assert model_with_inputs(CIFAR, classes=3)[0](IMAGES).shape == (2, 3)

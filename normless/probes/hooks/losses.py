@@ -1,4 +1,4 @@
-"""The loss of a network: with what it is called, and what counts of what it returns."""
+"""Call the loss of a network with the arguments that it takes, and check its value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 
 def loss_of(loss: Loss, output: Any, inputs: Any, targets: Any) -> Tensor:
-    """The loss of what a network returned, called with the first arguments that it takes.
+    """Return the loss of a network's output, called with the first arguments that it takes.
 
     The first argument is what the network returned, or else the logits in it, which is what losses of torch always
     get; the second is the targets, or else the whole batch (inputs, targets). A loss whose second argument is called
@@ -43,7 +43,7 @@ def loss_of(loss: Loss, output: Any, inputs: Any, targets: Any) -> Tensor:
 
 
 def own_loss(output: Any, _: Any = None) -> Tensor:
-    """The loss that a network returns itself: its output's `loss`, or an output of one number."""
+    """Return the loss that a network computes itself: the `loss` of its output, or an output of one number."""
     held = _named_loss(output)
     if held is None and isinstance(output, Tensor) and output.numel() == 1:
         held = output

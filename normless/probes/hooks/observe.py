@@ -78,7 +78,7 @@ def observe(
 
 
 def compute_output(model: Callable[..., Any], inputs: Any) -> Any:
-    """What a network returns for inputs: one tensor, a tuple or a dictionary of arguments."""
+    """Return the output of a network for inputs: a tensor, a tuple or a dictionary of arguments."""
     positional, named = arguments_of(inputs)
     return applied(model, *positional, **named)
 
@@ -121,7 +121,7 @@ def descend(
 
 @contextmanager
 def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
-    """Run the body in training or evaluation mode, or for None in each module's own, and without `.grad`.
+    """Run the body in training or evaluation mode (None keeps the mode of each module), and without `.grad`.
 
     Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
     """

@@ -129,12 +129,12 @@ def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # ty
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("demo", "interrupted; the same command goes on from there."),
-        ("train --out there", "interrupted; the same command goes on from there."),
-        ("train-text --restart", "interrupted; the same command without --restart goes on from there."),
-        ("sweep run depth.yaml", "interrupted; the same command goes on from there."),
-        ("reproduce fixup/equation-1", "interrupted; the same command goes on from there."),
-        ("sweep retry depth.yaml", "interrupted; the same command goes on from there."),
+        ("demo", "interrupted; the same command continues from there."),
+        ("train --out there", "interrupted; the same command continues from there."),
+        ("train-text --restart", "interrupted; the same command without --restart continues from there."),
+        ("sweep run depth.yaml", "interrupted; the same command continues from there."),
+        ("reproduce fixup/equation-1", "interrupted; the same command continues from there."),
+        ("sweep retry depth.yaml", "interrupted; the same command continues from there."),
         ("bench step --rounds 3", "interrupted."),
         ("list schemes", "interrupted."),
     ],

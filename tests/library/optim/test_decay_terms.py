@@ -78,7 +78,7 @@ def test_a_pattern_goes_before_its_group_and_the_last_before_the_others() -> Non
     assert found[id(model.layer1[0].conv1.weight)] == 0.25
     assert found[id(model.layer4[0].conv1.weight)] == 0
     assert found[id(model.layer1[0].conv2.weight)] == 0.01
-    with pytest.raises(ValueError, match=r"name like \*attention\*, encoder\.\* that no later"):
+    with pytest.raises(ValueError, match=r"matches \*attention\*, encoder\.\*, or a later"):
         param_groups(model, lr=0.1, weight_decay=0.1, policy="weights+*attention*+encoder.*")
 
 
