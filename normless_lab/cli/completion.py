@@ -68,7 +68,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str, shtab: Any) -> No
 
 
 def _choices(action: argparse.Action) -> list[str] | None:
-    """The values of an argument that can be listed: its type's, or the registered names."""
+    """Return the possible values of an argument: those of its type, or the registered names."""
     if action.choices is not None:
         return [str(choice) for choice in action.choices]
     if isinstance(action.metavar, str) and action.metavar.startswith("{"):

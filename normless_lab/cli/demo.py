@@ -43,7 +43,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _print(result: DemoResult) -> None:
-    """The table of runs and the places of the files, for a person."""
+    """Print the table of runs and the paths of the files."""
     from rich.console import Console
     from rich.text import Text
 

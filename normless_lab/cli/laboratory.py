@@ -1,4 +1,4 @@
-"""Arguments of the commands that carry out many runs: where their table is, and what executes them."""
+"""Arguments of the commands that execute many runs: the place of their table, and their executor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
 
 
 def add_executor_arguments(parser: ArgumentParser) -> None:
-    """Add what executes the runs, and which part of them."""
+    """Add the executor of the runs, and the part of them to execute."""
     group = parser.add_argument_group("execution")
     group.add_argument(
         "--workers",
@@ -68,7 +68,7 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
 
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
-    """The laboratory that the arguments describe; those of `add_executor_arguments` may be missing."""
+    """Return the laboratory of the arguments; those of `add_executor_arguments` may be missing."""
     from normless_lab.sweeps import Laboratory, RayExecutor, Shard
 
     shard, ray, executor = namespace.get("shard"), namespace.get("ray"), None

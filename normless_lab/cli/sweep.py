@@ -27,7 +27,7 @@ SECONDS = 2.0
 
 
 class SweepCommand(NamedTuple):
-    """One of the commands of this module, about a sweep or several, and what adds the arguments of its own."""
+    """A command of this module about one or several sweeps, with the function that adds its specific arguments."""
 
     run: Callable[[Namespace], int]
     add_own: Callable[[ArgumentParser], object]
@@ -53,7 +53,7 @@ class SweepCommand(NamedTuple):
 
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
-    """The sweep of a file, with metrics that are columns of the table of runs."""
+    """Return the sweep of a file after checking that the metrics are columns of the table of runs."""
     # Before torch is imported; `Sweep` reports other errors of the file.
     with suppress(OSError, AttributeError, TypeError):
         stated = read_yaml(path)
@@ -78,7 +78,7 @@ def check_metrics(namespace: Namespace) -> None:
 
 
 def _run(namespace: Namespace) -> int:
-    """Carry out the sweep, with progress on standard error; 1 if a run failed."""
+    """Execute the sweep, with progress on standard error; return 1 if a run failed."""
     from normless_lab.cli.sweep_text import result_text
     from normless_lab.sweeps import OUTCOMES, SweepProgress
 
@@ -101,7 +101,7 @@ def _run(namespace: Namespace) -> int:
 
 
 def _retry(namespace: Namespace) -> int:
-    """Remove the failed runs and carry out the sweep; 1 if a run failed again."""
+    """Remove the failed runs and execute the sweep; return 1 if a run failed again."""
     sweep = sweep_of(namespace.file, namespace)
     with laboratory_of(namespace) as lab:
         table = lab.read(sweep, metrics=namespace.metrics).runs

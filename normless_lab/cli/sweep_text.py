@@ -1,4 +1,4 @@
-"""Sweeps as text for a terminal: the status of one, and the optima of a finished one."""
+"""Sweeps as text for a terminal: the status of a sweep, and the optima of a finished sweep."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rich.text import Text
 from normless.cli.network import OUTCOME_COLOURS, as_text, table
 from normless_lab.sweeps import OUTCOMES, SweepStatus
 
-# Runs in flight and errors that are listed.
+# Number of listed running runs and errors.
 MOST_LISTED = 12
 
 
 def status_table(status: SweepStatus) -> RenderableType:
-    """A row per combination of labels, the runs in flight, and the errors of failed runs."""
+    """Return a row per combination of labels, the running runs, and the errors of failed runs."""
     words = [f"{status.name}: {status.finished} of {status.wanted} runs finished"]
     words += [f"{len(status.running)} running"] if status.running else []
     words += [f"{status.interrupted} interrupted"] if status.interrupted else []
@@ -54,7 +54,7 @@ def _running(status: SweepStatus) -> RenderableType:
 
 
 def result_text(facts: dict[str, Any], axes: list[str], file: object) -> str:
-    """The JSON object of ``normless sweep run`` as text, of a sweep with these axes in this file."""
+    """Return the JSON object of ``normless sweep run`` as text, for a sweep with these axes in this file."""
     titles = [*axes, "metric", "mean", "deviation", "n", "rate", "rate range", "at an end"]
     rows = [
         (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what to show, where its runs are, and the port."""
+    """Add the run or sweep to show, the place of its runs, and the port."""
     parser.add_argument(
         "path",
         type=Path,
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(namespace: Namespace) -> int:
-    """Serve the page until the command is interrupted; with ``--json`` print what it shows now."""
+    """Serve the page until the command is interrupted; with ``--json`` print its current contents."""
     from normless_lab.live import LiveServer
 
     look = _looking(namespace)
@@ -61,7 +61,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _looking(namespace: Namespace) -> Callable[[], View]:
-    """What looks at the run or the sweep."""
+    """Return the function that looks at the run or the sweep."""
     from normless_lab.live import SweepViewer, run_view
 
     path: Path = namespace.path

@@ -31,16 +31,16 @@ RESERVED = ("rate", "seed", "outcome", "hash", "error", *METRICS)
 
 
 class SweepError(NormlessError, ValueError):
-    """A sweep is not valid; the message names the place in it, what was expected and what came."""
+    """A sweep is not valid; the message names the place, the expected value and the given value."""
 
 
 def label_of(value: Any) -> str:
-    """A value of a setting as a label: text unchanged, all else as JSON."""
+    """Return a value of a setting as a label: text unchanged, other values as JSON."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
 def axis_of(setting: str, values: Sequence[Any]) -> dict[str, dict[str, Any]]:
-    """The axis of a setting, with a label per value; two values of the same label are a SweepError."""
+    """Return the axis of a setting, with a label per value; raise a SweepError for duplicate labels."""
     axis = {label_of(value): {setting: value} for value in values}
     if len(axis) < len(values):
         raise SweepError(f"The values of the axis {setting} are not all different: {list(values)}.")
@@ -59,7 +59,7 @@ def _axes(value: Any) -> Any:
 
 
 def _mapped(value: Any, convert: Callable[[str, Any], Any]) -> Any:
-    """A mapping with text as keys and converted values; all else, which validation refuses, unchanged."""
+    """Return a mapping with text as keys and converted values; other types, which validation refuses, unchanged."""
     if not isinstance(value, Mapping):
         return value
     return {label_of(key): convert(str(key), entry) for key, entry in value.items()}
@@ -96,7 +96,7 @@ class Sweep:
         base: settings of every run.
         axes: for each axis its labels, and the settings that each overrides. A label whose settings include a rate is
             run at that one alone.
-        rates: learning rates that each combination is tried at.
+        rates: learning rates for each combination.
         replicates: runs at each point, with the seeds `seed`, `seed` + 1, …
         best: number of replicates that count; see `optima`.
         seed: the first seed.
@@ -143,29 +143,29 @@ class Sweep:
 
     @property
     def combinations(self) -> tuple[Labels, ...]:
-        """The labels, one of each axis, of every combination that is run."""
+        """The labels of every combination that is run, one label of each axis."""
         every = product(*self.axes.values())
         excluded = [set(pairs.items()) for pairs in self.exclude]
         return tuple(labels for labels in every if not any(pairs <= self.named(labels).items() for pairs in excluded))
 
     @property
     def seeds(self) -> range:
-        """Of the replicates."""
+        """The seeds of the replicates."""
         return range(self.seed, self.seed + self.replicates)
 
     def named(self, labels: Labels) -> dict[str, str]:
-        """The labels of a combination by axis."""
+        """Return the labels of a combination by axis."""
         return dict(zip(self.axes, labels, strict=True))
 
     def settings(self, labels: Labels) -> dict[str, Any]:
-        """The settings of a combination; where two axes set the same, the later wins."""
+        """Return the settings of a combination; if two axes set the same field, the later axis wins."""
         settings = dict(self.base)
         for axis, label in self.named(labels).items():
             settings |= self.axes[axis][label]
         return settings
 
     def rates_of(self, labels: Labels) -> RateGrid:
-        """The rates of a combination: the one that its settings include, or the sweep's."""
+        """Return the rates of a combination: the rate in its settings, or the rates of the sweep."""
         own = self.settings(labels).get("rate")
         return self.rates if own is None else RateGrid((own,), None)
 
@@ -176,7 +176,7 @@ class Sweep:
         )
 
     def points_at(self, labels: Labels, rates: Iterable[float]) -> tuple[Point, ...]:
-        """The runs of one combination at some rates."""
+        """Return the runs of one combination at some rates."""
         kind, settings, named = kind_of(self.run).settings_class(), self.settings(labels), self.named(labels)
         return tuple(
             Point(named, rate, seed, kind.from_dict(settings | {"rate": rate, "seed": seed}))
@@ -185,13 +185,13 @@ class Sweep:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As in the file of a sweep; `from_dict` reads it."""
+        """Return the sweep as in its file; `from_dict` reads it."""
         changed = {"rates": self.rates.to_dict(), "exclude": list(self.exclude)}
         return {"name": self.name, "run": self.run} | deepcopy(vars(self) | changed)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The sweep described by plain data.
+        """Return the sweep described by plain data.
 
         `rates` are as in `RateGrid.from_value`; all fields but these and `name` are optional. An axis is a list of
         values of the setting of its name, or a mapping from labels to settings. `best` is four fifths of `replicates`
@@ -212,7 +212,7 @@ class Sweep:
 
     @classmethod
     def from_yaml(cls, path: Path | str) -> Self:
-        """The sweep described by a YAML file, see `from_dict`; a SweepError where the file describes none."""
+        """Return the sweep of a YAML file, see `from_dict`; raise a SweepError if the file is not valid."""
         try:
             values = read_yaml(path)
         except OSError as error:
@@ -227,7 +227,7 @@ class Sweep:
             raise SweepError(f"{path}: {error}") from error
 
     def _check_time_limit(self, limit: str) -> None:
-        """It is a duration, and runs of this kind take one."""
+        """Check that the limit is a duration, and that runs of this kind take one."""
         try:
             seconds_of(limit)
         except ValueError as error:
@@ -236,7 +236,7 @@ class Sweep:
             raise SweepError(f"Runs of the kind {self.run} take no time_limit: their function has no such argument.")
 
     def _check_settings(self) -> None:
-        """Every setting exists for the kind of run."""
+        """Check that every setting exists for the kind of run."""
         known = [field.name for field in fields(kind_of(self.run).settings_class())]
         places = {
             f"axes.{axis}.{label}": settings
@@ -269,7 +269,7 @@ class Sweep:
                     )
 
     def _check_combinations(self) -> None:
-        """There are combinations, and each can be configured at its first rate and seed."""
+        """Check that there are combinations, and that each can be configured at its first rate and seed."""
         if not self.combinations:
             raise SweepError(f"The sweep {self.name} has no combination: all are excluded, or an axis has no label.")
         kind = kind_of(self.run).settings_class()

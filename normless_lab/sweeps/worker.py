@@ -1,4 +1,4 @@
-"""One run in a worker process: carried out in its own folder and returned as a row."""
+"""One run in a worker process, executed in its own folder and returned as a row."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ EPOCHS = "epochs.parquet"
 def carry_out_run(
     kind: str, values: Mapping[str, Any], directory: str, options: Mapping[str, Any] | None = None
 ) -> RunRow:
-    """Carry out one run, or resume it from its folder, and return its row, of outcome `failed` if it raised.
+    """Execute one run, or resume it from its folder, and return its row, with outcome `failed` after an error.
 
-    The folder is locked, so that a second process waits and then reads the finished result. A worker process that is
-    told to end (SIGTERM) does so once the run is saved; the `options` are arguments of the kind's function.
+    The folder is locked, so a second process waits and then reads the finished result. After SIGTERM a worker process
+    ends once the run is saved; the `options` are arguments of the kind's function.
     """
     config, folder = _prepared(kind, values, directory)
     rows = _row_of(config, folder, _at_once(kind, config, folder, options or {}))
@@ -66,32 +66,32 @@ def begin_run(
 
 
 def lacked_memory(kind: str, values: Mapping[str, Any], error: Exception) -> RunRow:
-    """The row of a run for which a card has too little memory even without others beside it."""
+    """Return the row of a run for which a GPU has too little memory, even without other runs."""
     config = kind_of(kind).settings_class().from_dict(values)
     return failed_row(config, f"{type(error).__name__}: {error}", 0.0)
 
 
 def _prepared(kind: str, values: Mapping[str, Any], directory: str) -> tuple[Settings, Path]:
-    """The configuration of a run and its folder, which is made."""
+    """Return the configuration of a run and its folder, which is created."""
     folder = Path(directory)
     folder.mkdir(parents=True, exist_ok=True)
     return kind_of(kind).settings_class().from_dict(values), folder
 
 
 def _at_once(kind: str, config: Settings, folder: Path, options: Mapping[str, Any]) -> Steps[Report]:
-    """The whole run as one step."""
+    """Execute the whole run as one step."""
     return kind_of(kind).function()(config, folder, **options)
     yield
 
 
 def _raising(error: Exception) -> Steps[Report]:
-    """A run that could not begin."""
+    """Raise the error of a run that could not begin."""
     raise error
     yield
 
 
 def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: bool = False) -> Steps[RunRow]:
-    """The row of a run that is carried out by `steps`, in a folder that is locked for it."""
+    """Return the row of a run that `steps` executes, in a folder that is locked for it."""
     started = time.perf_counter()
     # The system releases the lock when the process that holds it dies.
     lock = FileLock(folder / LOCK)
@@ -118,7 +118,7 @@ def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: b
 
 
 def _is_acquired(lock: FileLock) -> bool:
-    """Whether a lock could be acquired at once."""
+    """Return whether a lock could be acquired immediately."""
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -162,18 +162,18 @@ def _row(
 
 @cache
 def machine() -> str:
-    """Host name, processor architecture and number of cores."""
+    """Return host name, processor architecture and number of cores."""
     return f"{platform.node()}, {platform.machine()}, {available_cores()} cores"
 
 
 @cache
 def versions() -> Mapping[str, str]:
-    """The versions of normless, Python and the packages that results depend on."""
+    """Return the versions of normless, Python and the packages that affect results."""
     return versions_of("numpy")
 
 
 def is_locked(folder: Path, lock: str = LOCK) -> bool:
-    """Whether a process works in the folder of a run."""
+    """Return whether a process works in the folder of a run."""
     if not (folder / lock).exists():
         return False
     try:
@@ -197,7 +197,7 @@ def newest_curves(folder: Path) -> Path:
 
 
 def finished_epochs(folder: Path) -> int:
-    """The number of epochs in the curves of a run's folder."""
+    """Return the number of epochs in the curves of a run's folder."""
     import pyarrow.parquet
 
     try:

@@ -90,7 +90,7 @@ def test_inverse_square_root_is_that_of_the_paper(warmup: int, width: int, done:
 def test_refusals_are_sentences() -> None:
     with pytest.raises(
         ValueError,
-        match="no schedule 'line'; the schedules are hold_then_halve, step, cosine, linear, constant",
+        match="Unknown schedule 'line'; the schedules are hold_then_halve, step, cosine, linear, constant",
     ):
         rate_multiplier("line", 0, 10)
     for done in (-1, 10):
