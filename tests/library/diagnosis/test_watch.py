@@ -64,7 +64,7 @@ def test_updates_that_low_precision_rounds_away_are_said(lr: float, said: list[s
     assert [one for one in kinds(watch) if one != "large_updates"] == said
     if said:
         assert watch.findings[0].where == ("0.weight", "2.weight", "4.weight")
-        assert "Step 11: 9" in watch.messages[0]
+        assert "left at least 9" in watch.messages[0]
 
 
 def test_a_watched_training_is_the_same_training() -> None:
@@ -117,7 +117,7 @@ def test_a_jump_and_the_layer_whose_output_jumped_first(loss: bool, what: str) -
         watch = train(mlp(), 55, before=at(52, lambda model: model[2].weight.mul_(100)), loss=loss)
     first = watch.findings[0]
     assert (first.kind, first.where, first.evidence["step"]) == ("jump", ("2",), 52)
-    assert "the output of 2 is the first to" in watch.messages[0]
+    assert "the output of 2 jumps first" in watch.messages[0]
 
 
 class Loud(torch.autograd.Function):
@@ -141,7 +141,7 @@ def test_a_jump_of_gradients_without_one_of_outputs() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), Noisy(32, 32), nn.ReLU(), nn.Linear(32, 3))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    with pytest.warns(nl.WatchWarning, match=r"the gradient of 2\.weight most"):
+    with pytest.warns(nl.WatchWarning, match=r"the gradient of 2\.weight jumps most"):
         watch = train(
             model, 43, before=at(42, lambda m: setattr(m[2], "factor", 500.0)), optimizer=optimizer, loss=False
         )
