@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless.edits.lifted import Lifted
+from normless.edits.trained import is_trained
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
@@ -99,19 +100,9 @@ class Surgery:
             for parameter in module._parameters.values()
         )
         norms = (layer for layer in self.map.layers() if layer.kind == "norm" and not self.is_meta)
-        self._trained_norm = next((layer.path for layer in norms if self._is_trained(layer)), None)
-
-    def _is_trained(self, norm: Layer) -> bool:
-        """Whether a norm has a γ that differs between channels, a nonzero β or, if both are fixed, statistics."""
-        gammas = [self.parameter(name) for name in [norm.gamma] if name is not None]
-        betas = [self.parameter(name) for name in norm.shifts[:1]]
-        if any((gamma != gamma.flatten()[:1]).any() for gamma in gammas) or any(beta.any() for beta in betas):
-            return True
-        if ":" in norm.path or any(parameter.requires_grad for parameter in gammas + betas):
-            return False
-        module, starts = self.get(norm.path), {"running_mean": 0, "running_var": 1}
-        statistics = ((getattr(module, name, None), start) for name, start in starts.items())
-        return any(isinstance(value, Tensor) and bool((value != start).any()) for value, start in statistics)
+        self._trained_norm = next(
+            (layer.path for layer in norms if is_trained(layer, self.parameter, self.get)), None
+        )
 
     def trained_norm(self) -> str | None:
         """Return the path of a norm that was trained before the first edit, or None."""
