@@ -97,7 +97,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Any, bool, str]] = {
     "group norm": (lambda: nl.convert(resnet_cifar(8), "group_norm(groups=4)"), IMAGES, False, "not a batch norm"),
     "hybrid": (Hybrid, torch.randn(2, 3, 9), False, "ln is not a batch norm"),
     "no blocks": (plain, IMAGES, False, "no residual blocks"),
-    "no norms": (lambda: nl.convert(resnet_cifar(8), "skipinit"), IMAGES, False, "no γ"),
+    "no norms": (lambda: nl.convert(resnet_cifar(8), "skipinit"), IMAGES, False, "no norm with a γ"),
 }
 
 
