@@ -27,6 +27,8 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 
 def is_public(module: str, name: str) -> bool:
     """Whether it is a public name of a package, or of a root module, of `normless`."""
+    if (module, name) == ("normless", ""):
+        return True
     parts = module.split(".")
     spec = find_spec(module)
     package = spec is not None and spec.submodule_search_locations is not None

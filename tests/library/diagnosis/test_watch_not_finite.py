@@ -157,7 +157,7 @@ def test_frozen_statistics_and_inputs_that_are_not_finite_are_named() -> None:
     x[5, 1] = torch.nan
     watch.loss(F.cross_entropy(model(x), y)).backward()
     optimizer.step()
-    assert "inputs" in the_finding(watch).title
+    assert "input values" in the_finding(watch).title
     assert "example 5" in the_finding(watch).title
 
 
