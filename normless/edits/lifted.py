@@ -87,11 +87,12 @@ class Lifted:
 
     def _lift_run(self, path: str, branch_of: Mapping[Call, int]) -> None:
         """Replace the residual sums of the module at a path, given the calls that add in one of its runs."""
-        self._need_alike(branch_of)
+        calls_in_code = self.flow.calls_in[next(iter(branch_of)).module]
+        self._need_alike(branch_of, calls_in_code)
         rewriter = self._rewriter(path)
         places = _by_place(branch_of)
-        in_turn = [call for calls in places.values() for call in calls]
-        in_order = in_turn if len(places) == 1 else [call for call in self.flow.calls if call in {*in_turn}]
+        chosen = {call for calls in places.values() for call in calls}
+        in_order = (call for call in calls_in_code if call in chosen)
         names = {call: rewriter.add_child("residual_sum", ResidualSum()) for call in in_order}
         replacements: dict[Place, tuple[list[str], Arguments]] = {}
         for place, calls in places.items():
@@ -102,21 +103,17 @@ class Lifted:
         rewriter.replace(replacements)
         self.sums |= {call: _join(path, names[call]) for call in branch_of}
 
-    def _need_alike(self, calls: Iterable[Call]) -> None:
-        """Check that calls add two activations in every run of their module."""
-        spots = {call.spot for call in calls}
-        modules = {module for module, *_ in spots}
-        for call, parts in self.flow.parts.items():
-            if call.module in modules and call.spot in spots:
-                for operation in map(self.flow.__getitem__, parts):
-                    if len({*operation.operands}) < 2:
-                        raise LiftError(
-                            f"{call.module or 'the network'} runs several times and adds no branch in one"
-                        )
+    def _need_alike(self, sums: Iterable[Call], calls_in_code: Iterable[Call]) -> None:
+        """Check that the calls of residual sums add two activations in every run of their module."""
+        spots = {call.spot for call in sums}
+        for call in calls_in_code:
+            operations = [self.flow[at] for at in self.flow.parts.get(call, ())]
+            if operations and call.spot in spots and any(len({*operation.operands}) < 2 for operation in operations):
+                raise LiftError(f"{call.module or 'the network'} runs several times and adds no branch in one")
 
     def module_of(self, layer: Layer) -> str:
         """Return the path of a module that is only this layer: it replaces a function or one call of a module."""
-        key = layer.made_by or (layer.path, layer.call)
+        key = _key(layer)
         if key not in self.moved and ":" in layer.path:
             self._lift_function(self._call_of(layer))
         elif key not in self.moved:
@@ -125,6 +122,10 @@ class Lifted:
             runs = dict.fromkeys(filter(None, (_run_around(call, layer.path) for call in self.flow.parts)))
             self.moved |= {(layer.path, number): copies[run] for number, run in enumerate(runs)}
         return self.moved[key]
+
+    def note_moved(self, layer: Layer, path: str) -> None:
+        """Note that a layer that was a function is now the module at a path."""
+        self.moved[_key(layer)] = path
 
     def calls(self, call: Call, children: list[nn.Module], arguments: Arguments) -> list[str]:
         """Replace a call by children, one for each call at its place, and return their paths.
@@ -221,6 +222,11 @@ class Lifted:
     def _rewriter(self, path: str) -> Rewriter:
         module = self.model.get_submodule(path)
         return self._rewriters.setdefault(module, Rewriter(module))
+
+
+def _key(layer: Layer) -> Call | tuple[str, int]:
+    """Return the key of a layer in `Lifted.moved`."""
+    return layer.made_by or (layer.path, layer.call)
 
 
 def _run_around(call: Call | None, path: str) -> Call | None:

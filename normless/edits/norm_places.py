@@ -166,7 +166,7 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     activations = [name for name in names if name.rstrip("_0123456789") in ACTIVATION or name in ACTIVATION]
     if len(parts.before) == 0 and len(inner) == len(activations):
         for own, name in zip(inner, activations, strict=True):
-            surgery.lifted.moved[own.made_by or (own.path, own.call)] = f"{path}.{name}"
+            surgery.lifted.note_moved(own, f"{path}.{name}")
 
 
 def _works(module: nn.Module) -> bool:

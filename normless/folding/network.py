@@ -108,6 +108,11 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         with in_mode(frozen, training):
             neighbours.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
     kept = _kept(frozen, neighbours)
+    return frozen, FoldReport((*_fold_affines(model, frozen, neighbours), *kept))
+
+
+def _fold_affines(model: nn.Module, frozen: nn.Module, neighbours: list[Neighbours]) -> list[FoldedNorm]:
+    """Fold the frozen norms of a network into the weights next to them, with the values of the original `model`."""
     affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
     # The numbers of the original, which the frozen norm has rounded to its dtype.
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
@@ -128,7 +133,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         rest = OrderedDict(affines[path].named_children())
         replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
     replace_modules(frozen, replacements)
-    return frozen, FoldReport((*outcomes, *kept))
+    return outcomes
 
 
 def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:

@@ -199,7 +199,7 @@ def _explanation(model: nn.Module, error: Exception) -> str:
 
 
 def _hidden_submodule(model: nn.Module) -> str:
-    """A submodule of the name of a method of its parent's class, which torch returns in its place; empty if none."""
+    """Describe a submodule with the name of a method of its parent's class, which attribute access returns, or ""."""
     for path, module in model.named_modules():
         for name in module._modules:
             if callable(getattr(type(module), name, None)):

@@ -107,27 +107,29 @@ def forms_root(names: set[str]) -> bool:
 
 
 def _normalized(flow: Dataflow, value: int, divisor: Operand | Fixed) -> tuple[int, dict[int, int], list[int]]:
-    """The x that is divided by a root of its statistics, as by `_centred`; γ may multiply x before the division."""
+    """Return the x that is divided by a root of its statistics, as `_centred` does; γ may multiply x before."""
     x, passed, inside = _centred(flow, value)
-    gained: dict[int, int] = {}
-    at = value
-    while not passed and (flow[at].name in LAYOUT or _gains(flow[at])):
-        (gained[at], *_) = flow[at].parents
-        at = gained[at]
-    if any(_gains(flow[one]) for one in gained) and isinstance(divisor, Operand):
-        chain, _ = _statistics(flow, divisor.index, at, {})
-        if chain and flow[min(chain)].parents[0] == at:
-            return at, gained, []
+    source, gained = _before_gains(flow, value)
+    if not passed and any(_gains(flow[index]) for index in gained) and isinstance(divisor, Operand):
+        chain, _ = _statistics(flow, divisor.index, source, {})
+        if chain and flow[min(chain)].parents[0] == source:
+            return source, gained, []
     return x, passed, inside
 
 
-def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]]:
-    """Return the x of x − mean, the operations on x with the operations they read, and those of the mean."""
+def _before_gains(flow: Dataflow, value: int) -> tuple[int, dict[int, int]]:
+    """Return what gains and changes of layout turn into `value`, and these operations with the ones they read."""
     passed: dict[int, int] = {}
     at = value
     while flow[at].name in LAYOUT or _gains(flow[at]):
         (passed[at], *_) = flow[at].parents
         at = passed[at]
+    return at, passed
+
+
+def _centred(flow: Dataflow, value: int) -> tuple[int, dict[int, int], list[int]]:
+    """Return the x of x − mean, the operations on x with the operations they read, and those of the mean."""
+    at, passed = _before_gains(flow, value)
     if flow[at].name == "sub" and isinstance(flow[at].arguments[0], Operand):
         x, mean = flow[at].arguments[0].index, flow[at].arguments[1]
         if isinstance(mean, Fixed) and mean.buffers:

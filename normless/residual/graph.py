@@ -169,6 +169,14 @@ class Dataflow:
         return dict(parts)
 
     @cached_property
+    def calls_in(self) -> dict[str, list[Call]]:
+        """The calls that the forward code of each module makes, in order."""
+        calls: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            calls[call.module].append(call)
+        return dict(calls)
+
+    @cached_property
     def consumers(self) -> list[list[int]]:
         """For each operation, the operations that read it."""
         readers: list[list[int]] = [[] for _ in self.operations]
