@@ -219,7 +219,7 @@ def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
     """Return why the steps of a training are not captured as a CUDA graph; None if they may be."""
     config: Any = task.config
     reasons = {
-        "batches of text differ in shape": not hasattr(config, "graph"),
+        "batches of this kind of run may differ in shape": not hasattr(config, "graph"),
         "graph='never'": getattr(config, "graph", None) == "never",
         "the training is watched": watched,
         "several processes exchange gradients": fabric.world_size > 1,

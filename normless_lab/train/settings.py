@@ -51,7 +51,7 @@ class Settings:
     """Base of the frozen dataclasses that define a run.
 
     Attributes:
-        COMMAND: the command that carries out such a run.
+        COMMAND: the name of the kind of run, and of the command that carries it out if there is one.
         ADDED: fields that a later version added, with the value that stands for the behavior before. A field at this
             value does not enter the hash, so that earlier runs keep theirs.
 
@@ -118,6 +118,11 @@ class Settings:
     def is_open_ended(self) -> bool:
         """Whether the rate of a step does not depend on `epochs`, so that a longer run begins as a shorter one."""
         return False
+
+    @property
+    def is_one_training(self) -> bool:
+        """Whether the run is one training, which a run of more epochs may continue."""
+        return True
 
     @property
     def hash(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -107,7 +108,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """The optimizer of a run, and the examples that share batch-norm statistics in its network."""
-    small = TrainConfig.from_dict(config.to_dict() | {"data": "digits", "data_root": None})
+    small = replace(config, data="digits", data_root=None)
     with torch.random.fork_rng(devices=[]):
         data = load_data("digits")
         inputs = example_inputs(small, data)

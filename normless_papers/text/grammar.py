@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from normless_lab.data.parallel.grammar_sentences import (
+from normless_papers.text.grammar_sentences import (
     ADJECTIVES,
     ADVERBS,
     ANIMATE,
@@ -25,8 +25,8 @@ from normless_lab.data.parallel.grammar_sentences import (
     RelativeClause,
     written,
 )
-from normless_lab.data.seeded_choice import SeededChoice, distinct_sets
-from normless_lab.data.text_sets import Pairs, ParallelText
+from normless_papers.text.seeded_choice import SeededChoice, distinct_sets
+from normless_papers.text.text_sets import Pairs, ParallelText
 
 # Clauses within clauses, at most; and words of the longer side, so that a sentence has the length of a caption.
 DEPTH = 2
@@ -61,7 +61,7 @@ def grammar(
     sets = (Pairs(*(tuple(side) for side in zip(*pairs, strict=True))) for pairs in drawn)
     if source == "de":
         sets = (Pairs(*reversed(pairs)) for pairs in sets)
-    return ParallelText("grammar", (source, target), f"sentences of the embedded grammar, seed {seed}", *sets)
+    return ParallelText("grammar", f"sentences of the embedded grammar, seed {seed}", (source, target), *sets)
 
 
 def sentence_pair(generator: random.Random) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch, first_of
 from normless_lab.data.tables import VALIDATION_STEMS, find_splits, read_lines, read_table
-from normless_lab.data.text_sets import Pairs, ParallelText, checked_pairs
+from normless_papers.text.text_sets import Pairs, ParallelText
 
 PAIR_COLUMN = "translation"
 # Each of so many training pairs is for validation, as in the preparation of Ott et al. (2018).
@@ -57,7 +56,7 @@ def parallel_text(*, root: Path, source: str = "de", target: str = "en", test: s
             f"{BY_ROOT}, or the languages by source=… and target=…."
         )
     kind, *pairs = sets
-    return ParallelText("parallel_text", (source, target), f"{kind} of {root.resolve().name}", *pairs)
+    return ParallelText("parallel_text", f"{kind} of {root.resolve().name}", (source, target), *pairs)
 
 
 def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "en", test: str = TEST) -> ParallelText:
@@ -83,7 +82,7 @@ def multi30k(*, root: Path, download: bool, source: str = "de", target: str = "e
     )
     read = partial(_find_sets, source=source, target=target, name="multi30k", test=test)
     kind, *pairs = find_or_fetch("multi30k", root, [read], fetch, layout=layout, download=download)
-    return ParallelText("multi30k", (source, target), f"{kind}, test set {test}", *pairs)
+    return ParallelText("multi30k", f"{kind}, test set {test}", (source, target), *pairs)
 
 
 def _find_sets(folder: Path, source: str, target: str, *, name: str, test: str | None) -> Sets | None:
@@ -103,51 +102,38 @@ def _read_text_files(folder: Path, source: str, target: str, test: str | None) -
     (``valid.de``, ``test.de``), or with both languages in the name (``train.de-en.de``). A plain file is taken
     before a compressed one of the same name.
     """
-    train = _files(folder, "train", source, target)
+
+    def pairs(*stems: str) -> Pairs | None:
+        names = (f"{stem}{middle}" for stem in stems for middle in ("", f".{source}-{target}", f".{target}-{source}"))
+        for name in names:
+            files = [
+                [path for ending in ("", ".gz") if (path := folder / f"{name}.{side}{ending}").is_file()]
+                for side in (source, target)
+            ]
+            if all(files):
+                first, second = files[0][0], files[1][0]
+                return Pairs.of_lines(f"{first} and {second}", read_lines(first), read_lines(second))
+        return None
+
+    train = pairs("train")
     if train is None:
         return None
-    validation = _first(folder, VALIDATION_STEMS, source, target)
-    tested = _first(folder, _test_stems(folder, source, target) if test is None else (test,), source, target)
-    return "text files", _pairs(*train), _pairs(*validation), _pairs(*tested)
-
-
-def _pairs(source: Path, target: Path) -> Pairs:
-    return checked_pairs(f"{source} and {target}", read_lines(source), read_lines(target))
-
-
-def _files(folder: Path, stem: str, source: str, target: str) -> tuple[Path, Path] | None:
-    """Return the files of both languages with this stem; None if a file is missing."""
-    for middle in ("", f".{source}-{target}", f".{target}-{source}"):
-        sides = [
-            [path for ending in ("", ".gz") if (path := folder / f"{stem}{middle}.{side}{ending}").is_file()]
-            for side in (source, target)
-        ]
-        if all(sides):
-            return sides[0][0], sides[1][0]
-    return None
-
-
-def _first(folder: Path, stems: Sequence[str], source: str, target: str) -> tuple[Path, Path]:
-    for stem in stems:
-        files = _files(folder, stem, source, target)
-        if files is not None:
-            return files
-    wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
-    raise DataFormatError(f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it.")
-
-
-def _test_stems(folder: Path, source: str, target: str) -> tuple[str, ...]:
-    """Return ``test`` if it exists, else the only stem ``test…`` that both languages have."""
-    if _files(folder, "test", source, target) is not None:
-        return ("test",)
-    pair = f"(?:{re.escape(source)}-{re.escape(target)}|{re.escape(target)}-{re.escape(source)})"
-    name = re.compile(rf"(test.*?)(?:\.{pair})?\.{re.escape(source)}(?:\.gz)?")
-    names = (name.fullmatch(path.name) for path in folder.glob("test*"))
-    stems = {match[1] for match in names if match}
-    complete = sorted(stem for stem in stems if _files(folder, stem, source, target) is not None)
-    if len(complete) > 1:
-        raise DataFormatError(f"{folder} has several test sets: {', '.join(complete)}; name one by test=….")
-    return tuple(complete) or ("test",)
+    tests = [test or "test"]
+    if test is None and pairs("test") is None:
+        stems = sorted({path.name.partition(".")[0] for path in folder.glob("test*")})
+        tests = [stem for stem in stems if pairs(stem) is not None] or tests
+    if len(tests) > 1:
+        raise DataFormatError(f"{folder} has several test sets: {', '.join(tests)}; name one by test=….")
+    others = []
+    for stems in (VALIDATION_STEMS, tests):
+        others.append(pairs(*stems))
+        if others[-1] is None:
+            wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
+            raise DataFormatError(
+                f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it."
+            )
+    validation, tested = others
+    return "text files", train, validation, tested
 
 
 def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:
@@ -163,14 +149,14 @@ def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:
             break
     else:
         return None
-    whole = checked_pairs(f"{training[0]} and {training[1]}", *(_talk_lines(path) for path in training))
-    aside = [row % VALIDATION_EVERY == VALIDATION_EVERY - 1 for row in range(whole.size)]
+    whole = Pairs.of_lines(f"{training[0]} and {training[1]}", *map(_talk_lines, training))
+    held_out = [row % VALIDATION_EVERY == VALIDATION_EVERY - 1 for row in range(len(whole.source))]
     names = sorted(path.name[: -len(f"{source}.xml")] for path in folder.glob(f"IWSLT*.{pair}.{source}.xml"))
     if not names:
         raise DataFormatError(f"{folder} has train.tags.{pair}.{source} but no IWSLT*.{pair}.{source}.xml beside it.")
     talks = [_talk_pairs(*(folder / f"{name}{side}.xml" for side in (source, target))) for name in names]
     test = Pairs(*(tuple(chain(*side)) for side in zip(*talks, strict=True)))
-    return "talks", whole.take([not put_aside for put_aside in aside]), whole.take(aside), test
+    return "talks", whole.take([not held for held in held_out]), whole.take(held_out), test
 
 
 def _talk_lines(path: Path) -> list[str]:
@@ -185,7 +171,7 @@ def _talk_pairs(source: Path, target: Path) -> Pairs:
         [html.unescape(match[1]) for line in read_lines(path) if (match := _SEGMENT.search(line))]
         for path in (source, target)
     )
-    return checked_pairs(f"{source} and {target}", *sides)
+    return Pairs.of_lines(f"{source} and {target}", *sides)
 
 
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> Sets | None:
@@ -220,4 +206,4 @@ def _table_pairs(files: list[Path], source: str, target: str) -> Pairs:
                     f"The sentences in {language!r} of {file} have {wrong[0]!r}; expected text, none missing."
                 )
             sentences.extend(table[language])
-    return checked_pairs(", ".join(map(str, files)), *sides.values())
+    return Pairs.of_lines(", ".join(map(str, files)), *sides.values())

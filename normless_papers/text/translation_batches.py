@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normless_lab.data.byte_pairs import BytePairs
 from normless_lab.data.epoch_randomness import check_share
-from normless_lab.data.text_sets import Pairs, ParallelText
-from normless_lab.data.tokens import (
+from normless_papers.text.byte_pairs import BytePairs
+from normless_papers.text.text_sets import Pairs, ParallelText
+from normless_papers.text.tokens import (
     SPECIAL_TOKENS,
     Integers,
     TokenSentences,
@@ -46,11 +46,6 @@ class TranslationBatch(NamedTuple):
         split = (torch.split(side, max(1, max_tokens // width)) for side in self)
         return [TranslationBatch(*sides) for sides in zip(*split, strict=True)]
 
-    @property
-    def label_count(self) -> Tensor:
-        """The number of labels other than padding, a scalar on the batch's device."""
-        return (self.labels != SPECIAL_TOKENS.padding).sum()
-
 
 class TranslationData:
     """A parallel text in a vocabulary.
@@ -58,7 +53,7 @@ class TranslationData:
     The batches of an epoch are a pure function of (seed, epoch); the global generators are not used.
 
     Training pairs with an empty side, or one with more than `longest` tokens, its end included, are left out; their
-    number is `left_out`.
+    number is `left_out`, that of the others `train_size`.
 
     Raises:
         ValueError: no training pair is left.
@@ -73,18 +68,14 @@ class TranslationData:
             train = train.take(np.flatnonzero(train.lengths <= longest))
         if not train.size:
             raise ValueError(f"No training pair of {text.name} has both sides within {longest} tokens.")
-        self.left_out = text.train.size - train.size
+        self.train_size = train.size
+        self.left_out = text.size("train") - train.size
         self._sets: dict[SetName, _Encoded] = {
             "train": train,
             "validation": _encoded(text.validation, vocabulary),
             "test": _encoded(text.test, vocabulary),
         }
         self._steps: dict[int, int] = {}
-
-    @property
-    def train_size(self) -> int:
-        """Number of training pairs."""
-        return self._sets["train"].size
 
     @cached_property
     def provenance(self) -> str:
@@ -139,15 +130,6 @@ class TranslationData:
         """
         encoded = self._sets[name]
         return ((rows, encoded.batch(rows, device)) for rows in sorted_buckets(encoded.lengths, max_tokens))
-
-
-def joint_vocabulary(text: ParallelText, size: int) -> BytePairs:
-    """Learn one vocabulary of at most `size` tokens from both sides of the training pairs.
-
-    Raises:
-        ValueError: the size is too small for the special tokens and the bytes of the texts.
-    """
-    return BytePairs.train((*text.train.source, *text.train.target), size)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,7 +11,7 @@ import pandas as pd
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data.downloads import BY_ROOT, first_of
 from normless_lab.data.tables import VALIDATION_STEMS, find_shards, read_table
-from normless_lab.data.text_sets import LabelledSentences, LabelledText
+from normless_papers.text.text_sets import LabelledSentences, LabelledText
 
 ENDINGS = (".tsv", ".tsv.gz", ".csv", ".csv.gz", ".parquet")
 
@@ -27,9 +28,8 @@ def sst2(*, root: Path, test_file: str | None = None) -> LabelledText:
     Args:
         test_file: stem of the file to test on; "dev" in what GLUE distributes.
     """
-    columns = ("sentence", "label")
     folders = [root / name / within for name in ("SST-2", "sst2", ".") for within in (".", "data")]
-    text = first_of(lambda folder: read_labelled_tables(folder, columns, name="sst2", test_file=test_file), folders)
+    text = first_of(lambda folder: _read_text(folder, ("sentence", "label"), "sst2", test_file), folders)
     if text is None:
         raise DataNotFoundError(
             f"The data set sst2 is in none of {root / 'SST-2'}, {root / 'sst2'} and {root}: expected train.tsv and "
@@ -50,17 +50,15 @@ def labelled_text(
         sentence, label: names of the columns with sentences and with classes, which are numbers or names.
         test_file: stem of the file to test on.
     """
-    text = read_labelled_tables(root, (sentence, label), name=root.name, test_file=test_file)
+    text = _read_text(root, (sentence, label), root.name, test_file)
     if text is None:
         raise DataNotFoundError(
             f"{root} has no train.tsv, train.csv (plain or .gz) or *train*.parquet. Name the right folder {BY_ROOT}."
         )
-    return LabelledText("labelled_text", text.classes, f"{root.resolve().name}/{text.origin}", text.train, text.test)
+    return replace(text, name="labelled_text", origin=f"{root.resolve().name}/{text.origin}")
 
 
-def read_labelled_tables(
-    folder: Path, columns: Columns, *, name: str, test_file: str | None = None
-) -> LabelledText | None:
+def _read_text(folder: Path, columns: Columns, name: str, test_file: str | None) -> LabelledText | None:
     """Read the training and the test set of a folder; return None without a training file.
 
     The test set is the first of ``test`` and `VALIDATION_STEMS` with classes; ``test`` of GLUE is without classes.
@@ -77,35 +75,29 @@ def read_labelled_tables(
     classes = tuple(sorted(labels, key=int if numbers else None))
     if len(classes) < 2:
         raise DataFormatError(f"{training[0]} has one class only, {classes[0]!r}; expected two or more.")
-    stem, file, test = _test(folder, columns, name, test_file)
+    unlabelled = ""
+    for stem in ("test", *VALIDATION_STEMS) if test_file is None else (test_file,):
+        files = _files(folder, stem, name)
+        test = _read(files, columns) if files else pd.DataFrame()
+        # The Hub writes −1 for the classes of GLUE's test sets, which are not published.
+        if "label" in test and set(test["label"]) != {"-1"}:
+            break
+        unlabelled += f" {files[0].name} has no classes in a column {columns[1]!r}." if files else ""
+    else:
+        raise DataFormatError(
+            f"{folder} has training sentences, but no {test_file or 'test or dev'} with classes "
+            f"({', '.join(ENDINGS)}).{unlabelled}"
+        )
     new = sorted(set(test["label"]) - labels)
     if new:
         raise DataFormatError(
-            f"{file} has the class {new[0]!r}, which {training[0].name} has not; that has {', '.join(classes)}."
+            f"{files[0]} has the class {new[0]!r}, which {training[0].name} has not; that has {', '.join(classes)}."
         )
     parts = (
         LabelledSentences(tuple(table["sentence"]), tuple(map(classes.index, table["label"])))
         for table in (train, test)
     )
-    return LabelledText(name, classes, f"{training[0].name}, tested on {stem}", *parts)
-
-
-def _test(folder: Path, columns: Columns, name: str, chosen: str | None) -> tuple[str, Path, pd.DataFrame]:
-    """Stem, first file and table of the test set."""
-    unlabelled = ""
-    for stem in ("test", *VALIDATION_STEMS) if chosen is None else (chosen,):
-        files = _files(folder, stem, name)
-        if not files:
-            continue
-        table = _read(files, columns)
-        # The Hub writes −1 for the classes of GLUE's test sets, which are not published.
-        if "label" in table and set(table["label"]) != {"-1"}:
-            return stem, files[0], table
-        unlabelled = f" {files[0].name} has no classes in a column {columns[1]!r}."
-    raise DataFormatError(
-        f"{folder} has training sentences, but no {chosen or 'test or dev'} with classes "
-        f"({', '.join(ENDINGS)}).{unlabelled}"
-    )
+    return LabelledText(name, f"{training[0].name}, tested on {stem}", classes, *parts)
 
 
 def _files(folder: Path, stem: str, name: str) -> list[Path]:

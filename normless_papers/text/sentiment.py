@@ -7,8 +7,8 @@ from pathlib import Path
 
 import yaml
 
-from normless_lab.data.seeded_choice import SeededChoice, distinct_sets
-from normless_lab.data.text_sets import LabelledSentences, LabelledText
+from normless_papers.text.seeded_choice import SeededChoice, distinct_sets
+from normless_papers.text.text_sets import LabelledSentences, LabelledText
 
 CLASSES = ("negative", "positive")
 
@@ -40,7 +40,7 @@ def sentiment(*, train: int = 4000, test: int = 500, seed: int = 0) -> LabelledT
         LabelledSentences(tuple(sentence for (sentence,) in part), tuple(number % 2 for number in range(len(part))))
         for part in drawn
     )
-    return LabelledText("sentiment", CLASSES, f"opinions of the embedded grammar, seed {seed}", *parts)
+    return LabelledText("sentiment", f"opinions of the embedded grammar, seed {seed}", CLASSES, *parts)
 
 
 class _Opinions(SeededChoice):

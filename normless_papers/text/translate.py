@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from normless_lab.data import SetName, TranslationData
-from normless_lab.train.decoding.search import beam_search, greedy_search
+from normless.extras import import_extra
+from normless_papers.text.search import beam_search
+from normless_papers.text.translation_batches import SetName, TranslationData
 
 
 def translate(
@@ -44,10 +45,7 @@ def translate(
     tokens: dict[int, list[int]] = {}
     batches = data.evaluation_batches(name, max(1, max_tokens // max(1, width)), device=device)
     for rows, batch in islice(batches, rank, None, world_size):
-        if width == 1:
-            hypotheses = greedy_search(network, batch.source, longer_by=longer_by)
-        else:
-            hypotheses = beam_search(network, batch.source, width=width, penalty=penalty, longer_by=longer_by)
+        hypotheses = beam_search(network, batch.source, width=width, penalty=penalty, longer_by=longer_by)
         tokens.update(zip(rows.tolist(), (hypothesis.tokens for hypothesis in hypotheses), strict=True))
     if world_size > 1:
         parts: list[Any] = [None] * world_size
@@ -80,29 +78,21 @@ def bleu(translations: Sequence[str], references: Sequence[str]) -> Bleu:
 
     Raises:
         ValueError: the translations are empty, or the number of references differs.
-        ModuleNotFoundError: sacrebleu is not installed.
+        MissingExtraError: sacrebleu is not installed.
     """
     if not translations or len(translations) != len(references):
         raise ValueError(
             f"BLEU compares each translation with its reference, got {len(translations)} translations and "
             f"{len(references)} references."
         )
-    require_sacrebleu()
-    from sacrebleu.metrics.bleu import BLEU
-
     # force: the corpus is not tokenized, whatever its sentences end in, as the signature says.
-    metric = BLEU(force=True)
+    metric = sacrebleu().BLEU(force=True)
     result = metric.corpus_score(list(translations), [list(references)])
     # By rounding, the geometric mean of four times 100 exceeds 100.
     score = min(100.0, float(result.score))
     return Bleu(score, tuple(map(float, result.precisions)), float(result.bp), str(metric.get_signature()))
 
 
-def require_sacrebleu() -> None:
-    """Raise a ModuleNotFoundError, before hours of training, if BLEU cannot be computed."""
-    try:
-        import sacrebleu.metrics.bleu  # noqa: F401
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            'BLEU needs sacrebleu, which is not installed: pip install "normless[translation]".'
-        ) from error
+def sacrebleu() -> Any:
+    """Import sacrebleu; a MissingExtraError, before hours of training, if BLEU cannot be computed."""
+    return import_extra("translation", "BLEU", "sacrebleu")

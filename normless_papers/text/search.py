@@ -1,4 +1,4 @@
-"""Greedy and beam search for the target sentences of an encoder-decoder."""
+"""Beam search for the target sentences of an encoder-decoder; a beam of width 1 is greedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from normless.lifting import running
-from normless_lab.data import SPECIAL_TOKENS
+from normless_papers.text.tokens import SPECIAL_TOKENS
 
 
 class Hypothesis(NamedTuple):
@@ -97,37 +97,6 @@ class Prefixes:
         self.tokens = torch.cat([self.tokens, tokens[:, None]], 1)
 
 
-def greedy_search(
-    network: nn.Module, source: Tensor, *, longer_by: int = 50, use_cache: bool = True
-) -> list[Hypothesis]:
-    """Append the most probable token until it is the end, for all sentences, in eval mode without gradients.
-
-    Arguments and errors are those of `beam_search`; 50 for `longer_by` is of Vaswani et al. (2017, section 6.1).
-
-    Returns:
-        One hypothesis for each of the B sentences, scored by its log probability. A NaN logit ends a sentence, with
-        log probability −∞.
-    """
-    hypotheses: dict[int, Hypothesis] = {}
-    with running(network, training=False):
-        prefixes = Prefixes(network, source, longer_by, use_cache=use_cache)
-        rows = torch.arange(len(source), device=source.device)
-        total = torch.zeros(len(source), device=source.device, dtype=torch.float64)
-        while len(rows):
-            best, tokens = prefixes.next_log_probabilities().max(1)
-            total = total + best
-            ends = (tokens == SPECIAL_TOKENS.end) | (best == -torch.inf)
-            for row, sentence, value in zip(
-                rows[ends].tolist(), prefixes.tokens[ends, 1:].tolist(), total[ends].tolist(), strict=True
-            ):
-                hypotheses[row] = Hypothesis(sentence, value, value)
-            going = (~ends).nonzero()[:, 0]
-            prefixes.keep(going)
-            prefixes.append(tokens[going])
-            rows, total = rows[going], total[going]
-    return [hypotheses[row] for row in range(len(source))]
-
-
 def length_penalty(length: int, strength: float) -> float:
     """((5 + length) / 6)^strength, by which a log probability is divided (Wu et al. 2016, Eq. 14).
 
@@ -153,9 +122,9 @@ def beam_search(
     Args:
         network: an `EncoderDecoder`.
         source: int64 [B, S], padded.
-        width: prefixes of each sentence.
+        width: prefixes of each sentence; with 1, the most probable token is appended until it is the end.
         penalty: strength α of `length_penalty`, 0 for none. Vaswani et al. (2017, section 6.1) take 4 and 0.6.
-        longer_by: largest number of tokens by which a translation may exceed its source.
+        longer_by: largest number of tokens by which a translation may exceed its source; 50 as they take.
         use_cache: decode each token once, with the network's cache, which is reordered with the beam.
 
     Returns:

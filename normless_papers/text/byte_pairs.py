@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from normless.errors import DataFormatError
-from normless.extras import require_extra
-from normless_lab.data.tokens import SPECIAL_TOKENS
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from normless.extras import import_extra
+from normless_papers.text.tokens import SPECIAL_TOKENS
 
 # In the order of their numbers, those of `SPECIAL_TOKENS`.
 _SPELLINGS = ("<pad>", "<s>", "</s>", "<unk>")
+
+
+def _tokenizers() -> Any:
+    return import_extra("translation", "Byte-pair encoding", "tokenizers")
 
 
 class BytePairs:
@@ -25,7 +26,7 @@ class BytePairs:
     Decoding is exact except for bytes that no training text had and for white space around the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         spelled = [tokenizer.token_to_id(spelling) for spelling in _SPELLINGS]
         if spelled != list(SPECIAL_TOKENS):
             raise DataFormatError(
@@ -46,13 +47,11 @@ class BytePairs:
             ValueError: the size is too small for the special tokens and the bytes of the texts.
             MissingExtraError: tokenizers is not installed.
         """
-        require_extra("translation", "Byte-pair encoding", "tokenizers")
-        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-        tokenizer = Tokenizer(models.BPE(unk_token=_SPELLINGS[SPECIAL_TOKENS.unknown]))
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
-        tokenizer.decoder = decoders.ByteLevel()
-        trainer = trainers.BpeTrainer(
+        library = _tokenizers()
+        tokenizer = library.Tokenizer(library.models.BPE(unk_token=_SPELLINGS[SPECIAL_TOKENS.unknown]))
+        tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = library.decoders.ByteLevel()
+        trainer = library.trainers.BpeTrainer(
             vocab_size=size, min_frequency=2, special_tokens=list(_SPELLINGS), show_progress=False
         )
         tokenizer.train_from_iterator((text.strip() for text in texts), trainer)
@@ -71,12 +70,9 @@ class BytePairs:
             DataFormatError: the file is not a vocabulary, or has other special tokens.
             MissingExtraError: tokenizers is not installed.
         """
-        require_extra("translation", "Byte-pair encoding", "tokenizers")
-        from tokenizers import Tokenizer
-
+        library = _tokenizers()
         try:
-            content = path.read_text(encoding="utf-8")
-            tokenizer = Tokenizer.from_str(content)
+            tokenizer = library.Tokenizer.from_str(path.read_text(encoding="utf-8"))
         # The library raises Exception itself.
         except Exception as error:
             raise DataFormatError(f"{path} is not a vocabulary of byte pairs: {error}.") from error
@@ -106,8 +102,3 @@ class BytePairs:
         whole = (takewhile(lambda token: token != SPECIAL_TOKENS.end, sentence) for sentence in sentences)
         inner = [[token for token in sentence if token not in outer] for sentence in whole]
         return [text.strip() for text in self._tokenizer.decode_batch(inner, skip_special_tokens=False)]
-
-
-def stored_byte_pairs(path: Path) -> BytePairs | None:
-    """Return the byte pairs that a run saved in a file, or None if the file does not exist."""
-    return BytePairs.load(path) if path.exists() else None

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from normless.errors import DataFormatError
-from normless_lab.data.byte_pairs import BytePairs
+from normless_lab.data import Batch
 from normless_lab.data.epoch_randomness import epoch_sequence
-from normless_lab.data.images.image_data import Batch
-from normless_lab.data.text_sets import LabelledText
-from normless_lab.data.tokens import SPECIAL_TOKENS, Integers, TokenSentences
+from normless_papers.text.byte_pairs import BytePairs
+from normless_papers.text.text_sets import LabelledText
+from normless_papers.text.tokens import SPECIAL_TOKENS, Integers, TokenSentences
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -37,17 +37,13 @@ class LearnedTokens:
     """Byte pairs learned from a training text, each sentence between a start and an end."""
 
     def __init__(self, pieces: BytePairs) -> None:
-        self.pieces = pieces
-        self.size = pieces.size
-        self.padding = SPECIAL_TOKENS.padding
+        self.pieces, self.size, self.padding = pieces, pieces.size, SPECIAL_TOKENS.padding
         self.name = f"{pieces.size} byte pairs"
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence: start, those of its text, end."""
-        return [
-            [SPECIAL_TOKENS.start, *tokens[: longest - 2], SPECIAL_TOKENS.end]
-            for tokens in self.pieces.encode(sentences)
-        ]
+        """See `SentenceTokens.encode`."""
+        encoded = self.pieces.encode(sentences)
+        return [[SPECIAL_TOKENS.start, *tokens[: longest - 2], SPECIAL_TOKENS.end] for tokens in encoded]
 
 
 class CheckpointTokens:
@@ -69,15 +65,12 @@ class CheckpointTokens:
         padding = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         if padding is None:
             raise DataFormatError(f"The tokenizer in {folder} has neither a padding token nor an end token; add one.")
-        self._tokenizer = tokenizer
-        self.size = len(tokenizer)
-        self.padding = int(padding)
+        self._tokenizer, self.size, self.padding = tokenizer, len(tokenizer), int(padding)
         self.name = f"the {self.size} tokens of the checkpoint"
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
         """The tokens of each sentence, as the checkpoint was trained on them."""
-        encoded = self._tokenizer(list(sentences), truncation=True, max_length=longest)
-        tokens: list[list[int]] = encoded["input_ids"]
+        tokens: list[list[int]] = self._tokenizer(list(sentences), truncation=True, max_length=longest)["input_ids"]
         return tokens
 
 
@@ -94,33 +87,20 @@ class TextData:
 
     Attributes:
         classes: number of classes.
+        train_size, test_size: number of sentences.
+        test_labels: classes of the test set, int64 [M], on the CPU.
         cut: number of training sentences that were cut.
     """
 
     def __init__(self, text: LabelledText, tokens: SentenceTokens, *, longest: int) -> None:
-        self.text = text
-        self.tokens = tokens
-        self.classes = len(text.classes)
+        self.text, self.tokens, self.classes = text, tokens, len(text.classes)
         self._train, self._test = (
             TokenSentences.of(tokens.encode(part.sentences, longest)) for part in (text.train, text.test)
         )
+        self._train_labels, self.test_labels = torch.tensor(text.train.labels), torch.tensor(text.test.labels)
+        self.train_size, self.test_size = len(self._train_labels), len(self.test_labels)
         whole = TokenSentences.of(tokens.encode(text.train.sentences, longest + 1))
         self.cut = int((whole.lengths > longest).sum())
-
-    @property
-    def train_size(self) -> int:
-        """Number of training sentences."""
-        return self.text.train.size
-
-    @property
-    def test_size(self) -> int:
-        """Number of test sentences."""
-        return self.text.test.size
-
-    @property
-    def test_labels(self) -> Tensor:
-        """Classes of the test set, int64 [M], on the CPU."""
-        return torch.tensor(self.text.test.labels)
 
     @cached_property
     def provenance(self) -> str:
@@ -153,14 +133,12 @@ class TextData:
         Raises:
             ValueError: the batch cannot be shared evenly, or seed or epoch is negative.
         """
-        whole = min(batch_size, self.train_size)
+        whole, steps = min(batch_size, self.train_size), self.steps_per_epoch(batch_size)
         if whole < 1 or whole % world_size:
             raise ValueError(f"A batch of {whole} sentences cannot be shared evenly by {world_size} processes.")
         order = np.random.default_rng(epoch_sequence(seed, epoch)).permutation(self.train_size)
-        batches = np.split(order[: whole * self.steps_per_epoch(batch_size)], self.steps_per_epoch(batch_size))
-        labels = torch.tensor(self.text.train.labels)
-        parts = (np.split(rows, world_size)[rank] for rows in batches)
-        return (self._batch(self._train, labels, rows, device) for rows in parts)
+        parts = (np.split(rows, world_size)[rank] for rows in np.split(order[: whole * steps], steps))
+        return (self._batch(self._train, self._train_labels, rows, device) for rows in parts)
 
     def test_batches(
         self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
@@ -172,7 +150,6 @@ class TextData:
         return (self._batch(self._test, self.test_labels, rows, device) for rows in parts if len(rows))
 
     def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
-        tokens = part.padded(rows, self.tokens.padding)
         # Otherwise each batch waits for the work of the device.
-        targets = labels[torch.from_numpy(rows)]
+        tokens, targets = part.padded(rows, self.tokens.padding), labels[torch.from_numpy(rows)]
         return Batch(tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True))
