@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 
-from normless_lab.train import RunListener
+from normless_lab.train import RunConfig, RunListener, train
+from normless_lab.train.run_files import load_weights
 
 
 class Interrupt(RunListener[Any, Any]):
@@ -62,3 +65,27 @@ def assert_same_run(one: Path, other: Path, epochs: int, moments: set[str], file
     pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
     for name in files:
         assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def assert_two_processes_are_one(config: RunConfig, folder: Path) -> None:
+    """Two processes that share every batch of a run in double precision end as one process does."""
+    kind = type(config)
+    done = two_processes(
+        f"import sys\nfrom {kind.__module__} import {kind.__name__}\nfrom normless_lab.train import train\n"
+        f"train({kind.__name__}.from_dict({replace(config, devices=2).to_dict()!r}), sys.argv[1])\n",
+        folder,
+    )
+    assert done.returncode == 0, done.stderr
+    one: Any = train(config, folder / "one")
+    two = json.loads((folder / "two" / "result.json").read_text())
+    expected = one.to_dict()
+    for actual, wanted in ((two.pop("epochs")[0], expected.pop("epochs")[0]), (two, expected)):
+        for name, value in wanted.items():
+            if isinstance(value, float) and "seconds" not in name:
+                assert actual[name] == pytest.approx(value, rel=1e-7), name
+    assert two["steps"] == one.steps
+    steps = [pd.read_parquet(folder / name / "steps.parquet")["loss"] for name in ("one", "two")]
+    assert steps[1].tolist() == pytest.approx(steps[0].tolist(), rel=1e-9)
+    whole, shared = (load_weights(folder / name / "checkpoint.pt") for name in ("one", "two"))
+    for name, value in whole.items():
+        torch.testing.assert_close(value, shared[name], rtol=1e-7, atol=1e-9)

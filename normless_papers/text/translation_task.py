@@ -25,7 +25,7 @@ from normless_papers.text.results import TranslationResult, TranslationRow
 from normless_papers.text.text_run import VOCABULARY_FILE, TextRun
 from normless_papers.text.text_sets import ParallelText
 from normless_papers.text.tokens import SPECIAL_TOKENS
-from normless_papers.text.translate import Bleu, bleu, sacrebleu, translate
+from normless_papers.text.translating import Bleu, bleu, sacrebleu, translate
 from normless_papers.text.translation_batches import SetName, TranslationBatch, TranslationData
 
 TRANSLATIONS_FILE = "translations.txt"

@@ -6,14 +6,12 @@ import json
 from dataclasses import fields, replace
 from typing import Any
 
-import docstring_parser
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_lab.train import RunConfig, TextConfig, TrainConfig, TranslationConfig
-from normless_lab.train.command import descriptions
+from normless_lab.train import TrainConfig
 
 configs = st.builds(
     TrainConfig,
@@ -58,7 +56,6 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "recompute": "auto",
         "strategy": "fsdp2",
         "devices": 2,
-        "epochs_until_plateau": True,
         "compile": True,
         "graph": "never",
         "sync_batch_norm": True,
@@ -68,21 +65,10 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "batch_size": 32,
         "epochs": 7,
         "warmup_epochs": 3,
-        "warm_start_epochs": 1,
-        "max_doublings": 1,
         "seed": 9,
     }
     changed = replace(TrainConfig(), **{field: other.get(field, 0.25)})
     assert (changed.hash == TrainConfig().hash) == (field in PLACE)
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, TextConfig, TranslationConfig])
-def test_every_field_has_its_line(kind: type[RunConfig]) -> None:
-    described = descriptions(kind)
-    assert set(described) >= {field.name for field in fields(kind)}
-    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
-    assert own <= {field.name for field in fields(kind)}
-    assert all(described[field.name] for field in fields(kind))
 
 
 def test_ghost_batch_size_chooses_ghost_batch_norm() -> None:
@@ -109,10 +95,6 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
     ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
-    ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
-    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0."),
-    ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
-    ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
     ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
     ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
     ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
@@ -151,8 +133,8 @@ def test_unknown_setting_is_named() -> None:
         TrainConfig.from_dict({"learning_rate": 1})
 
 
-@pytest.mark.parametrize("kind", [TrainConfig, TranslationConfig])
-def test_every_kind_of_run_takes_the_terms_of_a_decay_policy(kind: Any) -> None:
+def test_a_decay_policy_has_terms() -> None:
+    kind: Any = TrainConfig
     assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
     assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
     with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from normless_lab.data import load_parallel_text
-from normless_lab.data.parallel.grammar import LONGEST, sentence_pair
-from normless_lab.data.parallel.grammar_sentences import (
+from normless_lab.data import load_data
+from normless_papers.text.grammar import LONGEST, sentence_pair
+from normless_papers.text.grammar_sentences import (
     ANIMATE,
     COMPLEMENT,
     DITRANSITIVE,
@@ -21,7 +21,7 @@ from normless_lab.data.parallel.grammar_sentences import (
     RelativeClause,
     written,
 )
-from normless_lab.data.text_sets import ParallelText
+from normless_papers.text.text_sets import ParallelText
 
 NOUNS = {noun.english: noun for noun in (*ANIMATE, *THINGS)}
 VERBS = {verb.english: verb for verb in (*TRANSITIVE, *DITRANSITIVE, *INTRANSITIVE, *COMPLEMENT)}
@@ -29,7 +29,7 @@ VERBS = {verb.english: verb for verb in (*TRANSITIVE, *DITRANSITIVE, *INTRANSITI
 
 @pytest.fixture(scope="module")
 def text() -> ParallelText:
-    return load_parallel_text("grammar")
+    return load_data("grammar", kind=ParallelText)
 
 
 def phrase(noun: str, determiner: str = "definite", *adjectives: tuple[str, str], plural: bool = False) -> NounPhrase:
@@ -101,7 +101,7 @@ def test_no_sentence_has_two_translations() -> None:
 
 def test_held_out_sentences_are_new_and_their_words_are_not(text: ParallelText) -> None:
     sets = (text.train, text.validation, text.test)
-    assert [pairs.size for pairs in sets] == [6000, 300, 300]
+    assert [len(pairs.source) for pairs in sets] == [6000, 300, 300]
     for side in ("source", "target"):
         sentences = [sentence for pairs in sets for sentence in getattr(pairs, side)]
         assert len(set(sentences)) == len(sentences)

@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from normless_lab.data import DataFormatError, DataNotFoundError
-from normless_lab.data.sources import load_labelled_text
-from normless_lab.data.text_sets import LabelledText
+from normless_lab.data import DataFormatError, DataNotFoundError, load_data
+from normless_papers.text.text_sets import LabelledText
 
 TRAIN = [('a "smile" , but', "1"), ("it 's dull ", "0"), ("hide new secretions", "0")]
 DEV = [("a gem", "1"), ("no , thanks", "0")]
@@ -42,13 +41,13 @@ def assert_is_the_text(text: LabelledText, classes: tuple[str, ...] = ("0", "1")
 @pytest.mark.parametrize("place", ["SST-2", "sst2", "."])
 def test_sst2_is_tested_on_dev(tmp_path: Path, place: str) -> None:
     glue(tmp_path / "root" / place)
-    text = load_labelled_text("sst2", root=tmp_path / "root")
+    text = load_data("sst2", root=tmp_path / "root", kind=LabelledText)
     assert_is_the_text(text)
     assert text.provenance.startswith(
         "sst2: train.tsv, tested on dev; 3 train / 2 test sentences, 2 classes; sha256 "
     )
-    fewer = load_labelled_text("sst2(train=2, test=1)", root=tmp_path / "root")
-    assert (fewer.train.size, fewer.test.size) == (2, 1)
+    fewer = load_data("sst2(train=2, test=1)", root=tmp_path / "root", kind=LabelledText)
+    assert (fewer.size("train"), fewer.size("test")) == (2, 1)
 
 
 def test_files_of_commas_keep_what_is_in_quotes(tmp_path: Path) -> None:
@@ -56,7 +55,7 @@ def test_files_of_commas_keep_what_is_in_quotes(tmp_path: Path) -> None:
         lines = io.StringIO()
         csv.writer(lines).writerows([("id", "verdict", "text"), *((7, label, text) for text, label in rows)])
         (tmp_path / f"{name}.csv.gz").write_bytes(gzip.compress(lines.getvalue().encode()))
-    assert_is_the_text(load_labelled_text("labelled_text(sentence='text', label='verdict')", root=tmp_path))
+    assert_is_the_text(load_data("labelled_text(sentence='text', label='verdict')", root=tmp_path, kind=LabelledText))
 
 
 def test_parquet_of_the_hub_withholds_the_classes_of_the_test_set(tmp_path: Path) -> None:
@@ -66,7 +65,7 @@ def test_parquet_of_the_hub_withholds_the_classes_of_the_test_set(tmp_path: Path
         table = {"idx": list(range(len(rows))), "sentence": [text for text, _ in rows]}
         table["label"] = [int(label) for _, label in rows]
         pq.write_table(pa.table(table), tmp_path / "data" / f"{name}-00000-of-00001.parquet")
-    assert_is_the_text(load_labelled_text("sst2", root=tmp_path))
+    assert_is_the_text(load_data("sst2", root=tmp_path, kind=LabelledText))
 
 
 MISTAKES = [
@@ -90,24 +89,24 @@ def test_every_mistake_in_a_file_has_its_sentence(tmp_path: Path, files: dict[st
     for name, content in files.items():
         (tmp_path / "text" / f"{name}.tsv").write_bytes(content)
     with pytest.raises(DataFormatError, match=sentence):
-        load_labelled_text("labelled_text", root=tmp_path / "text")
+        load_data("labelled_text", root=tmp_path / "text", kind=LabelledText)
 
 
 def test_a_text_that_is_not_there_says_where_it_was_sought(tmp_path: Path) -> None:
     with pytest.raises(
         DataNotFoundError, match=r"sst2 is in none of .*SST-2, .*: expected train\.tsv.*by --data-root \(data_"
     ):
-        load_labelled_text("sst2", root=tmp_path)
+        load_data("sst2", root=tmp_path, kind=LabelledText)
     with pytest.raises(
         DataNotFoundError, match=r"has no train\.tsv, train\.csv.* right folder by --data-root \(data_root"
     ):
-        load_labelled_text("labelled_text", root=tmp_path)
+        load_data("labelled_text", root=tmp_path, kind=LabelledText)
     (tmp_path / "train.tsv").write_bytes(tsv(TRAIN))
     with pytest.raises(DataFormatError, match="has training sentences, but no test or dev with classes"):
-        load_labelled_text("labelled_text", root=tmp_path)
+        load_data("labelled_text", root=tmp_path, kind=LabelledText)
 
 
 def test_lines_may_end_as_on_windows(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_bytes(tsv(TRAIN, end="\r\n"))
     (tmp_path / "dev.tsv").write_bytes(tsv(DEV, end="\r\n"))
-    assert_is_the_text(load_labelled_text("labelled_text", root=tmp_path))
+    assert_is_the_text(load_data("labelled_text", root=tmp_path, kind=LabelledText))

@@ -10,9 +10,9 @@ from urllib.error import URLError
 import pytest
 import torch.hub
 
-from normless_lab.data import DataNotFoundError, load_parallel_text
+from normless_lab.data import DataNotFoundError, load_data
 from normless_lab.data.downloads import fetch_files
-from normless_lab.data.parallel import parallel_folder
+from normless_papers.text import ParallelText, parallel_folder
 
 
 def files_in(folder: Path) -> list[str]:
@@ -26,7 +26,7 @@ def test_without_a_network_the_message_tells_what_to_do(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(torch.hub, "download_url_to_file", offline)
     with pytest.raises(DataNotFoundError) as caught:
-        load_parallel_text("multi30k", root=tmp_path)
+        load_data("multi30k", root=tmp_path, kind=ParallelText)
     message = str(caught.value)
     for part in ("The data set multi30k is not in", "train.de", "Downloading https", "no route to host", "by hand"):
         assert part in message
@@ -43,13 +43,13 @@ def test_files_are_fetched_once_and_each_against_its_digest(tmp_path: Path, monk
         digests[name] = hashlib.sha256(content).hexdigest()
     monkeypatch.setattr(parallel_folder, "ADDRESS", source.as_uri() + "/")
     monkeypatch.setattr(parallel_folder, "DIGESTS", digests)
-    text = load_parallel_text("multi30k", root=root)
+    text = load_data("multi30k", root=root, kind=ParallelText)
     assert text.train.source == ("train.de.gz",)
     assert text.test.target == ("test_2016_flickr.en.gz",)
     assert files_in(root) == sorted(digests)
     for name in digests:
         (source / name).unlink()
-    assert load_parallel_text("multi30k", root=root) == text
+    assert load_data("multi30k", root=root, kind=ParallelText) == text
 
 
 def test_another_content_is_refused_and_removed(tmp_path: Path) -> None:

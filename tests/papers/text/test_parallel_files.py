@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from normless_lab.data import DataFormatError, load_parallel_text
-from normless_lab.data.text_sets import Pairs, ParallelText
+from normless_lab.data import DataFormatError, load_data
+from normless_papers.text.text_sets import Pairs, ParallelText
 
 SETS = {
     "train": (["Zwei Büsche.", "Ein Hund", "Drei"], ["Two bushes.", "A dog", "Three"]),
@@ -51,18 +51,18 @@ def assert_is_the_text(text: ParallelText) -> None:
 )
 def test_text_files_are_read(tmp_path: Path, names: Sequence[str], suffix: str, middle: str) -> None:
     write_sets(tmp_path, names, suffix, middle)
-    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+    assert_is_the_text(load_data("parallel_text", root=tmp_path, kind=ParallelText))
 
 
 @pytest.mark.parametrize("inside", [True, False])
 def test_multi30k_is_read_from_its_folder_or_the_root(tmp_path: Path, inside: bool) -> None:
     write_sets(tmp_path / "multi30k" if inside else tmp_path, ("train", "val", "test_2016_flickr"), ".gz")
-    text = load_parallel_text("multi30k", root=tmp_path, download=False)
+    text = load_data("multi30k", root=tmp_path, download=False, kind=ParallelText)
     assert_is_the_text(text)
     assert text.provenance.startswith(
         "multi30k, de to en: text files, test set test_2016_flickr; 3 train / 1 validation / 2 test pairs; sha256 "
     )
-    other = load_parallel_text("multi30k(source='en', target='de')", root=tmp_path, download=False)
+    other = load_data("multi30k(source='en', target='de')", root=tmp_path, download=False, kind=ParallelText)
     assert other.train == Pairs(*reversed(text.train))
 
 
@@ -99,7 +99,7 @@ def test_damaged_text_files_are_named(tmp_path: Path, spoil: Callable[[Path], No
     write_sets(tmp_path, ("train", "val", "test"))
     spoil(tmp_path)
     with pytest.raises(DataFormatError, match=message):
-        load_parallel_text("parallel_text", root=tmp_path)
+        load_data("parallel_text", root=tmp_path, kind=ParallelText)
 
 
 def write_talks(folder: Path) -> None:
@@ -118,18 +118,18 @@ def write_talks(folder: Path) -> None:
 
 def test_talks_are_read_as_distributed(tmp_path: Path) -> None:
     write_talks(tmp_path)
-    text = load_parallel_text("parallel_text", root=tmp_path)
+    text = load_data("parallel_text", root=tmp_path, kind=ParallelText)
     whole = [("Titel", "Title"), *((f"Hallo {n} < 3", f"Hello {n} < 3") for n in range(45))]
     held = [whole[22], whole[45]]
     assert list(zip(text.validation.source, text.validation.target, strict=True)) == held
     train = list(zip(text.train.source, text.train.target, strict=True))
     assert train == [pair for pair in whole if pair not in held]
     assert text.test.source == ("Hallo & dev2010", "Hallo", "Hallo & tst2010", "Hallo")
-    other = load_parallel_text("parallel_text(source='en', target='de')", root=tmp_path)
+    other = load_data("parallel_text(source='en', target='de')", root=tmp_path, kind=ParallelText)
     assert other.test == Pairs(*reversed(text.test))
     (tmp_path / "IWSLT14.TED.dev2010.de-en.en.xml").unlink()
     with pytest.raises(DataFormatError, match=r"dev2010\.de-en\.en\.xml is missing"):
-        load_parallel_text("parallel_text", root=tmp_path)
+        load_data("parallel_text", root=tmp_path, kind=ParallelText)
 
 
 def write_hub(folder: Path, *, struct: bool, train_shards: int = 2) -> None:
@@ -152,4 +152,4 @@ def write_hub(folder: Path, *, struct: bool, train_shards: int = 2) -> None:
 @pytest.mark.parametrize("struct", [True, False])
 def test_hub_pairs_are_read(tmp_path: Path, below: str, struct: bool) -> None:
     write_hub(tmp_path / below, struct=struct)
-    assert_is_the_text(load_parallel_text("parallel_text", root=tmp_path))
+    assert_is_the_text(load_data("parallel_text", root=tmp_path, kind=ParallelText))

@@ -1,9 +1,10 @@
-"""Greedy and beam search against exhaustive search, plain loops, and without the cache."""
+"""Beam search against exhaustive search, plain loops, and without the cache."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -12,9 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import normless as nl
 from normless.models import transformer
-from normless_lab.train.decoding import Hypothesis, beam_search, greedy_search, length_penalty
+from normless_papers.text.search import beam_search, length_penalty
 
+Norm = Literal["pre", "post"]
 SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)
 PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 3.0])
 
@@ -95,29 +98,14 @@ def test_beams_are_those_of_a_plain_loop(
 
 
 @settings(deadline=None)
-@given(SOURCES, st.integers(0, 10**6))
-def test_a_beam_of_one_is_greedy(sources: list[list[int]], seed: int) -> None:
-    model, source = HashedLanguage(6, seed), padded(sources)
-    greedy = greedy_search(model, source, longer_by=5)
-    beam = beam_search(model, source, width=1, penalty=0.0, longer_by=5)
-    assert [one.tokens for one in beam] == [one.tokens for one in greedy]
-    assert [one.score for one in beam] == pytest.approx([one.score for one in greedy])
-
-
-@settings(deadline=None)
 @given(SOURCES, st.integers(0, 10**6), st.integers(1, 5))
 def test_the_cache_changes_nothing_but_the_work(sources: list[list[int]], seed: int, width: int) -> None:
     model, source = HashedLanguage(6, seed), padded(sources)
-    for search in (
-        lambda **k: beam_search(model, source, width=width, **k),
-        lambda **k: greedy_search(model, source, **k),
-    ):
-        model.decoded.clear()
-        cached = search(longer_by=4)
-        assert set(model.decoded) == {1}
-        model.decoded.clear()
-        assert search(longer_by=4, use_cache=False) == cached
-        assert model.decoded == list(range(1, len(model.decoded) + 1))
+    cached = beam_search(model, source, width=width, longer_by=4)
+    assert set(model.decoded) == {1}
+    model.decoded.clear()
+    assert beam_search(model, source, width=width, longer_by=4, use_cache=False) == cached
+    assert model.decoded == list(range(1, len(model.decoded) + 1))
 
 
 @settings(deadline=None)
@@ -130,21 +118,26 @@ def test_a_batch_is_its_sentences(sources: list[list[int]], seed: int) -> None:
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_transformer_decodes_the_same_with_and_without_its_cache(norm: str) -> None:
-    network = transformer(13, layers=2, width=16, heads=2, feed_forward=32, norm=norm).double()  # type: ignore[arg-type]
+@pytest.mark.parametrize("scheme", ["as_written", "fixup", "deepnorm"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_transformer_decodes_the_same_with_and_without_its_cache(scheme: str, norm: Norm, width: int) -> None:
+    if (scheme, norm) == ("deepnorm", "pre"):
+        scheme = "skipinit(alpha=1)"
+    network = nl.convert(transformer(13, 2, 16, 2, 32, norm, 0.0, 1), scheme).double().eval()
     with torch.no_grad():
-        network.classifier.weight.mul_(4.0)
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
     source = padded([[5, 6, 7, 8], [9], [12, 4, 5]])
-    for search in (greedy_search, beam_search):
-        cached, anew = search(network, source, longer_by=6), search(network, source, longer_by=6, use_cache=False)
-        assert [one.tokens for one in cached] == [one.tokens for one in anew]
-        assert [one.score for one in cached] == pytest.approx([one.score for one in anew], rel=1e-9)
-        for row, hypothesis in zip(source, cached, strict=True):
-            tokens = torch.tensor([[START, *hypothesis.tokens, END]])
-            network.eval()
-            logits = network(row[None, row != PADDING], tokens[:, :-1]).log_softmax(-1)
-            total = logits.gather(2, tokens[:, 1:, None]).sum().item()
-            assert hypothesis.log_probability == pytest.approx(total, rel=1e-9)
+    cached, anew = (
+        beam_search(network, source, width=width, penalty=0.0, longer_by=6, use_cache=use) for use in (True, False)
+    )
+    assert [one.tokens for one in cached] == [one.tokens for one in anew]
+    for row, hypothesis, other in zip(source, cached, anew, strict=True):
+        tokens = torch.tensor([[START, *hypothesis.tokens, END]])
+        logits = network(row[None, row != PADDING], tokens[:, :-1]).log_softmax(-1)
+        total = logits.gather(2, tokens[:, 1:, None]).sum().item()
+        assert hypothesis.log_probability == pytest.approx(total, rel=1e-6)
+        assert other.score == pytest.approx(hypothesis.score, rel=1e-6)
 
 
 def test_refusals_are_sentences() -> None:
@@ -154,18 +147,19 @@ def test_refusals_are_sentences() -> None:
     for strength in (-0.1, math.nan):
         with pytest.raises(ValueError, match="strength of 0 or more"):
             beam_search(model, source, penalty=strength)
-    for search in (greedy_search, beam_search):
-        with pytest.raises(ValueError, match="0 or more tokens, not by -1"):
-            search(model, source, longer_by=-1)
-        with pytest.raises(TypeError, match=r"encode\(source\) and decode.* Linear does not have both"):
-            search(nn.Linear(1, 1), source)
+    with pytest.raises(ValueError, match="0 or more tokens, not by -1"):
+        beam_search(model, source, longer_by=-1)
+    with pytest.raises(TypeError, match=r"encode\(source\) and decode.* Linear does not have both"):
+        beam_search(nn.Linear(1, 1), source)
 
 
 @settings(deadline=None)
 @given(SOURCES, st.integers(0, 10**6))
-def test_greedy_takes_the_most_probable_token(sources: list[list[int]], seed: int) -> None:
+def test_a_beam_of_one_takes_the_most_probable_token(sources: list[list[int]], seed: int) -> None:
     model = HashedLanguage(6, seed)
-    for source, hypothesis in zip(sources, greedy_search(model, padded(sources), longer_by=5), strict=True):
+    for source, hypothesis in zip(
+        sources, beam_search(model, padded(sources), width=1, penalty=0.0, longer_by=5), strict=True
+    ):
         sentence: list[int] = []
         total = 0.0
         while True:
@@ -176,7 +170,8 @@ def test_greedy_takes_the_most_probable_token(sources: list[list[int]], seed: in
             if token == END:
                 break
             sentence.append(token)
-        assert hypothesis == Hypothesis(sentence, pytest.approx(total), pytest.approx(total))
+        assert hypothesis.tokens == sentence
+        assert hypothesis.log_probability == hypothesis.score == pytest.approx(total)
 
 
 def test_the_penalty_is_that_of_the_paper() -> None:

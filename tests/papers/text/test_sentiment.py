@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normless_lab.data.text.sentiment import ADJECTIVES, VERBS, sentiment
-from normless_lab.data.text_sets import LabelledText
+from normless_papers.text.sentiment import ADJECTIVES, VERBS, sentiment
+from normless_papers.text.text_sets import LabelledText
 
 SIGN = {word: sign for pair in (*ADJECTIVES, *VERBS) for sign, word in zip((-1, 1), pair, strict=True)}
 TURNS = ("not", "never", "hardly", "anything but", "far from", "by no means", "wrongly say", "falsely say")
@@ -41,7 +41,7 @@ def test_classes_are_what_the_sentences_say() -> None:
     assert text.classes == ("negative", "positive")
     for part in (text.train, text.test):
         assert [2 * label - 1 for label in part.labels] == [read(sentence) for sentence in part.sentences]
-        assert abs(sum(part.labels) / part.size - 0.5) < 0.01
+        assert abs(sum(part.labels) / len(part.labels) - 0.5) < 0.01
 
 
 def test_test_sentences_are_new_but_not_their_words() -> None:

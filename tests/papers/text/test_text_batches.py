@@ -6,11 +6,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_lab.data.byte_pairs import BytePairs
 from normless_lab.data.images.image_data import Batch
-from normless_lab.data.text.sentiment import sentiment
-from normless_lab.data.text.text_batches import LearnedTokens, TextData
-from normless_lab.data.text_sets import LabelledSentences, LabelledText
+from normless_papers.text.byte_pairs import BytePairs
+from normless_papers.text.sentiment import sentiment
+from normless_papers.text.text_batches import LearnedTokens, TextData
+from normless_papers.text.text_sets import LabelledSentences, LabelledText
 
 
 class Letters:
@@ -26,7 +26,7 @@ def made(sizes: list[int], longest: int = 100) -> TextData:
     """Sentences of these lengths, which name themselves by their letters; classes by turns."""
     texts = tuple(chr(97 + number % 26) * size for number, size in enumerate(sizes))
     part = LabelledSentences(texts, tuple(number % 3 for number in range(len(sizes))))
-    text = LabelledText("letters", ("a", "b", "c"), "made", part, part)
+    text = LabelledText("letters", "made", ("a", "b", "c"), part, part)
     return TextData(text, Letters(), longest=longest)
 
 

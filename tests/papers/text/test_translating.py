@@ -8,15 +8,7 @@ from collections import Counter
 import pytest
 from decoding_helpers import Copying
 
-from normless_lab.data import TranslationData, load_parallel_text
-from normless_lab.data.parallel.translation_batches import joint_vocabulary
-from normless_lab.train.decoding import bleu, translate
-
-
-@pytest.fixture(scope="module")
-def data() -> TranslationData:
-    text = load_parallel_text("grammar(train=700, validation=20, test=30)")
-    return TranslationData(text, joint_vocabulary(text, 300))
+from normless_papers.text import TranslationData, bleu, translate
 
 
 @pytest.mark.parametrize("width", [1, 3])

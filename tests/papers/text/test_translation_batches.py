@@ -8,9 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from normless_lab.data import TranslationBatch, TranslationData, load_parallel_text
-from normless_lab.data.parallel.translation_batches import joint_vocabulary
-from normless_lab.data.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
+from normless_papers.text.tokens import SPECIAL_TOKENS, bucket_epoch, sorted_buckets
+from normless_papers.text.translation_batches import TranslationBatch, TranslationData
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60).map(np.array)
 
@@ -36,12 +35,6 @@ def test_a_long_sentence_is_refused_in_training_and_alone_in_evaluation() -> Non
     for seed, epoch in ((-1, 0), (0, -1)):
         with pytest.raises(ValueError, match="must not be negative"):
             bucket_epoch(lengths, 100, seed=seed, epoch=epoch)
-
-
-@pytest.fixture(scope="module")
-def data() -> TranslationData:
-    text = load_parallel_text("grammar(train=700, validation=20, test=30)")
-    return TranslationData(text, joint_vocabulary(text, 300))
 
 
 def pairs_of(data: TranslationData, batch: TranslationBatch) -> list[tuple[str, str]]:
@@ -72,7 +65,6 @@ def test_a_batch_is_padded_and_its_target_is_shifted(data: TranslationData) -> N
         for read, said in zip(batch.target.tolist(), batch.labels.tolist(), strict=True):
             length = said.index(end)
             assert read == [start, *said[:length], *[padding] * (len(said) - length - 1)]
-        assert batch.label_count == sum(token != padding for row in batch.labels.tolist() for token in row)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

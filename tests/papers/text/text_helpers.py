@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from normless_lab.train import TextConfig
+from normless_papers.text import TextConfig, TranslationConfig
 
 NETWORK = '''
 import torch
@@ -73,3 +73,18 @@ def quick(folder: Path, **settings: object) -> TextConfig:
             **settings,
         }
     )
+
+
+PAIRS = TranslationConfig(
+    model="normless:transformer(layers=1, width=32, heads=2, feed_forward=32, dropout=0.2)",
+    data="grammar(train=60, validation=5, test=6)",
+    vocabulary=120,
+    batch_tokens=600,
+    epochs=3,
+    rate=3e-3,
+    warmup_steps=2,
+    longer_by=5,
+    beam_width=2,
+    bleu_every=2,
+    device="cpu",
+)
