@@ -18,7 +18,7 @@ from normless_lab.train import RunConfig, RunListener, train
 from normless_lab.train.run_files import load_weights
 
 
-class Interrupt(RunListener[Any, Any]):
+class Interrupt(RunListener):
     """Ends the run at a step, as Ctrl-C does."""
 
     def __init__(self, at: int) -> None:

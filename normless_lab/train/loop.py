@@ -248,7 +248,7 @@ def check_measurable(config: RunConfig) -> None:
 def train_epoch(
     training: Training,
     epoch: int,
-    listeners: Sequence[RunListener[Any, Any]] = (),
+    listeners: Sequence[RunListener] = (),
     *,
     pauses: Pauses | None = None,
     begun: Mapping[str, Any] | None = None,

@@ -37,8 +37,9 @@ class Scored:
         return "" if accuracy is None else f"test accuracy {accuracy:.2%}"
 
 
+@dataclass(frozen=True)
 class Row(Scored):
-    """Base of the frozen dataclasses of numbers about one finished epoch.
+    """One finished epoch; the base of the rows of every kind of run.
 
     Attributes:
         epoch: number of epochs finished with this one, from 1.
@@ -63,22 +64,17 @@ class EpochRow(Row):
     """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
 
     Attributes:
-        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         training_accuracy: with mixup against the larger share of the target.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
         test_accuracy: share of test examples for which the correct class has the largest logit.
         test_accuracy_top5: share for which it is among the five largest; None with five classes or fewer.
     """
 
-    epoch: int
-    rate: float
-    training_loss: float
     training_loss_with_l2: float
-    training_accuracy: float
     test_loss: float
     test_accuracy: float
     test_accuracy_top5: float | None
-    seconds: float
 
 
 class Report(Scored):

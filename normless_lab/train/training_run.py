@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
 
     resume: bool
     on_epoch: Callable[[Any], None] | None
-    listeners: Sequence[RunListener[Any, Any]]
+    listeners: Sequence[RunListener]
     ride_along: RideAlong | None
     time_limit: str | None
     checkpoint_every: str | None
@@ -160,7 +160,7 @@ def _train_once(
     place: RunDirectory[Any, Any],
     *,
     fabric: Fabric,
-    listeners: Sequence[RunListener[Any, Any]],
+    listeners: Sequence[RunListener],
     ride_along: RideAlong | None,
     pauses: Pauses,
     watch: bool,
@@ -184,9 +184,7 @@ def _train_once(
     return result
 
 
-def _trained(
-    training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses
-) -> Steps[TrainingResult[Any]]:
+def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pauses) -> Steps[TrainingResult[Any]]:
     """Train for the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)

@@ -17,14 +17,9 @@ class TranslationRow(Row):
         validation_bleu: of its translations by greedy search, 0..100; None in epochs without BLEU.
     """
 
-    epoch: int
-    rate: float
-    training_loss: float
-    training_accuracy: float
     validation_loss: float
     validation_accuracy: float
     validation_bleu: float | None
-    seconds: float
 
     @property
     def score(self) -> str:

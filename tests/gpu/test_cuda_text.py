@@ -90,7 +90,7 @@ def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> N
     class Interruption(Exception):  # noqa: N818 - a test's own
         pass
 
-    class After(RunListener[Any, Any]):
+    class After(RunListener):
         def on_step(self, step: int, loss: float) -> None:
             if step >= 4:
                 raise Interruption

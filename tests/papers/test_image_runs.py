@@ -17,7 +17,7 @@ SHORT = PaperConfig(
 )
 
 
-class Starts(RunListener[Any, Any]):
+class Starts(RunListener):
     """Records the configuration of every training."""
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ CASES = {
 BOTH = pytest.mark.parametrize("config", [TEXT, TRANSLATION], ids=["text", "translation"])
 
 
-class Fail(RunListener[Any, Any]):
+class Fail(RunListener):
     """Ends a run at a step, as Ctrl-C does."""
 
     def __init__(self, at: int) -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ CONFIG = TrainConfig(
 STEPS = 5
 
 
-class Terminate(RunListener[Any, Any]):
+class Terminate(RunListener):
     """Sends SIGTERM to this process at a step."""
 
     def __init__(self, at: int) -> None:

@@ -75,7 +75,7 @@ def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, Any, A
         train(TrainConfig(), directory)
 
 
-class Terminate(RunListener[Any, Any]):
+class Terminate(RunListener):
     """Tells the process to end at the third step."""
 
     def on_step(self, step: int, loss: float) -> None:
