@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from normless_lab.train.settings import Device as Device
     from normless_lab.train.settings import Precision as Precision
     from normless_lab.train.settings import Settings as Settings
-    from normless_lab.train.settings import checked_values as checked_values
     from normless_lab.train.task import TASKS as TASKS
     from normless_lab.train.task import EpochTraining as EpochTraining
     from normless_lab.train.task import Task as Task

@@ -67,9 +67,9 @@ def test_a_sweep_of_them_has_the_doublings(tmp_path: Path) -> None:
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
-    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0."),
+    ({"warm_start_rate": 0}, "warm_start_rate should be greater than 0, got 0"),
     ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
-    ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
+    ({"max_doublings": -1}, "max_doublings should be greater than or equal to 0, got -1."),
 ]
 
 

@@ -77,41 +77,41 @@ def test_ghost_batch_size_chooses_ghost_batch_norm() -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"batch_size": 0}, "Expected batch_size 1 or more, got 0."),
-    ({"batch_size": 2.5}, "Expected batch_size to be a whole number, got 2.5."),
-    ({"batch_size": True}, "Expected batch_size to be a whole number, got True."),
-    ({"micro_batch_size": 0}, "Expected micro_batch_size 1 or more, got 0."),
+    ({"batch_size": 0}, "batch_size should be greater than or equal to 1, got 0."),
+    ({"batch_size": 2.5}, "batch_size should be a valid integer, got 2.5"),
+    ({"batch_size": True}, "batch_size should be a valid integer, got True"),
+    ({"micro_batch_size": 0}, "micro_batch_size should be greater than or equal to 1, got 0."),
     ({"micro_batch_size": 129}, "at most the 128 examples of a batch that each process has, got 129"),
     ({"micro_batch_size": 65, "devices": 2}, "at most the 64 examples of a batch that each process has, got 65"),
     ({"ghost_batch_size": 8, "scheme": "fixup"}, "ghost_batch_size=8 turns scheme batch_norm into ghost batch norm"),
-    ({"epochs": 0}, "Expected epochs 1 or more, got 0."),
-    ({"rate": 0}, "Expected rate above 0, got 0."),
-    ({"rate": "fast"}, "Expected rate to be a finite number, got 'fast'."),
-    ({"rate": float("inf")}, "Expected rate to be a finite number, got inf."),
-    ({"momentum": 1.0}, r"Expected momentum in \[0, 1\), got 1.0."),
+    ({"epochs": 0}, "epochs should be greater than or equal to 1, got 0."),
+    ({"rate": 0}, "rate should be greater than 0, got 0"),
+    ({"rate": "fast"}, "rate should be a valid number, got 'fast'"),
+    ({"rate": float("inf")}, "rate should be a finite number, got inf"),
+    ({"momentum": 1.0}, r"momentum should be less than 1, got 1.0."),
     (
         {"schedule": "polynomial"},
-        "Expected schedule to be one of hold_then_halve, step, cosine, linear, constant; got 'polynomial'.",
+        "schedule should be 'hold_then_halve', .* or 'constant', got 'polynomial'",
     ),
-    ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
+    ({"warmup_epochs": -1}, "warmup_epochs should be greater than or equal to 0, got -1."),
     ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
-    ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
+    ({"weight_decay": -1e-4}, "weight_decay should be greater than or equal to 0, got -0.0001."),
     ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
-    ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
-    ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1."),
-    ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1."),
-    ({"dropout": "much"}, "Expected dropout to be a finite number or null, got 'much'."),
-    ({"mixup": -1}, "Expected mixup 0 or more"),
-    ({"crop": -1}, "Expected crop 0 or more"),
-    ({"cutout": 1.5}, "Expected cutout to be a whole number or null, got 1.5."),
-    ({"flip": 1}, "Expected flip to be true or false or null, got 1."),
-    ({"precision": "8"}, "Expected precision to be one of 32-true, 64-true, bf16-mixed, bf16-true; got '8'."),
-    ({"compile": None}, "Expected compile to be true or false, got None."),
-    ({"seed": -1}, "Expected seed 0 or more, got -1."),
-    ({"device": "tpu"}, "Expected device to be one of auto, cpu, cuda; got 'tpu'."),
+    ({"scalar_rate_scale": -1}, "scalar_rate_scale should be greater than or equal to 0"),
+    ({"label_smoothing": 1}, r"label_smoothing should be less than 1, got 1."),
+    ({"dropout": 1}, r"dropout should be less than 1, got 1."),
+    ({"dropout": "much"}, "dropout should be a valid number, got 'much'"),
+    ({"mixup": -1}, "mixup should be greater than or equal to 0"),
+    ({"crop": -1}, "crop should be greater than or equal to 0"),
+    ({"cutout": 1.5}, "cutout should be a valid integer, got 1.5"),
+    ({"flip": 1}, "flip should be a valid boolean, got 1"),
+    ({"precision": "8"}, "precision should be '32-true', .*, got '8'"),
+    ({"compile": None}, "compile should be a valid boolean, got None"),
+    ({"seed": -1}, "seed should be greater than or equal to 0, got -1."),
+    ({"device": "tpu"}, "device should be 'auto', 'cpu' or 'cuda', got 'tpu'"),
     ({"devices": 3}, "A batch of batch_size=128 cannot be shared evenly by devices=3."),
-    ({"model": " "}, "Expected model to be a text, got ' '."),
-    ({"data": 3}, "Expected data to be a text, got 3."),
+    ({"model": " "}, "model should match pattern .*, got ' '"),
+    ({"data": 3}, "data should be a valid string, got 3"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
 
 
 def test_all_mistakes_are_reported_together() -> None:
-    with pytest.raises(ValueError, match=r"Expected epochs 1 or more, got 0\. Expected rate above 0, got -1\.$"):
+    with pytest.raises(ValueError, match=r"epochs should be .*, got 0\. rate should be .*, got -1\.$"):
         TrainConfig(epochs=0, rate=-1)
     with pytest.raises(ValueError, match=r"by devices=3\. Expected warmup_epochs below epochs=5, got 5"):
         TrainConfig(devices=3, warmup_epochs=5, epochs=5)
@@ -141,5 +141,5 @@ def test_a_decay_policy_has_terms() -> None:
         kind(decay_policy="weights+lost")
     with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
         kind(decay_policy="some")
-    with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
+    with pytest.raises(ValueError, match="decay_policy should be a valid string, got 3"):
         kind(decay_policy=3)

@@ -55,6 +55,20 @@ class HashedLanguage(nn.Module):
         return values
 
 
+class Uncached(nn.Module):
+    """A network that decodes all tokens anew."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+        self.encode: Any = network.encode
+
+    def decode(self, tokens: Tensor, memory: Any, cache: Any) -> tuple[Tensor, None]:
+        assert cache is None
+        logits, _ = self.network.decode(tokens, memory)  # type: ignore[operator]
+        return logits, None
+
+
 class Copying(nn.Module):
     """Says its source, token by token."""
 

@@ -53,17 +53,17 @@ def test_the_hash_depends_on_every_setting_but_the_place(kind: Any, field: str) 
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
-    (TextConfig, {"longest": 2}, "Expected longest 3 or more, got 2"),
-    (TextConfig, {"warmup": 1.0}, r"Expected warmup in \[0, 1\), got 1\.0"),
-    (TextConfig, {"schedule": "inverse_square_root"}, "Expected schedule to be one of hold_then_halve, step, cosine"),
+    (TextConfig, {"longest": 2}, "longest should be greater than or equal to 3, got 2"),
+    (TextConfig, {"warmup": 1.0}, r"warmup should be less than 1, got 1\.0"),
+    (TextConfig, {"schedule": "inverse_square_root"}, "schedule should be 'hold_then_halve', 'step', 'cosine'"),
     (TextConfig, {"strategy": "fsdp2", "micro_batch_size": 8}, "leave micro_batch_size out for text"),
     (TextConfig, {"batch_tokens": 5}, "A training run has no setting batch_tokens; it has model, scheme, data"),
-    (TranslationConfig, {"beam_width": 0}, "Expected beam_width 1 or more, got 0"),
-    (TranslationConfig, {"beta2": 1.0}, r"Expected beta2 in \[0, 1\), got 1\.0"),
+    (TranslationConfig, {"beam_width": 0}, "beam_width should be greater than or equal to 1, got 0"),
+    (TranslationConfig, {"beta2": 1.0}, r"beta2 should be less than 1, got 1\.0"),
     (
         TranslationConfig,
         {"schedule": "polynomial"},
-        "Expected schedule to be one of inverse_square_root, hold",
+        "schedule should be 'inverse_square_root', 'hold",
     ),
     (TranslationConfig, {"source": "de", "target": "de"}, "source and target are both 'de'"),
     (TranslationConfig, {"longest": 2000}, "longest=2000 tokens does not fit into a batch of batch_tokens=512"),

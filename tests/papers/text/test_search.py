@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 import torch
-from decoding_helpers import END, PADDING, START, UNKNOWN, HashedLanguage
+from decoding_helpers import END, PADDING, START, UNKNOWN, HashedLanguage, Uncached
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -104,7 +104,7 @@ def test_the_cache_changes_nothing_but_the_work(sources: list[list[int]], seed: 
     cached = beam_search(model, source, width=width, longer_by=4)
     assert set(model.decoded) == {1}
     model.decoded.clear()
-    assert beam_search(model, source, width=width, longer_by=4, use_cache=False) == cached
+    assert beam_search(Uncached(model), source, width=width, longer_by=4) == cached
     assert model.decoded == list(range(1, len(model.decoded) + 1))
 
 
@@ -129,7 +129,7 @@ def test_a_transformer_decodes_the_same_with_and_without_its_cache(scheme: str, 
             parameter.add_(0.3 * torch.randn_like(parameter))
     source = padded([[5, 6, 7, 8], [9], [12, 4, 5]])
     cached, anew = (
-        beam_search(network, source, width=width, penalty=0.0, longer_by=6, use_cache=use) for use in (True, False)
+        beam_search(net, source, width=width, penalty=0.0, longer_by=6) for net in (network, Uncached(network))
     )
     assert [one.tokens for one in cached] == [one.tokens for one in anew]
     for row, hypothesis, other in zip(source, cached, anew, strict=True):
