@@ -24,6 +24,7 @@ class PaperConfig(TrainConfig):
     """
 
     COMMAND: ClassVar[str] = "train-paper"
+    TASK: ClassVar[str] = "train-paper"
 
     warm_start_epochs: NonNegativeInt = 0
     warm_start_rate: PositiveFloat = 1e-4

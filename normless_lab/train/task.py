@@ -30,7 +30,7 @@ from normless_lab.train.turns import Steps
 Config = TypeVar("Config", bound=RunConfig)
 
 TASKS: Registry[type[Task[Any]]] = Registry("task", package="normless_lab")
-"""The tasks by the COMMAND of their configurations; other distributions add theirs by entry points."""
+"""The tasks by the names in their configurations; other distributions add theirs by entry points."""
 
 # Of the first training batch, on which a conversion is checked.
 CHECKED_EXAMPLES = 8

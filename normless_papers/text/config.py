@@ -60,6 +60,7 @@ class TextConfig(ExamplesConfig[TextResult], AdamConfig[TextResult]):
     """
 
     COMMAND: ClassVar[str] = "train-text"
+    TASK: ClassVar[str] = "train-text"
     FOLDERS: ClassVar[tuple[str, ...]] = ("labelled_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"data": ("vocabulary", "longest")}
 
@@ -116,6 +117,7 @@ class TranslationConfig(AdamConfig[TranslationResult]):
     """
 
     COMMAND: ClassVar[str] = "train-translation"
+    TASK: ClassVar[str] = "train-translation"
     FOLDERS: ClassVar[tuple[str, ...]] = ("parallel_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "data": ("source", "target", "vocabulary", "longest"),
