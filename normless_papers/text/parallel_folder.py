@@ -8,14 +8,12 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import pandas as pd
-
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch, first_of
-from normless_lab.data.tables import VALIDATION_STEMS, find_splits, read_lines, read_table
+from normless_lab.data.tables import find_splits
+from normless_papers.text.reading import VALIDATION_STEMS, read_columns, read_lines
 from normless_papers.text.text_sets import Pairs, ParallelText
 
-PAIR_COLUMN = "translation"
 # Each of so many training pairs is for validation, as in the preparation of Ott et al. (2018).
 VALIDATION_EVERY = 23
 
@@ -177,33 +175,11 @@ def _talk_pairs(source: Path, target: Path) -> Pairs:
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> Sets | None:
     """Read ``*train*.parquet``, ``*val*.parquet`` and ``*test*.parquet``; return None without a training file.
 
-    A sentence pair is a row of the column ``translation``, a struct {"de": …, "en": …}, or of two columns with the
-    languages' names.
+    A sentence pair is a row of a column of structs {"de": …, "en": …}, or of two columns with the languages' names.
     """
     splits = find_splits(folder, name, ("train", "val", "test"))
     if splits is None:
         return None
-    train, validation, test = (_table_pairs(files, source, target) for files in splits)
+    tables = (read_columns(files, {"source": source, "target": target}) for files in splits)
+    train, validation, test = (Pairs(tuple(table["source"]), tuple(table["target"])) for table in tables)
     return "Parquet files", train, validation, test
-
-
-def _table_pairs(files: list[Path], source: str, target: str) -> Pairs:
-    sides: dict[str, list[str]] = {source: [], target: []}
-    for file in files:
-        table = read_table(file)
-        if PAIR_COLUMN in table and isinstance(table[PAIR_COLUMN].iloc[0], dict):
-            table = pd.DataFrame(table[PAIR_COLUMN].tolist())
-        for language, sentences in sides.items():
-            if language not in table:
-                raise DataFormatError(
-                    f"{file} has no sentences in {language!r}: expected a column {PAIR_COLUMN} of "
-                    f"{{{source}, {target}}} or the columns {source} and {target}, found "
-                    f"{', '.join(map(str, table.columns))}."
-                )
-            wrong = [value for value in table[language] if not isinstance(value, str)]
-            if wrong:
-                raise DataFormatError(
-                    f"The sentences in {language!r} of {file} have {wrong[0]!r}; expected text, none missing."
-                )
-            sentences.extend(table[language])
-    return Pairs.of_lines(", ".join(map(str, files)), *sides.values())
