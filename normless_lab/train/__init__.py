@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
     from normless_lab.train.durable_files import replaced as replaced
     from normless_lab.train.image_task import ImageTask as ImageTask
-    from normless_lab.train.image_task import build_network as build_network
-    from normless_lab.train.image_task import build_optimizer as build_optimizer
-    from normless_lab.train.image_task import example_inputs as example_inputs
     from normless_lab.train.objective import evaluate as evaluate
     from normless_lab.train.pauses import StoppedError as StoppedError
     from normless_lab.train.pauses import TerminatedError as TerminatedError

@@ -113,6 +113,15 @@ def _read_text_files(folder: Path, source: str, target: str, test: str | None) -
                 return Pairs.of_lines(f"{first} and {second}", read_lines(first), read_lines(second))
         return None
 
+    def needed(*stems: str) -> Pairs:
+        found = pairs(*stems)
+        if found is None:
+            wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
+            raise DataFormatError(
+                f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it."
+            )
+        return found
+
     train = pairs("train")
     if train is None:
         return None
@@ -122,16 +131,7 @@ def _read_text_files(folder: Path, source: str, target: str, test: str | None) -
         tests = [stem for stem in stems if pairs(stem) is not None] or tests
     if len(tests) > 1:
         raise DataFormatError(f"{folder} has several test sets: {', '.join(tests)}; name one by test=….")
-    others = []
-    for stems in (VALIDATION_STEMS, tests):
-        others.append(pairs(*stems))
-        if others[-1] is None:
-            wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
-            raise DataFormatError(
-                f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it."
-            )
-    validation, tested = others
-    return "text files", train, validation, tested
+    return "text files", train, needed(*VALIDATION_STEMS), needed(*tests)
 
 
 def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:

@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from normless.residual import residual_map
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
-from normless_lab.data import load_data
 from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
-from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
+from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
 from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps, built_wide_resnet, wide_resnet_text
@@ -108,13 +108,12 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """The optimizer of a run, and the examples that share batch-norm statistics in its network."""
-    small = replace(config, data="digits", data_root=None)
+    task = ImageTask(replace(config, data="digits", data_root=None))
     with torch.random.fork_rng(devices=[]):
-        data = load_data("digits")
-        inputs = example_inputs(small, data)
-        network = build_network(small, data, inputs)
+        network = task.build_network()
+    optimizer = task.build_optimizer(network, residual_map(network, *task.example_inputs()))
     sizes = {int(size) for one in network.modules() if isinstance(size := getattr(one, "ghost_size", None), int)}
-    return build_optimizer(small, network, inputs), sizes.pop() if len(sizes) == 1 else -1
+    return optimizer, sizes.pop() if len(sizes) == 1 else -1
 
 
 def _selection(tables: int, seed: int) -> dict[str, int]:
