@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from normless_lab.sweeps import Kind
-from normless_lab.train import RunResult, TrainConfig
-from normless_lab.train.settings import NonNegativeInt, PositiveFloat
+from normless_lab.train import NonNegativeInt, PositiveFloat, RunResult, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,8 +46,7 @@ class ImageTask(ClassificationTask[Config]):
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """The images [B, C, H, W] of the first training batch, without augmentation."""
-        plain = {"seed": self.config.seed, "epoch": 0, "augmentation": Augmentation()}
-        inputs = next(iter(self.data.train_batches(self.config.batch_size, **plain))).inputs
+        inputs = next(super().train_batches(0, augmentation=Augmentation())).inputs
         return (inputs.to(torch.get_default_dtype()),)
 
     def original(self) -> nn.Module:

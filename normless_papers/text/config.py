@@ -8,13 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from normless_lab.train.config import ExamplesConfig, Result, RunConfig, Schedule
-from normless_lab.train.settings import (
+from normless_lab.train import (
+    ExamplesConfig,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Result,
+    RunConfig,
+    Schedule,
     Text,
 )
 from normless_papers.text.results import TextResult, TranslationResult

@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from normless.errors import DataFormatError, DataNotFoundError
-from normless_lab.data.downloads import BY_ROOT, first_of
-from normless_lab.data.tables import find_shards
+from normless_lab.data import BY_ROOT, find_shards, first_of
 from normless_papers.text.reading import VALIDATION_STEMS, read_columns
 from normless_papers.text.text_sets import LabelledSentences, LabelledText
 

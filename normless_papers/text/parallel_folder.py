@@ -9,8 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from normless.errors import DataFormatError, DataNotFoundError
-from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch, first_of
-from normless_lab.data.tables import find_splits
+from normless_lab.data import BY_ROOT, fetch_files, find_or_fetch, find_splits, first_of
 from normless_papers.text.reading import VALIDATION_STEMS, read_columns, read_lines
 from normless_papers.text.text_sets import Pairs, ParallelText
 

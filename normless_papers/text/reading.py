@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from normless.errors import DataFormatError
-from normless_lab.data.tables import read_parquet_file
+from normless_lab.data import read_parquet_file
 
 # Stems of files with a validation set.
 VALIDATION_STEMS = ("val", "valid", "validation", "dev")
@@ -75,4 +75,5 @@ def _read_table(file: Path) -> pd.DataFrame:
         raise DataFormatError(f"{file} is not a table of text in UTF-8 with a header: {error}.") from error
     if not isinstance(table.index, pd.RangeIndex):
         raise DataFormatError(f"{file} has rows with more columns than its header.")
-    return table.rename(columns=str.strip)
+    stripped: pd.DataFrame = table.rename(columns=str.strip)
+    return stripped

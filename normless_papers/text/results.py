@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normless_lab.train.result import ClassificationResult, Row, TrainingResult
+from normless_lab.train import ClassificationResult, Row, TrainingResult
 
 
 @dataclass(frozen=True)

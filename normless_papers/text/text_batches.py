@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from normless.errors import DataFormatError
-from normless_lab.data import Batch
-from normless_lab.data.epoch_randomness import epoch_sequence
+from normless_lab.data import Batch, epoch_sequence
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.text_sets import LabelledText
 from normless_papers.text.tokens import SPECIAL_TOKENS, Integers, padded, tensors

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from normless_lab.data.epoch_randomness import epoch_sequence
+from normless_lab.data import epoch_sequence
 
 Integers = NDArray[np.int64]
 

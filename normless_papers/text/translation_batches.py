@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normless_lab.data.epoch_randomness import check_share
+from normless_lab.data import check_share
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.text_sets import Pairs, ParallelText
 from normless_papers.text.tokens import (
