@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from normless_lab.train.pauses import StoppedError as StoppedError
     from normless_lab.train.pauses import TerminatedError as TerminatedError
     from normless_lab.train.result import WINDOW as WINDOW
-    from normless_lab.train.result import ClassificationResult as ClassificationResult
     from normless_lab.train.result import EpochRow as EpochRow
     from normless_lab.train.result import Outcome as Outcome
     from normless_lab.train.result import Report as Report
