@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
-from normless.lifting import Arguments, Call, LiftError, Place, Rewriter, running
+from normless._internal.state import running
+from normless.lifting import Arguments, Call, LiftError, Place, Rewriter
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock, ResidualMap

@@ -16,12 +16,11 @@ from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.residual import Layer
+from normless.residual.batch_statistics import BATCH_NORMS
 from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.operations import ACTIVATION
 from normless.residual.sub_batches import is_sub_batch_norm
-
-_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keep_directions(surgery: Surgery) -> None:
@@ -180,7 +179,7 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     layer = surgery.get(path.partition(":")[0])
     if not isinstance(layer, nn.Linear | _ConvNd):
         raise surgery.unsupported(path, f"no batch norm is known for the output of {with_article(describe(layer))}")
-    norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
+    norm = BATCH_NORMS[max(layer.weight.dim() - 3, 0)]
     return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
 
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
+from normless._internal.state import running
 from normless.edits.lifted import Lifted
 from normless.edits.trained import is_trained
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side
-from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS

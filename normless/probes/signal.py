@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import arguments_of
+from normless._internal.state import preserve_state
 from normless.nn.channels import channel_axis, in_pieces
-from normless.probes.hooks.observe import observe, preserve_state
+from normless.probes.hooks.observe import observe
 from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.signal import BlockMoments as BlockMoments

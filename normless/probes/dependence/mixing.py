@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
+from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
-from normless.lifting import unfused
 from normless.probes.dependence import influence
 from normless.probes.dependence.influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
-from normless.probes.hooks.observe import preserve_random_state
 from normless.residual.classify import kind_of
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -73,8 +73,6 @@ class _Additions(TorchFunctionMode):
 
     def leave(self, *_: Any) -> None:
         """Forward hook of every module."""
-        if not self.running:
-            return
         run = self.running.pop()
         for first in self.firsts.get(run.key, ()):
             if run.turns[first] != len(first.turns):
