@@ -83,10 +83,7 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "none + Zero()",
-            "There is no edit 'Zero'.* The edits are AddQKNorm, .* one of your own is FILE.py:NAME",
-        ),
+        ("none + Zero()", "There is no edit 'Zero'.* The edits are AddQKNorm, .* one of your own is FILE.py:NAME"),
         ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
         ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),
         ("none + ReplaceNorms()", r"The edit ReplaceNorms needs family, as in ReplaceNorms\(family=…\)"),

@@ -91,9 +91,7 @@ def rounding() -> Patient:
 
 
 @pytest.mark.parametrize("make", [contradicting, ascending, rounding])
-def test_a_batch_that_no_rate_fits(
-    make: Callable[[], Patient],
-) -> None:
+def test_a_batch_that_no_rate_fits(make: Callable[[], Patient]) -> None:
     torch.manual_seed(0)
     network, batch, options = make()
     diagnosis = diagnose(network, batch, trial_steps=10, **options)

@@ -28,7 +28,7 @@ def stack(depth: int, std: float, *end: nn.Module) -> nn.Module:
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor, Tensor], Tensor], str]] = {
-    "squares of outputs": (lambda: stack(70, 0.45), F.mse_loss, "growing_variance"),
+    "squares of outputs": (lambda: stack(70, 0.45), F.mse_loss, "growing_variance")
 }
 
 

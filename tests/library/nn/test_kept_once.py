@@ -135,6 +135,5 @@ def test_autocast_compilers_and_transforms_see_the_operators() -> None:
     torch.testing.assert_close(together, x.grad)
     tangent = torch.randn_like(x)
     torch.testing.assert_close(
-        torch.func.jvp(layer, (x.detach(),), (tangent,))[1],
-        nn.functional.conv2d(tangent, layer.weight, padding=1),
+        torch.func.jvp(layer, (x.detach(),), (tangent,))[1], nn.functional.conv2d(tangent, layer.weight, padding=1)
     )

@@ -60,12 +60,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, set[str], set[str]]] = {
         set(),
     ),
     "perceptron": (Perceptron, torch.randn(4, 6), {"first.weight"}, {"last.weight"}),
-    "resnet": (
-        lambda: build_model("timm:test_resnet"),
-        torch.randn(2, 3, 32, 32),
-        {"conv1.0.weight"},
-        {"fc.weight"},
-    ),
+    "resnet": (lambda: build_model("timm:test_resnet"), torch.randn(2, 3, 32, 32), {"conv1.0.weight"}, {"fc.weight"}),
 }
 
 

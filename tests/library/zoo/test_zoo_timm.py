@@ -8,18 +8,11 @@ from zoo_checks import Expected, MapChecks, Mapped
 from zoo_networks import BY_NAME, ZOO
 
 # A few seconds each, and no two of one kind: what `make test` sees of the sweep, the rest being `make zoo`.
-QUICK = {
-    "test_byobnet",
-    "test_convnext",
-    "test_nfnet",
-    "test_resnet",
-    "test_vit",
-}
+QUICK = {"test_byobnet", "test_convnext", "test_nfnet", "test_resnet", "test_vit"}
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(one.name, marks=() if one.name in QUICK else pytest.mark.zoo) for one in ZOO],
+    scope="module", params=[pytest.param(one.name, marks=() if one.name in QUICK else pytest.mark.zoo) for one in ZOO]
 )
 def mapped(request: pytest.FixtureRequest) -> Mapped:
     network = BY_NAME[request.param]

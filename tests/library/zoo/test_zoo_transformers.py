@@ -26,8 +26,7 @@ QUICK = {"bert", "t5", "encoder pre-norm"}
 
 
 @pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in BUILDERS],
+    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in BUILDERS]
 )
 def mapped(request: pytest.FixtureRequest) -> Mapped:
     model, inputs = BUILDERS[request.param]()
