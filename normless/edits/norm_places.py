@@ -141,14 +141,14 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     """
     idle_paths = _idle_paths(surgery, layer)
     if len(others) < len(idle_paths):
-        beside = f"it stands beside {layer.path}, which is replaced, and did not run on these inputs"
+        beside = f"it did not run on these inputs, and {layer.path} beside it is replaced"
         raise surgery.unsupported(idle_paths[0], beside)
     for idle, new_norm in zip(idle_paths, others, strict=True):
         if inside_of(surgery, replace(layer, path=idle)) != Inside():
             raise surgery.unsupported(idle, "this norm did not run, and it does more than normalize")
         parent, _, name = idle.rpartition(".")
         surgery.get(parent)._modules[name] = new_norm.train(surgery.get(idle).training)
-        surgery.record(idle, f"as {layer.path}, beside which it did not run")
+        surgery.record(idle, f"as {layer.path}; it did not run")
     path, old = layer.path, surgery.get(layer.path)
     extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
     if layer.gamma is not None and extra:

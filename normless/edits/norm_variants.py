@@ -82,9 +82,9 @@ class ReplaceNorms(Edit):
             return f"{_ALREADY}, {with_article(type(old).__name__)}" if type(old) in goals else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
-            return f"{_ALREADY}, its statistics stand still"
+            return f"{_ALREADY}, its statistics are fixed"
         if is_frozen and self.family != "plain":
-            return f"{reason}: its statistics stand still (the scheme plain_batch_norm makes it torch's batch norm)"
+            return f"{reason}: its statistics are fixed (plain_batch_norm converts it to torch's batch norm)"
         return "" if is_frozen or takes_batch_statistics(old, shape) else reason
 
     def _variant(self, old: nn.Module, shape: tuple[int, ...] | None) -> nn.Module:
@@ -136,7 +136,7 @@ def _checked(**counts: int) -> int:
     """Check and return the number of domains or parts."""
     ((name, count),) = counts.items()
     if count < 2:
-        raise UnsupportedEditError(f"such norms have two {name} or more, got {name}={count}")
+        raise UnsupportedEditError(f"such norms have at least two {name}, got {name}={count}")
     return count
 
 

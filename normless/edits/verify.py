@@ -54,8 +54,8 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
     if dead:
         raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
-            "branch returns 0 on the example inputs by itself, so that neither would ever get a gradient. A branch "
-            "that starts at 0 needs no other zero: let the multiplier start at 1, as skipinit(alpha=1) does."
+            "branch returns 0 on the example inputs anyway, so neither would ever get a gradient. Let the multiplier "
+            "start at 1, as skipinit(alpha=1) does."
         )
 
 
@@ -77,8 +77,8 @@ def _check_runs(surgery: Surgery, mode: str, seen: _Observer) -> None:
 
 def _wrong_count(surgery: Surgery, path: str, count: int) -> str:
     return (
-        f"In this {type(surgery.model).__name__} a forward pass does not call {path} once but {count} times, so that "
-        "the edits of it would not mean what they say."
+        f"In this {type(surgery.model).__name__} a forward pass calls {path} {count} times instead of once, so that "
+        "its edits would have another meaning."
     )
 
 

@@ -81,11 +81,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     Args:
         model: the network; it is not changed. The copy has the same class, names of layers and mode.
-        inputs: positional arguments of `forward`; the values do not matter. A network that was converted on example
-            inputs carries their shapes.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
-            keyword arguments.
-        kwargs: keyword arguments of `forward`.
+        inputs, kwargs, example_inputs: as in `residual_map`.
 
     Raises:
         UnsupportedEditError: as in `freeze`.

@@ -71,7 +71,7 @@ class _GhostBatchNorm(_BatchNorm):
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         count = ceil(x.shape[0] / self.ghost_size)
-        # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
+        # With momentum 1, torch's kernel returns the statistics of each ghost batch.
         kept = next((own.dtype for own in (self.weight, self.running_mean) if own is not None), x.dtype)
         means = x.new_zeros(count, self.num_features, dtype=kept)
         variances = x.new_ones(count, self.num_features, dtype=kept)
@@ -184,7 +184,7 @@ class _PartialBatchNorm(_OwnStatistics):
 
     without the parts switched off: no μ is subtracted with `mean=False`, nothing is divided with
     `variance=False`, γ and β are absent with `gamma=False` and `beta=False`. σ² is the biased variance about
-    the mean, also where the mean is not subtracted. Running averages serve evaluation, as in torch's layer.
+    the mean, even if the mean is not subtracted. Evaluation uses running averages, as in torch's layer.
     Shapes: (B, C, …) to the same.
     """
 

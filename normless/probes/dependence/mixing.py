@@ -93,9 +93,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         inputs: arguments of forward; B ≥ 2 is the length of axis 0 of the first tensor that has one. Tensors of
             another length there are shared by the examples. A few examples suffice; the activations of a pass are
             stored.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of keyword
-            arguments.
-        kwargs: further arguments by name.
+        kwargs, example_inputs: as in `residual_map`.
 
     Raises:
         ValueError: there are fewer than two examples, the inputs have one value only, no output belongs to an
