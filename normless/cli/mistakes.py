@@ -33,8 +33,8 @@ def report(error: BaseException, *, debug: bool) -> int:
     if _lacks_memory(error):
         lines = str(error).strip().splitlines() or ["all of it is in use"]
         sys.stderr.write(
-            f"normless: there is not enough memory ({lines[0].rstrip('.')}); use a smaller network, smaller images or "
-            "a smaller batch.\n"
+            f"normless: there is not enough memory ({lines[0].rstrip('.')}); use a smaller network, smaller images "
+            "or a smaller batch.\n"
         )
         return 1
     advice = "" if debug else "; normless --debug COMMAND … shows where"

@@ -172,8 +172,8 @@ def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> N
     if checkpoint:
         if tokens.vocabulary > config.vocab_size:
             raise ValueError(
-                f"The checkpoint {text} has {config.vocab_size} tokens, but the data have {tokens.vocabulary}; limit them "
-                "by the setting vocabulary of the run."
+                f"The checkpoint {text} has {config.vocab_size} tokens, but the data have {tokens.vocabulary}; "
+                "limit them by the setting vocabulary of the run."
             )
         return
     config.vocab_size = tokens.vocabulary

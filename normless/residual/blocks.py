@@ -123,8 +123,8 @@ class ResidualBlock:
         parallel: the layers of each branch if there are several.
         inner: the blocks inside the branch.
         chain: the value of `m`; None if all weight layers of the branch are in series.
-        additions: the additions in forward code of branches to the skip path, a single one for x + (f(x) + g(x)); empty
-            if a module adds, or an operator that does not add two tensors (a sum over a stack).
+        additions: the additions in forward code of branches to the skip path, a single one for x + (f(x) + g(x));
+            empty if a module adds, or an operator that does not add two tensors (a sum over a stack).
         ends: for each branch, the last weight layer, norm or activation if only factors (layer scale, dropout) follow
             it, else None.
         last_weights: for each branch, the weight layers that it ends in, if known; several after a concatenation.
