@@ -14,7 +14,7 @@ import timm
 import torch
 import torchvision
 import transformers as hf
-from conformance_cases import SCHEME_TEXTS, WITHOUT_NORMS
+from conformance_cases import INDEPENDENT, SCHEME_TEXTS, WITHOUT_NORMS
 from torch import Tensor, nn
 
 import normless as nl

@@ -104,13 +104,15 @@ NETWORKS: dict[str, Callable[[], Mapped]] = {
 }
 
 
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in NETWORKS]
+)
+def mapped(request: pytest.FixtureRequest) -> Mapped:
+    return NETWORKS[request.param]()
+
+
 class TestMaps(MapChecks):
-    @pytest.fixture(
-        scope="class",
-        params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.zoo) for name in NETWORKS],
-    )
-    def mapped(self, request: pytest.FixtureRequest) -> Mapped:
-        return NETWORKS[request.param]()
+    pass
 
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "zoo.py"
