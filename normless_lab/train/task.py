@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless import schemes
-from normless.lifting import running
 from normless.optim import param_groups
+from normless.probes import running
 from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
