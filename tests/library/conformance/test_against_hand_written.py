@@ -156,20 +156,16 @@ INSIDE = {
 }
 
 CASES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], nn.Module], str, int]] = {
-    "fixup resnet 8": ("resnet", lambda: FixupResNet(1, 3), lambda: resnet_cifar(8), "fixup", 3),
-    "fixup resnet 20 gray": (
-        "resnet", lambda: FixupResNet(3, 1), lambda: resnet_cifar(20, in_channels=1), "fixup", 1
+    "fixup resnet 14 gray": (
+        "resnet", lambda: FixupResNet(2, 1), lambda: resnet_cifar(14, in_channels=1), "fixup", 1
     ),
     "fixup wide 10-2": (
         "wide", lambda: WideResNet(FixupWideBlock, 1, 2, 3), lambda: wide_resnet(10, 2), "fixup", 3
     ),
-    "fixup wide 22-1": (
-        "wide", lambda: WideResNet(FixupWideBlock, 3, 1, 3), lambda: wide_resnet(22, 1), "fixup", 3
-    ),
-    "skipinit wide 16-2 gray": (
+    "skipinit wide 16-1 gray": (
         "wide",
-        lambda: WideResNet(SkipInitWideBlock, 2, 2, 1),
-        lambda: wide_resnet(16, 2, in_channels=1),
+        lambda: WideResNet(SkipInitWideBlock, 2, 1, 1),
+        lambda: wide_resnet(16, 1, in_channels=1),
         "skipinit(alpha=1)",
         1,
     ),

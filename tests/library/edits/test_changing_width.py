@@ -88,14 +88,6 @@ def test_layer_scale_has_one_factor_for_each_output(name: str) -> None:
     torch.testing.assert_close(net(x), model[1].skip(x) + 0.5 * model[1].branch(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", ["only_top_norm", "norm_on_skip"])
-def test_batch_norms_after_transposed_convolutions(scheme: str) -> None:
-    model, x, _ = case("batch norm, larger")
-    net = nl.convert(model, scheme, x)
-    assert 4 in {one.num_features for one in net.modules() if isinstance(one, nn.BatchNorm2d)}
-    assert net(x).isfinite().all()
-
-
 def test_norms_over_whole_images_are_copied_where_the_shape_stays_and_refused_elsewhere() -> None:
     class Same(Block):
         def forward(self, x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import torch
 from edit_helpers import added, altered, edited, removed, retyped
 from torch import nn
 
-import normless as nl
 from normless.edits import HeadDropout, OnlyFinalNorm
 from normless.models import resnet_cifar, wide_resnet
 
@@ -40,16 +39,3 @@ def test_behind_a_norm_on_the_features() -> None:
     net = edited(wide_resnet(10, 1), OnlyFinalNorm(), HeadDropout(0.5))
     assert [type(module) for module in net.classifier.before] == [nn.BatchNorm1d, nn.Dropout]
     assert net.classifier.before[1].training
-
-
-def test_a_network_without_classifier_is_refused() -> None:
-    class Headless(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + self.first(x)
-
-    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found after its blocks"):
-        edited(Headless(), HeadDropout(), inputs=(torch.randn(2, 4),))

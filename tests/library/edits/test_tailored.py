@@ -56,8 +56,7 @@ def slope_of(net: nn.Module) -> float:
     return float(slope)
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("c", [-0.5, 0.0, 0.4, 0.95, 1.0])
+@pytest.mark.parametrize(("slope", "c"), [(0.0, -0.5), (0.3, 0.4), (0.9, 0.0), (0.3, 0.95)])
 def test_the_map_is_the_correlation_of_outputs_for_normal_inputs(slope: float, c: float) -> None:
     generator = torch.Generator().manual_seed(0)
     x, z = torch.randn(2, 1_000_000, generator=generator, dtype=torch.float64)
@@ -135,9 +134,7 @@ def test_a_deep_convolutional_network_without_norms_keeps_its_scale_at_borders_t
     assert max(norms) < 20 * min(norms)
 
 
-@pytest.mark.parametrize(
-    "shape", [(5, 8), (8, 5), (6, 4, 3), (4, 6, 3, 3), (12, 4, 5, 1), (3, 3, 4, 4), (6, 1, 3, 3)]
-)
+@pytest.mark.parametrize("shape", [(5, 8), (8, 5), (6, 4, 3), (12, 4, 5, 1), (6, 1, 3, 3)])
 def test_delta_weights_are_orthogonal_at_the_centre_and_keep_the_mean_square(shape: tuple[int, ...]) -> None:
     weight = (
         torch.randn(shape).contiguous(memory_format=torch.channels_last) if len(shape) == 4 else torch.randn(shape)
@@ -205,6 +202,7 @@ def test_refusals(edit: TailorActivations, build: type[nn.Module], shape: tuple[
         edited(build(), edit, inputs=(torch.randn(shape),))
 
 
+@pytest.mark.slow
 def test_a_network_of_torchvision_with_concatenations() -> None:
     model, x = torchvision.models.squeezenet1_1(num_classes=4), torch.randn(2, 3, 64, 64)
     net = nl.convert(model, "tailored_activations", x)

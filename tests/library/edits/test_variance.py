@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import PredictedVariance, RemoveNorms, StandardizeWeights
-from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models import resnet_cifar, wide_resnet
 from normless.nn import ResidualSum
 from normless.nn.activation import ScaledActivation
 from normless.signal import Stream
@@ -59,13 +59,6 @@ def test_the_signal_of_a_wide_resnet_follows_the_recursion() -> None:
         ratios.append(np.stack([table["branch_variance"] / 0.04]))
     assert np.mean(np.concatenate(ratios)) == pytest.approx(1, abs=0.03)
     assert np.max(np.abs(np.mean(np.stack(ratios[::2]), axis=0) - 1)) < 0.12
-
-
-def test_the_signal_of_a_dense_network_follows_the_recursion() -> None:
-    table = nl.probe(nl.convert(dense(20, 600, in_features=300), FREE), torch.randn(500, 300), ["signal"]).signal
-    recursion = 1 + 0.04 * np.arange(20)
-    assert np.allclose(table["skip_variance"], recursion, rtol=0.06)
-    assert np.allclose(table["branch_variance"], 0.04, rtol=0.06)
 
 
 def test_the_signal_of_a_cifar_resnet_follows_the_rectified_recursion() -> None:
