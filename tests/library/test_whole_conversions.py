@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -267,25 +266,4 @@ def test_a_dropout_in_one_mode_makes_no_other_block(training: bool) -> None:
     for block in model.blocks:
         y = block.conv2(F.relu(block.conv1(h)))
         h = h + (y + block.position(torch.ones(2))[:, None, None] if isinstance(block, DropsPath) else y)
-    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))
-
-
-class DropsLayers(Network):
-    """Training leaves out blocks at random."""
-
-    def middle(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            if not (self.training and random.random() < 0.5):
-                x = block(x)
-        return x
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_blocks_that_training_leaves_out_at_random_are_those_of_evaluation(seed: int) -> None:
-    random.seed(seed)
-    model = DropsLayers()
-    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES).eval()
-    h = model.stem(IMAGES)
-    for block in model.blocks:
-        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
     torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))

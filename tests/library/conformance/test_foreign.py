@@ -104,9 +104,7 @@ FOREIGN = {
         4,
     ),
     "timm vit": Foreign(
-        lambda: timm.create_model("test_vit", num_classes=10, img_size=32),
-        lambda: (torch.randn(4, 3, 32, 32),),
-        12,
+        lambda: timm.create_model("test_vit", num_classes=10, img_size=32), lambda: (torch.randn(4, 3, 32, 32),), 12
     ),
     "timm swin": Foreign(swin, lambda: (torch.randn(4, 3, 32, 32),), 6),
     "torch post-norm": Foreign(lambda: Classifier(norm_first=False), lambda: (tokens(),), 4),

@@ -47,11 +47,7 @@ class Tokens(nn.Module):
 CASES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], Callable[[Tensor], Tensor]]] = {
     "group norm": (lambda: Block(nn.GroupNorm(4, 8), 8, 16), (3, 8, 4, 4), lambda y: F.group_norm(y, 4)),
     "fewer groups": (lambda: Block(nn.GroupNorm(4, 8), 8, 10), (3, 8, 4, 4), lambda y: F.group_norm(y, 2)),
-    "instance norm": (
-        lambda: Block(nn.InstanceNorm2d(8, affine=True), 8, 6),
-        (3, 8, 4, 4),
-        F.instance_norm,
-    ),
+    "instance norm": (lambda: Block(nn.InstanceNorm2d(8, affine=True), 8, 6), (3, 8, 4, 4), F.instance_norm),
     "batch norm, larger": (
         lambda: Block(nn.BatchNorm2d(8), 8, 4, up=True),
         (3, 8, 4, 4),

@@ -141,10 +141,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("bert(hidden=32)", "The configuration of bert in transformers has no setting hidden; it has .*hidden_size"),
     ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert.* as a classifier of sentences"),
     ("clip", "cannot build clip as a classifier of sentences"),
-    (
-        "no/such/folder",
-        "There is no file .*config.json: expected .* Nothing is downloaded",
-    ),
+    ("no/such/folder", "There is no file .*config.json: expected .* Nothing is downloaded"),
     ("nowhere.json", "There is no file nowhere.json"),
 ]
 

@@ -31,11 +31,7 @@ class TwoHeads(nn.Module):
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
     "nfnet": (lambda: build_model("timm:test_nfnet"), torch.randn(2, 3, 32, 32), {"head.fc.weight", "head.fc.bias"}),
-    "two heads": (
-        TwoHeads,
-        torch.randn(5, 3),
-        {"policy.weight", "policy.bias", "value.weight", "value.bias"},
-    ),
+    "two heads": (TwoHeads, torch.randn(5, 3), {"policy.weight", "policy.bias", "value.weight", "value.bias"}),
     "converted": (
         lambda: nl.convert(build_model("torchvision:resnet18"), "nf_resnet", torch.randn(2, 3, 32, 32)),
         torch.randn(2, 3, 32, 32),

@@ -93,7 +93,7 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Any, bool, str]] = {
         False,
         "1.norm1 is not a batch norm",
     ),
-    "ViT": (lambda: build_model("timm:test_vit"), torch.randn(2, 3, 160, 160), False, "not a batch norm"),
+    "ViT": (lambda: build_model("timm:test_vit(img_size=32)"), IMAGES, False, "not a batch norm"),
     "group norm": (lambda: nl.convert(resnet_cifar(8), "group_norm(groups=4)"), IMAGES, False, "not a batch norm"),
     "hybrid": (Hybrid, torch.randn(2, 3, 9), False, "ln is not a batch norm"),
     "no blocks": (plain, IMAGES, False, "no residual blocks"),
@@ -101,12 +101,18 @@ KINDS: dict[str, tuple[Callable[[], nn.Module], Any, bool, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(kind: str) -> None:
-    make, inputs, expected, reason = KINDS[kind]
+def built(kind: str) -> nn.Module:
+    make, inputs, *_ = KINDS[kind]
     model = make()
     if any(isinstance(one, nn.LazyLinear) for one in model.modules()):
         model(inputs)
+    return model
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gamma_decays_in_residual_networks_with_batch_norms_and_nowhere_else(kind: str) -> None:
+    _, inputs, expected, reason = KINDS[kind]
+    model = built(kind)
     for arguments in ({}, {"policy": "guidelines"}):
         groups = nl.param_groups(model, inputs, **RATES, **arguments)
         decayed = {group["name"] for group in groups if group["weight_decay"]}
@@ -125,12 +131,15 @@ def energy(outputs: Any, batch: Any) -> Tensor:
     return torch.stack([one.square().mean() for one in leaves]).sum()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+QUICK = ("ghost", "own GPT", "no blocks", "no norms")
+
+
+@pytest.mark.parametrize(
+    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+)
 def test_a_diagnosis_asks_for_the_decays_that_the_default_makes(kind: str) -> None:
-    make, inputs, expected, reason = KINDS[kind]
-    model = make()
-    if any(isinstance(one, nn.LazyLinear) for one in model.modules()):
-        model(inputs)
+    _, inputs, expected, reason = KINDS[kind]
+    model = built(kind)
     names = {id(one): name for name, one in model.named_parameters()}
 
     def advised(policy: str) -> list[nl.Finding]:

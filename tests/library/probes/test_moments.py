@@ -15,11 +15,7 @@ from torch import nn
 from normless.models import wide_resnet
 from normless.probes import probe
 from normless.probes.hooks.observe import observe
-from normless.probes.moments import (
-    CHANNEL_COLUMNS,
-    ChannelMoments,
-    GradientMoments,
-)
+from normless.probes.moments import CHANNEL_COLUMNS, ChannelMoments, GradientMoments
 from normless.residual import Layer, ResidualMap
 
 CHAIN = ResidualMap(

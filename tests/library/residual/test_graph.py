@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import networkx
 import torch
-import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -75,39 +74,6 @@ def test_functional_code_is_read_and_bias_additions_are_no_blocks() -> None:
     assert found.blocks[0].activations[0].startswith(":relu")
     assert found.stem == ("stem",)
     assert found.classifier == "fc"
-
-
-class Gated(nn.Module):
-    """A block whose branch ends in a gate, behind a norm that is a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(6, 6)
-        self.inner = nn.Linear(6, 6)
-        self.gate = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        h = self.inner(nn.functional.layer_norm(x, (6,)))
-        return x + h * torch.sigmoid(self.gate(h))
-
-
-def test_what_is_no_module_or_no_layer_is_told_apart() -> None:
-    inputs = torch.randn(4, 6)
-    block = residual_map(Gated(), inputs).blocks[0]
-    assert block.branch == ("inner", "gate")
-    assert not block.ends_in_layer
-    assert block.norms[0].startswith(":layer_norm")
-
-
-def test_zeroing_a_traced_branch_leaves_exactly_the_skip_path() -> None:
-    model = torchvision.models.resnet18().eval()
-    found = residual_map(model, torch.zeros(1, 3, 64, 64))
-    block = found.blocks[1]
-    for path in block.norms[-1:]:
-        nn.init.zeros_(model.get_submodule(path).weight)
-    x = torch.randn(2, 64, 8, 8)
-    assert torch.equal(model.get_submodule(block.name)(x), torch.relu(x))
 
 
 def test_networks_without_residual_sums_have_no_blocks() -> None:

@@ -35,9 +35,8 @@ PARALLEL: dict[str, Callable[[Parallel, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PARALLEL)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_parallel_convolutions_are_one_layer(name: str, training: bool) -> None:
-    found = residual_map(Parallel(PARALLEL[name]).train(training), torch.randn(2, 4, 6, 6))
+def test_parallel_convolutions_are_one_layer(name: str) -> None:
+    found = residual_map(Parallel(PARALLEL[name]), torch.randn(2, 4, 6, 6))
     assert found.blocks == ()
 
 
@@ -52,10 +51,9 @@ PROJECTING: dict[str, Callable[[Parallel, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", PROJECTING)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_a_shortcut_beside_one_normalized_convolution_is_the_skip_path(name: str, training: bool) -> None:
+def test_a_shortcut_beside_one_normalized_convolution_is_the_skip_path(name: str) -> None:
     """The wider kernel is the branch, also where its path has fewer operations, as in a cell of PNASNet."""
-    found = residual_map(Parallel(PROJECTING[name]).train(training), torch.randn(2, 4, 6, 6))
+    found = residual_map(Parallel(PROJECTING[name]), torch.randn(2, 4, 6, 6))
     (block,) = found.blocks
     assert (block.branch, block.skip) == (("wide",), ("point",))
     assert found.unresolved == tuple(one for one in found.unresolved if one.path.startswith("norm"))

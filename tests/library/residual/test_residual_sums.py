@@ -232,10 +232,7 @@ def test_a_skip_path_with_weights(name: str) -> None:
 
 UNRESOLVED: dict[str, tuple[Callable[[Projecting, Tensor], Tensor], str]] = {
     "equal depth": (lambda net, x: net.deep(F.relu(net.short(x))) + net.branch(x), "none is a skip path"),
-    "both with an activation": (
-        lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)),
-        "none is a skip path",
-    ),
+    "both with an activation": (lambda net, x: F.relu(net.short(x)) + F.relu(net.a(x)), "none is a skip path"),
     "addcmul": (
         lambda net, x: torch.addcmul(net.short(x), net.branch(x), net.deep(x)),
         "addcmul adds and multiplies at once",
