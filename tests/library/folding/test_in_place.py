@@ -53,7 +53,7 @@ def in_place(fused: nn.Module) -> list[str]:
         return [name for name, module in fused.named_modules() if isinstance(module, InPlace) and module.inplace]
 
 
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "sqrt2", "batch_norm"])
+@pytest.mark.parametrize("scheme", ["fixup", "sqrt2", "batch_norm"])
 def test_resnets_work_in_place_throughout(scheme: str) -> None:
     network = randomized(convert(resnet_cifar(8), scheme))
     fused = fuse_for_inference(network, images())
@@ -79,8 +79,7 @@ def test_the_first_activation_of_a_wide_resnets_block_keeps_its_input(scheme: st
     ("network", "scheme"),
     [
         (lambda: torchvision.models.resnet18(num_classes=5), "sqrt2"),
-        (lambda: torchvision.models.resnet18(num_classes=5), "fixup"),
-        (lambda: timm.create_model("resnetv2_18", num_classes=5), "fixup"),
+        pytest.param(lambda: timm.create_model("resnetv2_18", num_classes=5), "fixup", marks=pytest.mark.slow),
         (lambda: timm.create_model("test_vit", num_classes=5, img_size=16), "skipinit"),
     ],
 )
@@ -168,9 +167,8 @@ class Kept(dict[str, Any]):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", ["skipinit", "fixup"])
-def test_hooks_see_what_they_saw(scheme: str) -> None:
-    network = randomized(convert(resnet_cifar(8), scheme))
+def test_hooks_see_what_they_saw() -> None:
+    network = randomized(convert(resnet_cifar(8), "fixup"))
     fused, x = fuse_for_inference(network, images()), images()
     expected = fused(x)
     # Of the same network, with nothing in place.
@@ -189,7 +187,7 @@ def test_hooks_see_what_they_saw(scheme: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "relu1", "sum"])
+@pytest.mark.parametrize("name", ["norm1", "relu1", "sum"])
 def test_one_hook_in_a_block(name: str) -> None:
     network = randomized(convert(resnet_cifar(8), "skipinit"))
     fused, x, kept = fuse_for_inference(network, images()), images(), []
@@ -209,10 +207,3 @@ def test_one_hook_in_a_block(name: str) -> None:
     everywhere.remove()
     handle.remove()
     assert len(in_place(fused)) == 10
-
-
-def test_a_branch_that_is_broadcast_is_kept() -> None:
-    network = randomized(Written(lambda m, x: m.sum(x, m.conv(x.mean((2, 3), keepdim=True)))))
-    assert_same(network, fuse_for_inference(network, images()), images())
-    # One that is only so on other inputs than the example's.
-    assert_same(network, fuse_for_inference(network, images(1)), images())

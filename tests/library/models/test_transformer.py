@@ -216,17 +216,6 @@ def test_number_of_parameters(norm: Norm) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
-def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
-    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN, dropout=0.3)
-    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
-    assert set(rates.values()) == {0.3}
-    assert len(rates) == 2 + 2 * 2 + 3 * 2
-    source, target = model.example_inputs()
-    assert not torch.equal(model(source, target), model(source, target))
-    model.eval()
-    assert torch.equal(model(source, target), model(source, target))
-
-
 # --- copies, text ------------------------------------------------------------------------------------------------
 
 

@@ -154,8 +154,9 @@ def test_several_inputs_and_outputs_in_a_dataclass(mixed: str) -> None:
     assert bool(found) is (mixed != "nothing")
 
 
-@pytest.mark.parametrize("lengths", [[9, 5, 7, 3], [3, 4, 4, 9, 6], [6, 2, 8, 5]])
-def test_padding_to_the_longest_example(lengths: list[int]) -> None:
+def test_padding_to_the_longest_example() -> None:
+    lengths = [3, 4, 4, 9, 6]
+
     def padded(x: Tensor) -> Tensor:
         return torch.ones(len(x), int(x.max())) * x[:, None]
 
