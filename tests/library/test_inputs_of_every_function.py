@@ -36,6 +36,9 @@ TAKERS: dict[str, Callable[..., Any]] = {
     "plan": lambda model, *x, **named: nl.plan(model, "skipinit", *x, **named),
     "mixes_examples": lambda model, *x, **named: nl.mixes_examples(model, *x, **named).modules,
     "fold": lambda model, *x, **named: str(nl.fold(model.eval(), *x, **named)[1]),
+    "param_groups": lambda model, *x, **named: [
+        group["name"] for group in nl.param_groups(model, *x, lr=0.1, weight_decay=1e-4, **named)
+    ],
     "inspect_network": partial(inspect_network, schemes=["skipinit", "lsuv"]),
 }
 
@@ -57,16 +60,6 @@ def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
     assert found(x, gain=gain) == expected
     with pytest.raises(ValueError, match="separate arguments or as example_inputs=…, got both"):
         found(x, gain, example_inputs=(x, gain))
-
-
-def test_parameter_groups_take_them_by_position_too() -> None:
-    model, x, gain = Gained(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
-    names = [
-        [group["name"] for group in nl.param_groups(model, *inputs, lr=0.1, weight_decay=1e-4, **named)]
-        for inputs, named in (((x, gain), {}), ((), {"example_inputs": (x, gain)}))
-    ]
-    assert names[0] == names[1]
-    assert "weights" in names[0]
 
 
 IMAGES, LABELS = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 1, 0])
@@ -117,13 +110,6 @@ def test_what_is_no_network_is_refused(taker: Callable[..., Any]) -> None:
     for given in (Gained, None, torch.relu):
         with pytest.raises(TypeError, match=r"Expected a network, a torch\.nn\.Module, got"):
             taker(given, *inputs)
-
-
-def test_labels_without_an_axis_and_networks_without_a_trainable_parameter_are_diagnosed() -> None:
-    diagnosis = nl.diagnose(nn.Sequential(nn.Flatten(), nn.Linear(75, 2)), (IMAGES, torch.tensor(1)))
-    assert [one.kind for one in diagnosis.findings] == ["label_shape"]
-    frozen = nn.Sequential(nn.Flatten(), nn.Linear(75, 2)).requires_grad_(False)
-    assert not nl.diagnose(frozen, (IMAGES, LABELS)).healthy
 
 
 @pytest.mark.parametrize(

@@ -241,29 +241,3 @@ def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> 
     assert nl.scheme("skipinit", level="outer") == nl.scheme("skipinit(level='outer')")
     with pytest.raises(ValueError, match="inner or outer, not 'middle'"):
         nl.scheme("skipinit", level="middle")
-
-
-class DropsPath(Block):
-    """A branch that training drops at random, and a layer that reads no input, as in Swin V2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.position = nn.Linear(2, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.branch(x) + self.position(torch.ones(2))[:, None, None]
-        if self.training:
-            y = y * torch.empty(len(y), 1, 1, 1).bernoulli_(0.8)
-        return x + y
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_a_dropout_in_one_mode_makes_no_other_block(training: bool) -> None:
-    model = Network(DropsPath).train(training)
-    assert [block.name for block in nl.residual_map(model, IMAGES, strict=True).blocks] == ["blocks.0", "blocks.1"]
-    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", IMAGES).eval()
-    h = model.stem(IMAGES)
-    for block in model.blocks:
-        y = block.conv2(F.relu(block.conv1(h)))
-        h = h + (y + block.position(torch.ones(2))[:, None, None] if isinstance(block, DropsPath) else y)
-    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))

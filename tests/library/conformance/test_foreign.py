@@ -1,4 +1,4 @@
-"""Every scheme on networks of other libraries: what holds of it there, or why it has no place."""
+"""Every scheme on our transformer and networks of other libraries: what holds of it, or why it has no place."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.edits import RescaleBranches
+from normless.models import transformer
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -110,7 +111,13 @@ FOREIGN = {
     "torch post-norm": Foreign(lambda: Classifier(norm_first=False), lambda: (tokens(),), 4),
     "torch pre-norm": Foreign(lambda: Classifier(norm_first=True), lambda: (tokens(),), 4),
 }
-POST_NORM = {"bert", "torch post-norm"}
+for norm in ("pre", "post"):
+    FOREIGN[f"our {norm}-norm"] = Foreign(
+        lambda norm=norm: transformer(50, 2, 16, 2, 24, norm=norm, dropout=0.1, decoder_layers=1),
+        lambda: (tokens(), tokens(5)),
+        2 * 2 + 3,
+    )
+POST_NORM = {"bert", "torch post-norm", "our post-norm"}
 TRANSFORMERS = [*FOREIGN]
 CONVOLUTIONAL = {
     "resnet18": Foreign(lambda: torchvision.models.resnet18(num_classes=10), lambda: (torch.randn(4, 3, 32, 32),), 8),
@@ -139,7 +146,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     },
     # Batch norm takes the channels from the second axis, where these have their tokens.
     **{("norm_on_skip", name): _CHANNELS for name in TRANSFORMERS},
-    **{("only_final_norm", name): _CHANNELS for name in ("gpt2", "t5")},
+    **{("only_final_norm", name): _CHANNELS for name in ("gpt2", "t5", "our pre-norm", "our post-norm")},
     **{("only_top_norm", name): _CHANNELS for name in (*POST_NORM, "torch pre-norm")},
     **{("zeroinit_v1", name): "no residual sum is followed by an activation" for name in TRANSFORMERS},
     # Attention divides its projection into heads, or has weights and no layers.
@@ -164,6 +171,10 @@ REFUSALS |= {
     for name in POST_NORM
 }
 REFUSALS |= {
+    ("tailored_activations", f"our {norm}-norm"): "the correlation after its attention is not known"
+    for norm in ("pre", "post")
+}
+REFUSALS |= {
     (scheme, name): reason
     for name in CONVOLUTIONAL
     for scheme, reason in {
@@ -177,15 +188,19 @@ REFUSALS |= {
     ("zeroinit_v1", "functional"): "no residual sum is followed by an activation",
     ("tailored_activations", "resnet18"): "it reads more than outputs of weight layers",
 }
-for fits in ("bert", "gpt2", "t5", "vit", "timm vit"):
+for fits in ("bert", "gpt2", "t5", "vit", "timm vit", "our pre-norm", "our post-norm"):
     del REFUSALS["layer_scale", fits]
-del REFUSALS["remove_branches", "bert"]
+for fits in ("bert", "our pre-norm", "our post-norm"):
+    del REFUSALS["remove_branches", fits]
+REFUSALS["admin", "our pre-norm"] = "Admin is for transformers"
 
 WITH_MULTIPLIERS = {"skipinit", "zeroinit", "zeroinit_v1", "regularized_skipinit", "fixup", "rezero"}
 QUICK = {("fixup", name) for name in FOREIGN} | {("skipinit", "bert"), ("t_fixup", "gpt2"), ("deepnorm", "bert")}
 QUICK |= {("none", "torch post-norm"), ("sqrt2", "torch pre-norm"), ("xavier", "torch post-norm")}
 QUICK |= {("dyt", "gpt2"), ("derf", "timm vit"), ("layer_norm_scaling", "t5"), ("peri_norm", "torch pre-norm")}
 QUICK |= {("zero_gamma", "t5"), ("group_norm", "timm swin"), ("skipinit", "resnet18"), ("group_norm", "functional")}
+OURS = ("rezero", "t_fixup", "deepnorm", "dyt", "qk_norm", "norm_on_skip", "only_top_norm", "sandwich_norm", "admin")
+QUICK |= {(scheme, f"our {norm}-norm") for scheme in OURS for norm in ("pre", "post")}
 PAIRS = [
     pytest.param(scheme, network, marks=() if (scheme, network) in QUICK else pytest.mark.slow)
     for scheme in SCHEME_TEXTS

@@ -152,14 +152,6 @@ def test_only_final_norm_is_on_the_features_of_the_classifier() -> None:
     torch.testing.assert_close(net.classifier(features), expected.T, rtol=1e-4, atol=1e-4)
 
 
-def test_only_top_norm_keeps_the_one_of_a_pre_activation_network() -> None:
-    model = randomized(wide_resnet(10, 1))
-    net = edited(model, OnlyTopNorm())
-    assert nl.residual_map(net).norms == {"norm": "other"}
-    assert removed(model, net) == {f"{path}.{part}" for path in WIDE_NORMS[:-1] for part in STATE}
-    assert not added(model, net) | altered(model, net)
-
-
 def test_only_top_norm_is_behind_the_last_relu_of_a_cifar_resnet() -> None:
     model = resnet_cifar(8)
     net = edited(model, OnlyTopNorm())

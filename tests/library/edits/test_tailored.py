@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import cos, pi, sin, sqrt
 
 import pytest
@@ -12,6 +12,7 @@ import torchvision
 from edit_helpers import edited
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written, linear_layers
 
 import normless as nl
 from normless.edits import TailorActivations
@@ -157,24 +158,8 @@ def test_predictions_follow_the_tailored_activations() -> None:
     assert ratio.to_numpy() == pytest.approx([1.0] * 12, abs=0.2)
 
 
-class Smooth(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        y: Tensor = self.head(x)
-        return y
-
-
-class Gated(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(F.relu(self.layers[0](x)) * torch.sigmoid(self.layers[1](x)))
-        return y
-
-
-class Several(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(x + F.relu(self.layers[0](x)) + F.relu(self.layers[1](x)))
-        return y
+def written(forward: Callable[[Written, Tensor], Tensor]) -> Callable[[], nn.Module]:
+    return lambda: Written(forward, **linear_layers("f g h", 64))
 
 
 class Fused(nn.Sequential):
@@ -186,18 +171,20 @@ class Fused(nn.Sequential):
 
 
 REFUSALS = [
-    (TailorActivations(), lambda: Smooth(2), (2, 64), "it is not a ReLU or leaky ReLU, and has no slope to tailor"),
-    (TailorActivations(), lambda: Gated(2), (2, 64), "the correlation after its gate is not known"),
-    (TailorActivations(), lambda: Several(2), (2, 64), "it has a global skip path, or a sum of several branches"),
+    (TailorActivations(), written(lambda m, x: m.h(F.gelu(m.f(x)))), (2, 64), "no slope to tailor"),
+    (TailorActivations(), written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid())), (2, 64), "after its gate"),
+    (TailorActivations(), written(lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x))), (2, 64), "several branches"),
     (TailorActivations(), Fused, (2, 3, 8, 8), "an activation was part of this normalization"),
-    (TailorActivations(), lambda: resnet_cifar(8), (2, 3, 8, 8), "it reads more than outputs of weight layers"),
-    (TailorActivations(eta=1.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 1.0 and 0.7"),
-    (TailorActivations(skip=0.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 0.9 and 0.0"),
+    (TailorActivations(), lambda: resnet_cifar(8), (2, 3, 8, 8), "reads more than outputs of weight layers"),
+    (TailorActivations(eta=1.0), lambda: Plain(2), (2, 64), "got 1.0 and 0.7"),
+    (TailorActivations(skip=0.0), lambda: Plain(2), (2, 64), "got 0.9 and 0.0"),
 ]
 
 
 @pytest.mark.parametrize(("edit", "build", "shape", "sentence"), REFUSALS)
-def test_refusals(edit: TailorActivations, build: type[nn.Module], shape: tuple[int, ...], sentence: str) -> None:
+def test_refusals(
+    edit: TailorActivations, build: Callable[[], nn.Module], shape: tuple[int, ...], sentence: str
+) -> None:
     with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), edit, inputs=(torch.randn(shape),))
 

@@ -206,37 +206,6 @@ def test_one_activation_module_at_all_places_is_like_one_at_each() -> None:
     assert scales[1] == scales[0]
 
 
-class PreActivation(nn.Module):
-    """x + conv(relu(conv(relu(x)))) with one ReLU for both places."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 4, 3, padding=1)
-        self.relu = nn.ReLU()
-        self.conv1, self.conv2 = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
-        self.sum = ResidualSum()
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        total: Tensor = self.sum(h, self.conv2(self.relu(self.conv1(self.relu(h)))))
-        return total
-
-
-def test_an_activation_of_several_calls_is_divided_at_its_first() -> None:
-    model = PreActivation()
-    net = edited(model, *EDITS, inputs=(torch.randn(2, 3, 8, 8),))
-    assert [type(module).__name__ for module in net.modules()].count("ScaledActivation") == 1
-    assert net.conv1.scale == net.conv2.scale == pytest.approx(sqrt(2 / (1 - 1 / np.pi)))
-
-
-def test_a_pooled_skip_path_in_a_resnet_of_timm_is_refused() -> None:
-    timm = pytest.importorskip("timm")
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"layer2\.0\.downsample\.1: it does not read what the branch reads"
-    ):
-        edited(timm.create_model("resnet18d"), *EDITS, inputs=(torch.randn(2, 3, 32, 32),))
-
-
 @pytest.mark.slow
 def test_a_resnet_of_torchvision() -> None:
     """Its sums are operators, one ReLU serves three places, and the first stage reads a max pooling."""

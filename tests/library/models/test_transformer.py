@@ -126,25 +126,6 @@ def test_logits_and_gradients_are_those_of_torchs_layers(norm: Norm) -> None:
 # --- shapes, masks, cache ----------------------------------------------------------------------------------------
 
 
-@given(
-    sizes=st.tuples(st.integers(1, 3), st.integers(1, 6), st.integers(1, 6)),
-    norm=NORMS,
-    heads=st.sampled_from([1, 2, 4]),
-    layers=st.tuples(st.integers(1, 2), st.none() | st.integers(1, 2)),
-    padding=st.integers(0, 4),
-)
-@settings(deadline=None, max_examples=15)
-def test_any_sentences(
-    sizes: tuple[int, int, int], norm: Norm, heads: int, layers: tuple[int, int | None], padding: int
-) -> None:
-    batch, length, target = sizes
-    model = transformer(11, layers[0], 8, heads, 10, norm=norm, decoder_layers=layers[1], padding=padding)
-    assert len(model.decoder.layers) == (layers[1] or layers[0])
-    logits = model(torch.randint(11, (batch, length)), torch.randint(11, (batch, target)))
-    assert logits.shape == (batch, target, 11)
-    assert logits.isfinite().all()
-
-
 @given(norm=NORMS, lengths=st.lists(st.tuples(st.integers(1, 6), st.integers(1, 5)), min_size=2, max_size=4))
 @settings(deadline=None, max_examples=15)
 def test_a_batch_is_its_sentences_and_padding_is_not_looked_at(norm: Norm, lengths: list[tuple[int, int]]) -> None:

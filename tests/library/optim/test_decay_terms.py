@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-import normless as nl
 from normless.models import resnet, transformer
 from normless.optim import param_groups
 from normless.optim.decay import GROUPS, POLICIES, SHORT, decays_of
@@ -80,11 +79,3 @@ def test_a_pattern_goes_before_its_group_and_the_last_before_the_others() -> Non
     assert found[id(model.layer1[0].conv2.weight)] == 0.01
     with pytest.raises(ValueError, match=r"matches \*attention\*, encoder\.\*, or a later"):
         param_groups(model, lr=0.1, weight_decay=0.1, policy="weights+*attention*+encoder.*")
-
-
-def test_the_roles_of_a_converted_network() -> None:
-    assert decayed(nl.convert(resnet(18, channels=4), "skipinit"), "weights+scalars") == {
-        name
-        for name, one in nl.convert(resnet(18, channels=4), "skipinit").named_parameters()
-        if one.dim() > 1 or one.numel() == 1
-    }

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 from written_networks import Written, linear_layers
@@ -93,14 +92,6 @@ def test_norms_are_known_by_what_they_compute(build: Callable[[], nn.Module]) ->
     assert found.by_path["1.norm"].gamma == (None if gamma is None else f"1.norm.{gamma}")
     named = {f"1.norm.{name}" for name, _ in model[1].norm.named_parameters() if build is not bias_only}
     assert set(found.by_path["1.norm"].parameters) == named - ({"1.norm.weight"} if gamma is None else set())
-
-
-def test_frozen_batch_norm_normalizes_and_learns_nothing() -> None:
-    model = torchvision.models.resnet18(norm_layer=torchvision.ops.FrozenBatchNorm2d)
-    found = residual_map(model, torch.zeros(1, 3, 64, 64))
-    expected = residual_map(torchvision.models.resnet18(), torch.zeros(1, 3, 64, 64))
-    assert found.norms == expected.norms
-    assert all(found.by_path[path].gamma is None for path in found.norms)
 
 
 def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() -> None:

@@ -1,4 +1,4 @@
-"""Channels after activations and poolings, against published order statistics, closed forms and samples."""
+"""Channels and streams after activations and poolings, against published numbers, closed forms and samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from normless.signal import Step
+from normless.signal import Step, Stream
 from normless.signal.moments import Moments, maximum
 from normless.signal.weights import rows_of
 
@@ -64,3 +64,29 @@ def test_gates_and_sums_of_independent_signals() -> None:
     total = of(1.0, 1.0).plus(of(0.5, 0.25))
     assert (float(total.mean), float(total.variance)) == pytest.approx((1.5, 1.25))
     assert of(2.0, 1.0).averaged(4).power == pytest.approx(4.25)
+
+
+def test_without_activations_the_variance_adds_up_exactly() -> None:
+    stream = Stream.standard()
+    for _ in range(50):
+        stream = stream.plus(0.04)
+    assert stream.variance == pytest.approx(3.0, rel=1e-14)
+
+
+def test_a_rectified_normal() -> None:
+    assert Stream.standard().through(nn.ReLU()).variance == pytest.approx((1 - 1 / pi) / 2, rel=2e-3)
+    assert Stream.standard().plus(3).through(nn.ReLU()).variance == pytest.approx(2 * (1 - 1 / pi), rel=2e-3)
+    assert Stream.standard().through(nn.Identity()).variance == pytest.approx(1, rel=2e-3)
+
+
+def test_a_rectified_random_walk_agrees_with_samples() -> None:
+    """h ← relu(h + αz) thirty times, with zeros added half-way, on 10⁶ elements."""
+    stream, samples = Stream.standard().through(nn.ReLU()), torch.randn(10**6, dtype=torch.float64).relu()
+    for step in range(30):
+        if step == 15:
+            stream = stream.padded(0.5)
+            samples = samples * (torch.rand(10**6) < 0.5)
+        stream = stream.plus(0.04).through(nn.ReLU())
+        samples = (samples + 0.2 * torch.randn(10**6, dtype=torch.float64)).relu()
+        assert stream.variance == pytest.approx(samples.var().item(), rel=0.01)
+        assert stream.values.mean() == pytest.approx(samples.mean().item(), rel=0.01)
