@@ -37,8 +37,7 @@ class Network(nn.Module):
         self.head = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 class Siamese(Network):
@@ -64,5 +63,4 @@ class Trunk(nn.Module):
         self.blocks = nn.Sequential(*(RectifiedBlock() for _ in range(blocks)))
 
     def forward(self, x: Tensor) -> Tensor:
-        features: Tensor = self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))
-        return features
+        return self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))

@@ -36,8 +36,7 @@ def test_one_edit_serves_both_streams_of_a_siamese_network() -> None:
         h = model.stem(x)
         for block in model.blocks:
             h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
-        logits: Tensor = model.head(h.mean((2, 3)))
-        return logits
+        return model.head(h.mean((2, 3)))
 
     torch.testing.assert_close(net(IMAGES, other), alone(IMAGES) - alone(other))
 
@@ -77,8 +76,7 @@ class LowRank(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.layer(x) + self.up(self.down(x))
-        return y
+        return self.layer(x) + self.up(self.down(x))
 
 
 WRAPPERS: list[Callable[[nn.Conv2d], nn.Module]] = [
@@ -198,8 +196,7 @@ class ChosenRows(nn.Module):
         for norm, layer in zip(self.norms, self.layers, strict=True):
             x = x + layer(norm(x)).relu()
         x = F.pad(x, (0, 0, 0, 1))
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 def test_sizes_that_depend_on_values_are_unknown() -> None:

@@ -26,8 +26,7 @@ class TwoTowers(nn.Module):
         )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
-        return z
+        return self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
 
 
 class Siamese(nn.Module):
@@ -45,8 +44,7 @@ class Siamese(nn.Module):
         h = torch.cat([self.trunk(x), self.trunk(y)], 1)
         for mix, out in zip(self.mix, self.out, strict=True):
             h = h + out(mix(h))
-        z: Tensor = self.head(h)
-        return z
+        return self.head(h)
 
 
 def networks() -> tuple[TwoTowers, Siamese, tuple[Tensor, Tensor]]:
@@ -105,8 +103,7 @@ def test_what_also_runs_outside_is_not_changed_there() -> None:
             self.relu = relu
 
         def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = x + self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
-            return y
+            return x + self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
 
     relu = nn.ReLU()
     model, x = nn.Sequential(nn.Conv2d(3, WIDTH, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)

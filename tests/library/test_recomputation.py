@@ -68,8 +68,7 @@ class Traced(nn.Module):
         self.head = nn.Linear(4, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.stages(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.head(self.stages(self.stem(x)).mean((2, 3)))
 
 
 def test_dropout_draws_the_same_numbers_twice() -> None:
@@ -102,8 +101,7 @@ class Listed(Traced):
         x = self.stem(x)
         for block in self.stages:
             x = block(x)
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
+        return self.head(x.mean((2, 3)))
 
 
 def test_what_cannot_be_recomputed_is_refused_and_stays() -> None:

@@ -226,10 +226,8 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors cannot be read"),
     (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
     (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
-    (lambda folder: (folder / "recipe.json").write_text("[1]"), "states no format"),
     (edited(lambda values: values.update(format=99)), "written by a later version of normless"),
     (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
-    (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
     (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
     (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
@@ -237,7 +235,6 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
         r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
     ),
-    (edited(lambda values: values.update(scheme="fixup")), "are not in the file, the first"),
     (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
     (
         reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
@@ -269,10 +266,8 @@ def test_weights_that_do_not_fit_name_the_version_they_came_from(tmp_path: Path)
         (CIFAR, None, None, "normless:resnet_cifar(depth=8, in_channels=3)"),
         (CIFAR, 7, (1, 8, 8), "normless:resnet_cifar(depth=8, classes=7, in_channels=1)"),
         ("normless:dense(depth=1, width=4)", None, (1, 4, 4), "normless:dense(depth=1, width=4, in_features=16)"),
-        (FOREIGN, None, None, FOREIGN),
         (FOREIGN, 5, (2, 32, 32), "timm:test_resnet(num_classes=5, in_chans=2)"),
         ("timm:test_resnet(in_chans=2)", None, (2, 32, 32), "timm:test_resnet(in_chans=2)"),
-        ("torchvision:squeezenet1_1", 5, (3, 64, 64), "torchvision:squeezenet1_1(num_classes=5)"),
     ],
 )
 def test_the_text_of_a_fitted_network_names_it_alone(

@@ -38,8 +38,7 @@ class Attention(nn.Module):
             q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         weights = torch.einsum("bhid,bhjd->bhij", q, k).mul(2**-1).softmax(-1)
         mixed = torch.einsum("bhij,bhjd->bhid", weights, v)
-        y: Tensor = self.to_out(self.merge(mixed if self.by_einops else mixed.transpose(1, 2)))
-        return y
+        return self.to_out(self.merge(mixed if self.by_einops else mixed.transpose(1, 2)))
 
 
 def rearrangements() -> tuple[nn.Module, nn.Module]:
@@ -64,8 +63,7 @@ class EinsumTransformer(nn.Module):
         for attention, feed_forward in self.layers:
             x = attention(x) + x
             x = feed_forward(x) + x
-        logits: Tensor = self.head(x.mean(1))
-        return logits
+        return self.head(x.mean(1))
 
 
 class Branch(nn.Module):
@@ -75,8 +73,7 @@ class Branch(nn.Module):
         self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return y
+        return self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
 
 
 def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:

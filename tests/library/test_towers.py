@@ -18,8 +18,7 @@ class Called(nn.Module):
         self.trunk, self.head = Trunk(), nn.Linear(2 * WIDTH, 3)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(torch.cat([self.trunk(x), self.trunk(y)], 1))
-        return z
+        return self.head(torch.cat([self.trunk(x), self.trunk(y)], 1))
 
 
 class Named(Called):
@@ -30,8 +29,7 @@ class Named(Called):
         self.other = self.trunk
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(torch.cat([self.trunk(x), self.other(y)], 1))
-        return z
+        return self.head(torch.cat([self.trunk(x), self.other(y)], 1))
 
 
 class Listed(nn.Module):
@@ -40,10 +38,7 @@ class Listed(nn.Module):
         self.towers, self.head = nn.ModuleList([Trunk()] * 3), nn.Linear(3 * WIDTH, 3)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(
-            torch.cat([tower(one) for tower, one in zip(self.towers, (x, y, x + y), strict=True)], 1)
-        )
-        return z
+        return self.head(torch.cat([tower(one) for tower, one in zip(self.towers, (x, y, x + y), strict=True)], 1))
 
 
 class Uneven(nn.Module):
@@ -58,8 +53,7 @@ class Uneven(nn.Module):
         one = F.relu(self.block(F.relu(self.stem(x))))
         other = self.block(self.norm(self.stem(y)))
         one = self.own(one)
-        z: Tensor = self.head(torch.cat([one.mean((2, 3)), other.mean((2, 3))], 1))
-        return z
+        return self.head(torch.cat([one.mean((2, 3)), other.mean((2, 3))], 1))
 
 
 def inputs() -> tuple[Tensor, Tensor]:

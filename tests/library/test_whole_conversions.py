@@ -28,8 +28,7 @@ class Block(nn.Module):
 
     def branch(self, x: Tensor) -> Tensor:
         """f(x)."""
-        y: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return y
+        return self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.branch(x)
@@ -45,12 +44,10 @@ class Network(nn.Module):
 
     def middle(self, x: Tensor) -> Tensor:
         """The blocks."""
-        y: Tensor = self.blocks(x)
-        return y
+        return self.blocks(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.middle(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.head(self.middle(self.stem(x)).mean((2, 3)))
 
 
 class Autocast(Network):
@@ -67,8 +64,7 @@ class NoGrad(Network):
     def middle(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             x = self.blocks[0](x)
-        y: Tensor = self.blocks[1](x)
-        return y
+        return self.blocks[1](x)
 
 
 class Checkpointed(Network):
@@ -76,8 +72,7 @@ class Checkpointed(Network):
 
     def middle(self, x: Tensor) -> Tensor:
         x = checkpoint(self.blocks[0], x, use_reentrant=True)
-        y: Tensor = checkpoint(self.blocks[1], x, use_reentrant=False)
-        return y
+        return checkpoint(self.blocks[1], x, use_reentrant=False)
 
 
 class OwnCheckpoint(torch.autograd.Function):
@@ -195,8 +190,7 @@ class Positions(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.middle(self.stem(x) + self.positions(torch.ones(1)).view(1, -1, 1, 1))
-        y: Tensor = self.head(x.mean((2, 3)))
-        return y
+        return self.head(x.mean((2, 3)))
 
 
 @pytest.mark.parametrize(("kind", "exports"), [(Positions, 1), (Auxiliary, 2)])
@@ -226,8 +220,7 @@ class Generator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        y: Tensor = self.tail(x + self.body(x))
-        return y
+        return self.tail(x + self.body(x))
 
 
 def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> None:

@@ -35,8 +35,7 @@ class Classifier(nn.Module):
         self.classifier = nn.Linear(16, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.classifier(self.encoder(self.embedding(tokens)).mean(1))
-        return logits
+        return self.classifier(self.encoder(self.embedding(tokens)).mean(1))
 
 
 class Functional(nn.Module):

@@ -1,4 +1,4 @@
-"""The schemes for transformers on ours, norms ahead and behind: what a conversion promises beyond `test_foreign.py`."""
+"""Schemes for transformers on ours, norms ahead and behind: what holds beyond `test_foreign.py`."""
 
 from __future__ import annotations
 

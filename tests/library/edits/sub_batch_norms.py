@@ -124,8 +124,7 @@ class Network(nn.Module):
         x = torch.relu(self.norm(self.conv(x), *domain))
         for block in self.blocks:
             x = block(x, *domain)
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
+        return self.head(x.mean((2, 3)))
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {

@@ -27,8 +27,7 @@ class Branches(nn.Module):
         h = self.scale * self.stem(x)
         for norm, layer in zip(self.norms, self.layers, strict=True):
             h = h + layer(norm(h))
-        out: Tensor = self.head(h)
-        return out
+        return self.head(h)
 
 
 class Images(nn.Module):

@@ -27,8 +27,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (t.reshape(*x.shape[:2], 2, 4).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
         x = x + self.proj(self.attend(q, k, v).transpose(1, 2).flatten(2))
-        logits: Tensor = self.head(x)
-        return logits
+        return self.head(x)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         raise NotImplementedError
@@ -63,8 +62,7 @@ class Whole(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h, mask = self.norm(x), torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
-        logits: Tensor = self.head(x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0])
-        return logits
+        return self.head(x + self.attention(h, h, h, attn_mask=mask, need_weights=False)[0])
 
 
 STYLES: dict[str, Callable[[], Any]] = {
@@ -87,8 +85,7 @@ def expected(model: Any, x: Tensor, norm: bool, cap: float | None) -> Tensor:
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     mask = torch.ones(5, 5, dtype=torch.bool).triu(1)
     out = (logits.masked_fill(mask, float("-inf")).softmax(-1) @ v).transpose(1, 2).flatten(2)
-    made: Tensor = model.head(x + (model.attention.out_proj(out) if whole else model.proj(out)))
-    return made
+    return model.head(x + (model.attention.out_proj(out) if whole else model.proj(out)))
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -25,12 +25,10 @@ class Block(nn.Module):
         self.skip = nn.Sequential(nn.Upsample(scale_factor=2), projection) if up else projection
 
     def branch(self, x: Tensor) -> Tensor:
-        y: Tensor = self.last(torch.relu(self.first(self.norm(x))))
-        return y
+        return self.last(torch.relu(self.first(self.norm(x))))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.skip(x) + self.branch(x)
-        return y
+        return self.skip(x) + self.branch(x)
 
 
 class Tokens(nn.Module):

@@ -33,8 +33,7 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
         q, k, v = self.qkv(x).chunk(3, -1) if self.packed else (self.query(x), self.key(memory), self.value(memory))
-        h: Tensor = self.out(F.scaled_dot_product_attention(q, k, v))
-        return h
+        return self.out(F.scaled_dot_product_attention(q, k, v))
 
 
 class FeedForward(nn.Module):
@@ -43,8 +42,7 @@ class FeedForward(nn.Module):
         self.linear1, self.linear2 = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.linear2(F.relu(self.linear1(x)))
-        return h
+        return self.linear2(F.relu(self.linear1(x)))
 
 
 class TransformerLayer(nn.Module):
@@ -61,8 +59,7 @@ class TransformerLayer(nn.Module):
         x = self.norms[0](self.sums[0](x, self.attention(x)))
         if self.cross is not None:
             x = self.norms[1](self.sums[1](x, self.cross(x, memory)))
-        h: Tensor = self.norms[-1](self.sums[-1](x, self.feed_forward(x)))
-        return h
+        return self.norms[-1](self.sums[-1](x, self.feed_forward(x)))
 
 
 class Encoder(nn.Module):
@@ -76,8 +73,7 @@ class Encoder(nn.Module):
         h = self.tokens(x)
         for layer in self.layers:
             h = layer(h)
-        logits: Tensor = self.classifier(h)
-        return logits
+        return self.classifier(h)
 
 
 class EncoderDecoder(nn.Module):
@@ -96,8 +92,7 @@ class EncoderDecoder(nn.Module):
             memory = layer(memory)
         for name, layer in self.decoder.items():
             h = h if name == "tokens" else layer(h, memory)
-        logits: Tensor = self.classifier(h)
-        return logits
+        return self.classifier(h)
 
 
 TOKENS = torch.randint(1, 2000, (2, 7), generator=torch.Generator().manual_seed(0))

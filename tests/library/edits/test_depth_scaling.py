@@ -32,8 +32,7 @@ class Block(nn.Module):
         nn.init.normal_(self.linear.weight, std=sqrt(2 / WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.sum(x, self.linear(self.relu(x)))
-        return y
+        return self.sum(x, self.linear(self.relu(x)))
 
 
 class Residual(nn.Module):
@@ -45,8 +44,7 @@ class Residual(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(self.blocks(self.stem(x)))
-        return y
+        return self.head(self.blocks(self.stem(x)))
 
 
 class Stated(Residual):
@@ -175,8 +173,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, -1)
-        y: Tensor = self.out((q @ k.mT + self.table).softmax(-1) @ v)
-        return y
+        return self.out((q @ k.mT + self.table).softmax(-1) @ v)
 
 
 class Tokens(nn.Module):
@@ -190,8 +187,7 @@ class Tokens(nn.Module):
         x = x + self.positions
         for norm, attention in zip(self.norms, self.attentions, strict=False):
             x = x + attention(norm(x))
-        y: Tensor = self.head(self.norms[2](x).mean(1))
-        return y
+        return self.head(self.norms[2](x).mean(1))
 
 
 def test_a_parameter_that_no_layer_reads_goes_with_the_module_around_it() -> None:

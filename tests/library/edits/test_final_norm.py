@@ -23,8 +23,7 @@ class PreNorm(nn.Module):
         self.norm, self.first, self.second = norm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.second(torch.relu(self.first(self.norm(x))))
-        return y
+        return x + self.second(torch.relu(self.first(self.norm(x))))
 
 
 class Language(nn.Module):
@@ -37,8 +36,7 @@ class Language(nn.Module):
         self.head.weight = self.embed.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.ln_f(self.blocks(self.embed(tokens))))
-        return logits
+        return self.head(self.ln_f(self.blocks(self.embed(tokens))))
 
 
 class TwoHeads(Language):

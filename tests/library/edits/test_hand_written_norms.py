@@ -33,8 +33,7 @@ class Block(nn.Module):
 
     def branch(self, x: Tensor) -> Tensor:
         """f."""
-        y: Tensor = self.fc2(F.relu(self.fc1(x)))
-        return y
+        return self.fc2(F.relu(self.fc1(x)))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.branch(self.normalized(x))
@@ -201,8 +200,7 @@ class Reversible(nn.Module):
         mean, std = x.mean(-1, keepdim=True), x.std(-1, keepdim=True)
         x = (x - mean) / std
         x = x + self.f(F.normalize(x, dim=-1)) * F.normalize(x, p=1, dim=-1)
-        y: Tensor = self.head(x) * std + mean
-        return y
+        return self.head(x) * std + mean
 
 
 def test_what_only_divides_by_a_statistic_is_no_norm() -> None:

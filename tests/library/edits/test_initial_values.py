@@ -134,8 +134,7 @@ class Tied(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embedding(tokens)
-        logits: Tensor = self.classifier(x + torch.relu(self.inner(x)))
-        return logits
+        return self.classifier(x + torch.relu(self.inner(x)))
 
 
 @pytest.mark.parametrize("edit", [ZeroClassifier(), Reinitialize("xavier"), LSUV()], ids=repr)
@@ -246,8 +245,7 @@ class Depthwise(nn.Module):
         self.sum = ResidualSum()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        total: torch.Tensor = self.sum(x, self.conv2(self.conv1(x)))
-        return total
+        return self.sum(x, self.conv2(self.conv1(x)))
 
 
 class Constant(Depthwise):

@@ -33,8 +33,7 @@ class Plain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = F.relu(layer(x))
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 def vgg(depth: int, channels: int = 16) -> nn.Sequential:

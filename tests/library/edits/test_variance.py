@@ -156,8 +156,7 @@ class Block(nn.Module):
         if self.place == "activation":
             branch = self.relu(branch)
         skip = self.shortcut(self.pool(h)) if self.place == "shortcut" else self.at("skip", h)
-        total: Tensor = self.sum(skip, branch)
-        return total
+        return self.sum(skip, branch)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +189,7 @@ class OneActivation(nn.Module):
         h = self.relus[0](self.convs[0](x))
         h = self.relus[2](self.sums[0](h, self.convs[2](self.relus[1](self.convs[1](h)))))
         branch = self.convs[4](self.relus[3](self.convs[3](h)))
-        total: Tensor = self.relus[4](self.sums[1](self.shortcut(h), branch))
-        return total
+        return self.relus[4](self.sums[1](self.shortcut(h), branch))
 
 
 def test_one_activation_module_at_all_places_is_like_one_at_each() -> None:

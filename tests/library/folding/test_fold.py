@@ -176,8 +176,7 @@ def test_a_weight_that_is_scaled_in_the_forward_pass_is_left_alone() -> None:
 
 def test_a_norm_in_a_checkpointed_region_is_folded() -> None:
     def run(net: Net, x: Tensor) -> Tensor:
-        y: Tensor = checkpoint(lambda z: net.norm(net.layer(z)), x, use_reentrant=False)
-        return y
+        return checkpoint(lambda z: net.norm(net.layer(z)), x, use_reentrant=False)
 
     _, report = folded(Net(run, layer=conv(), norm=nn.BatchNorm2d(4)), IMAGES)
     assert fate(report, "norm") == "norm: folded into layer before it"

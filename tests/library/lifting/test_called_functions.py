@@ -40,13 +40,11 @@ class Block(nn.Module):
 
     def one(self, x: Tensor) -> Tensor:
         """The first branch."""
-        y: Tensor = self.first(self.norm(x))
-        return y
+        return self.first(self.norm(x))
 
     def two(self, x: Tensor) -> Tensor:
         """The second branch."""
-        y: Tensor = self.second(x)
-        return y
+        return self.second(x)
 
     def forward(self, x: Tensor) -> Tensor:
         x = added(x, self.one(x))

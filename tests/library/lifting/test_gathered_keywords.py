@@ -39,8 +39,7 @@ class Network(nn.Module):
         self.stem, self.first, self.second, self.head = nn.Linear(4, 4), Block(), Block(), nn.Linear(4, 2)
 
     def forward(self, x: Tensor, **kwargs: Any) -> Tensor:
-        logits: Tensor = self.head(self.second(self.first(self.stem(x), **kwargs), **kwargs))
-        return logits
+        return self.head(self.second(self.first(self.stem(x), **kwargs), **kwargs))
 
 
 def halved(model: Network, x: Tensor, **kwargs: Any) -> Tensor:

@@ -32,12 +32,10 @@ class Keeping(nn.Module):
         return (x + y) / 2
 
     def branch(self, x: Tensor) -> Tensor:
-        y: Tensor = self.second(torch.relu(self.first(self.norm(x))))
-        return y
+        return self.second(torch.relu(self.first(self.norm(x))))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.fusion(x, self.branch(x))
-        return y
+        return self.fusion(x, self.branch(x))
 
 
 class OneOfTwo(Keeping):

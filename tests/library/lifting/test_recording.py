@@ -91,14 +91,6 @@ def _forward_lines() -> list[tuple[int, str]]:
     return list(enumerate(lines, start))
 
 
-def test_a_modules_runs_are_told_apart_and_know_their_calls() -> None:
-    calls = calls_of(Net(), X)
-    first, second = (call for call in calls if call.module == "act")
-    assert [first.run, second.run] == [0, 1]
-    assert [first.around, second.around] == named(calls, "act")
-    assert all(call.around is None for call in calls if call.module == "")
-
-
 class Repeated(nn.Module):
     """Adds as often as it is told."""
 

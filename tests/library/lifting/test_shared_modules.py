@@ -143,8 +143,7 @@ class NormsQueriesAndKeys(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = map(self.norm, self.packed(x).chunk(3, -1))
-        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
-        return y
+        return x + self.out((q @ k.mT).softmax(-1) @ v)
 
 
 def test_a_norm_that_runs_several_times_is_removed() -> None:
@@ -178,8 +177,7 @@ class CosineAttention(nn.Module):
         q, k, v = self.packed(x).chunk(3, -1)
         q, k = self.of_unit_length(q, k)
         q, k = q * self.q_scale, k * self.k_scale
-        y: Tensor = x + self.out((q @ k.mT).softmax(-1) @ v)
-        return y
+        return x + self.out((q @ k.mT).softmax(-1) @ v)
 
 
 class ByMethod(CosineAttention):
@@ -219,8 +217,7 @@ class NormAtTop(nn.Module):
             normed = unit_length(x) * scale
             if scale is self.inner:
                 x = x + self.branch(normed).relu()
-        y: Tensor = self.head(normed)
-        return y
+        return self.head(normed)
 
 
 def test_a_norm_that_stays_keeps_its_code() -> None:

@@ -170,23 +170,6 @@ def test_every_parameter_is_in_the_group_of_the_table(name: str) -> None:
     assert set(table.values()) == set(TABLES[name].values())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_what_each_policy_decays(name: str) -> None:
-    model, residual_map = network(name)
-    groups = set(TABLES[name].values())
-    gammas = [owner for owner in model.modules() if re.search("Norm", type(owner).__name__) and [*owner.parameters()]]
-    has_batch_norms = bool(gammas) and all(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in gammas)
-    decays = {
-        "guidelines": groups & ({"weights", "gamma_last", "gamma_other"} if has_batch_norms else {"weights"}),
-        "all": groups - {"temperatures"},
-        "weights": {"weights"},
-    }
-    for policy, expected in decays.items():
-        found = param_groups(model, lr=0.1, weight_decay=0.01, policy=policy, residual_map=residual_map)
-        assert {group["name"] for group in found if group["weight_decay"] == 0.01} == expected
-        assert {group["name"] for group in found if group["weight_decay"] == 0} == groups - expected
-
-
 def test_a_tied_embedding_is_one_weight() -> None:
     for name, tied in [("gpt2", "lm_head"), ("bert", "cls.predictions.decoder"), ("t5", "encoder.embed_tokens")]:
         model, residual_map = network(name)

@@ -47,18 +47,6 @@ def test_every_parameter_is_in_exactly_one_group(network: str, scheme: str) -> N
     assert all(set(group) == {"params", "name", "lr", "rate_scale", "weight_decay"} for group in groups)
 
 
-def test_roles_of_a_cifar_resnet() -> None:
-    found = by_name(resnet_cifar(8))
-    assert found["gamma_stem"] == {"norm.weight"}
-    assert found["gamma_last"] == {f"blocks.{index}.norm2.weight" for index in range(3)}
-    assert found["gamma_other"] == {f"blocks.{index}.norm1.weight" for index in range(3)}
-    weights = {"stem.weight", "classifier.weight", *(f"blocks.{i}.conv{j}.weight" for i in range(3) for j in (1, 2))}
-    assert found["weights"] == weights
-    norms = {"norm.bias", *(f"blocks.{i}.norm{j}.bias" for i in range(3) for j in (1, 2))}
-    assert found["biases"] == {"classifier.bias"} | norms
-    assert set(found) == {"weights", "gamma_stem", "gamma_last", "gamma_other", "biases"}
-
-
 def test_norms_that_a_scheme_adds_have_their_roles() -> None:
     skip = by_name(nl.convert(resnet_cifar(8), "norm_on_skip(place=skip_path)"))
     assert skip["gamma_down"] == {f"blocks.{index}.sum.norm_skip.weight" for index in range(3)}
@@ -79,26 +67,6 @@ def test_scalars_are_those_a_scheme_added(network: str) -> None:
     kind = "conv2.layer_scale" if network == "wide" else "sum.multiplier"
     assert by_name(scaled)["layer_scale"] == {f"blocks.{index}.{kind}" for index in range(3)}
     assert "scalars" not in by_name(scaled)
-
-
-@pytest.mark.parametrize(
-    ("policy", "expected"),
-    [
-        # The columns of table 2: weights alone, and with each role of γ.
-        ({"weights": True}, {"weights": 0.01}),
-        ({"weights": True, "last": True}, {"weights": 0.01, "gamma_last": 0.01}),
-        # A strength of its own, as for figure 3.
-        ({"weights": True, "down": 0.3, "gamma_last": 0}, {"weights": 0.01, "gamma_down": 0.3}),
-        ({"weights": 0.5, "stem": True, "biases": False, "scalars": 1}, {"weights": 0.5}),
-        ({}, {}),
-    ],
-)
-def test_a_policy_by_role(policy: dict[str, bool | float], expected: dict[str, float]) -> None:
-    groups = param_groups(wide_resnet(16, 1), lr=0.1, weight_decay=0.01, policy=policy)
-    decays = {group["name"]: group["weight_decay"] for group in groups}
-    assert set(decays) == {"weights", "gamma_last", "gamma_down", "gamma_other", "biases"}
-    assert {name: decay for name, decay in decays.items() if decay} == expected
-    assert all(type(decay) is float for decay in decays.values())
 
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])

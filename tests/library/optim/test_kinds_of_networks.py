@@ -53,8 +53,7 @@ class Own(nn.Module):
             q, k, v = (t.unflatten(-1, (2, -1)).transpose(1, 2) for t in block["qkv"](block["ln_1"](x)).chunk(3, -1))
             x = x + block["proj"](F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
             x = x + block["out"](F.gelu(block["fc"](block["ln_2"](x))))
-        logits: Tensor = self.head(self.ln_f(x))
-        return logits
+        return self.head(self.ln_f(x))
 
 
 TOKENS = torch.randint(30, (2, 6))
@@ -72,8 +71,7 @@ class Hybrid(nn.Module):
         x = self.stem(x)
         x = (x + self.bn(self.conv(x))).transpose(1, 2)
         x = x + self.fc(self.ln(x))
-        logits: Tensor = self.head(x.mean(1))
-        return logits
+        return self.head(x.mean(1))
 
 
 def plain() -> nn.Module:
@@ -199,8 +197,7 @@ class Heads(nn.Module):
         q, k, v = (t.unflatten(-1, (2, 4)).transpose(1, 2) for t in self.qkv(self.norm(x)).chunk(3, -1))
         weights = (q @ k.transpose(-2, -1) * self.heat).softmax(-1)
         x = x + self.proj((weights @ v).transpose(1, 2).flatten(2))
-        logits: Tensor = self.head(x.mean(1)) / self.divisor
-        return logits
+        return self.head(x.mean(1)) / self.divisor
 
 
 TEMPERATURES: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...], set[str]]] = {

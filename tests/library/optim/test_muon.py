@@ -34,8 +34,7 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
-        logits: Tensor = self.last(h + self.hidden(self.norm(h)))
-        return logits
+        return self.last(h + self.hidden(self.norm(h)))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, set[str], set[str]]] = {

@@ -201,8 +201,7 @@ class OddNames(nn.Module):
         x = self.stem(x) + self.gain_of_bias + self.position
         y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * self.a_2 + self.b_2
         y = nn.functional.layer_norm(y, (8,), self.bias_of_gain)
-        found: Tensor = self.head(x + nn.functional.linear(y, self.weight, self.bias_free))
-        return found
+        return self.head(x + nn.functional.linear(y, self.weight, self.bias_free))
 
 
 def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:

@@ -9,21 +9,6 @@ from normless.models import wide_resnet
 from normless.residual import Layer, ResidualBlock, ResidualMap
 
 
-def test_wide_resnet_by_hand() -> None:
-    found = residual_map(wide_resnet(10, 2))
-    assert found.depth == 3
-    assert found.stem == ("stem",)
-    assert found.classifier == "classifier"
-    first = found.blocks[0]
-    assert first.name == "blocks.0"
-    assert first.branch == ("blocks.0.conv1", "blocks.0.conv2")
-    assert first.skip == ("blocks.0.shortcut",)
-    assert first.norms == ("blocks.0.norm1", "blocks.0.norm2")
-    assert first.activations == ("blocks.0.relu1", "blocks.0.relu2")
-    assert not first.identity_skip
-    assert first.activation_after_sum is None
-
-
 def test_shared_pre_activations_are_down_where_the_skip_path_projects() -> None:
     roles = residual_map(wide_resnet(16, 1)).norms
     assert roles == {

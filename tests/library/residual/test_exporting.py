@@ -83,9 +83,7 @@ def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do(
     branching: Callable[[Written, Tensor], Tensor],
 ) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Sequential(nn.ReLU(), Written(branching)))
-    with pytest.raises(
-        UnresolvedStructureError, match=r"in 1\.1, a Written .*test_exporting\.py.*torch\.where"
-    ) as caught:
+    with pytest.raises(UnresolvedStructureError, match=r"in 1\.1, a Written .*line \d+ of .*torch\.where") as caught:
         residual_map(model, torch.ones(2, WIDTH))
     assert len(str(caught.value)) < 1000
     assert "forward" not in vars(model)

@@ -90,7 +90,7 @@ def test_norms_are_known_by_what_they_compute(build: Callable[[], nn.Module]) ->
     assert block.branch == ("1.first", "1.second")
     gamma = NORMS[build]
     assert found.by_path["1.norm"].gamma == (None if gamma is None else f"1.norm.{gamma}")
-    named = {f"1.norm.{name}" for name, _ in model[1].norm.named_parameters() if build is not bias_only}
+    named = {f"1.norm.{name}" for name, _ in model[1].norm.named_parameters()}
     assert set(found.by_path["1.norm"].parameters) == named - ({"1.norm.weight"} if gamma is None else set())
 
 

@@ -19,8 +19,7 @@ class Layer(nn.Module):
         self.norm, self.up, self.down = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
 
     def branch(self, x: Tensor) -> Tensor:
-        y: Tensor = self.down(torch.relu(self.up(self.norm(x))))
-        return y
+        return self.down(torch.relu(self.up(self.norm(x))))
 
 
 class Static(Layer):
@@ -98,8 +97,7 @@ class Network(nn.Module):
         h = self.stem(x)[:, None].expand(-1, STREAMS, -1)
         for layer in self.layers:
             h = layer(h)
-        y: Tensor = self.head(self.norm(h.sum(1)))
-        return y
+        return self.head(self.norm(h.sum(1)))
 
 
 class OfAList(Static):

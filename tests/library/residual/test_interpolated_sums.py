@@ -66,8 +66,7 @@ class Named(nn.Module):
         x = self.stem(x)
         for layer in self.layers:
             x = layer(x)
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 class ByFunction(Layer):

@@ -67,8 +67,7 @@ def test_a_projecting_block_between_blocks_with_identity_skip_paths() -> None:
             self.norm = nn.BatchNorm2d(4)
 
         def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = x + self.b(torch.relu(self.norm(self.a(x))))
-            return y
+            return x + self.b(torch.relu(self.norm(self.a(x))))
 
     model = nn.Sequential(nn.Conv2d(4, 4, 1), Block(), Parallel(PROJECTING["bare shortcut"]), Block())
     found = residual_map(model, torch.randn(2, 4, 6, 6))

@@ -188,12 +188,10 @@ class Projecting(nn.Module):
 
     def branch(self, x: Tensor) -> Tensor:
         """Two convolutions."""
-        y: Tensor = self.b(torch.relu(self.a(x)))
-        return y
+        return self.b(torch.relu(self.a(x)))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(torch.relu(self.written(self, self.stem(x))))
-        return y
+        return self.head(torch.relu(self.written(self, self.stem(x))))
 
 
 def added_in_place(net: Projecting, x: Tensor) -> Tensor:
