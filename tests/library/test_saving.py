@@ -90,16 +90,6 @@ def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path
     assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
 
 
-def test_scalar_biases_that_blocks_share_stay_one_parameter(tmp_path: Path) -> None:
-    net = trained(nl.convert(build_model(FOREIGN), "fixup", IMAGES), IMAGES)
-    assert ties(net)
-    weights, _ = nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES)
-    assert len(load_file(weights)) == len(dict(net.named_parameters()))
-    loaded = nl.load(tmp_path)
-    loaded(IMAGES).sum().backward()
-    assert len(list(loaded.parameters())) == len(list(net.parameters()))
-
-
 def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
     model = build_model(FOREIGN)
     net = trained(nl.convert(model, "fixup", IMAGES), IMAGES)

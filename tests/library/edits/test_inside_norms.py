@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 from normless.errors import EvaluationOnlyWarning
@@ -173,14 +174,12 @@ class NeedsMask(nn.LayerNorm):
         return super().forward(x.movedim(1, -1)).movedim(-1, 1) * mask
 
 
-class Masking(nn.Module):
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.conv, self.norm, self.head = nn.Conv2d(3, WIDTH, 3), norm, nn.Conv2d(WIDTH, 2, 1)
+def masking(norm: nn.Module) -> nn.Module:
+    def forward(m: Written, x: Tensor) -> Tensor:
+        h = m.conv(x)
+        return m.head(torch.relu(m.norm(h, (h > -1).float())))
 
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.conv(x)
-        return self.head(torch.relu(self.norm(h, (h > -1).float())))
+    return Written(forward, conv=nn.Conv2d(3, WIDTH, 3), norm=norm, head=nn.Conv2d(WIDTH, 2, 1))
 
 
 class NoisyBatchNorm(nn.BatchNorm2d):
@@ -234,7 +233,7 @@ def test_what_cannot_be_kept_is_refused_with_the_module(kind: type[nn.Module], s
 @pytest.mark.parametrize(("norm", "scheme"), [(MaskedBatchNorm, "none"), (NeedsMask, "dyt")])
 def test_norms_that_take_a_mask_are_refused(norm: Callable[[int], nn.Module], scheme: str) -> None:
     with pytest.raises(nl.UnsupportedEditError, match="norm"):
-        nl.convert(Masking(norm(WIDTH)), scheme, torch.randn(4, 3, 9, 9))
+        nl.convert(masking(norm(WIDTH)), scheme, torch.randn(4, 3, 9, 9))
 
 
 @pytest.mark.parametrize("function", [nl.freeze, lambda model: nl.fold(model, torch.randn(4, 3, 9, 9))[0]])

@@ -10,6 +10,7 @@ import timm
 import torch
 import torchvision
 from torch import Tensor, nn
+from written_networks import Written
 
 from normless import convert, fuse_for_inference
 from normless.folding.constants import ConstantActivation
@@ -89,18 +90,11 @@ def test_networks_of_other_packages(network: Any, scheme: str) -> None:
     assert_same(original, fused, images())
 
 
-class Written(nn.Module):
+def written(code: Any) -> nn.Module:
     """Forward code given as a function of the module and x; its modules have three channels in and out."""
-
-    def __init__(self, code: Any) -> None:
-        super().__init__()
-        self.code = code
-        self.conv, self.conv2 = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
-        self.relu, self.sum, self.dropout, self.idle = nn.ReLU(), ResidualSum(), nn.Dropout(), nn.Identity()
-        self.weight = nn.Parameter(torch.ones(3, 1, 1))
-
-    def forward(self, x: Tensor) -> Any:
-        return self.code(self, x)
+    convolutions = {name: nn.Conv2d(3, 3, 3, padding=1) for name in ("conv", "conv2")}
+    rest = {"relu": nn.ReLU(), "sum": ResidualSum(), "dropout": nn.Dropout(), "idle": nn.Identity()}
+    return Written(code, **convolutions, **rest, weight=nn.Parameter(torch.ones(3, 1, 1)))
 
 
 def view_read_later(m: Any, x: Tensor) -> Tensor:
@@ -149,7 +143,7 @@ CODES: dict[str, tuple[Any, list[str]]] = {
 @pytest.mark.parametrize("case", CODES)
 def test_forward_code(case: str) -> None:
     code, expected = CODES[case]
-    network = randomized(Written(code))
+    network = randomized(written(code))
     fused = fuse_for_inference(network, images())
     assert_same(network, fused, images())
     assert in_place(fused) == expected

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless import UnsupportedEditError, convert, residual_map
+from normless import convert, residual_map
 from normless.models import resnet, resnet_v2
 from normless.models.spec import build_model
 from normless.residual import traced_map
@@ -196,18 +194,6 @@ def test_fixup_of_50_layers_by_the_numbers(build: type) -> None:
     classifier = net.get_submodule(found.classifier or "")
     assert not classifier.weight.any()
     assert not classifier.bias.any()
-
-
-def test_zeroinit_v1_has_a_multiplier_and_a_scalar_bias_in_each_block() -> None:
-    with torch.device("meta"):
-        first, second = resnet(50), resnet_v2(50)
-    net = convert(first, V1_SCHEME)
-    scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)
-    assert sorted(scalars.values()) == [16, 16]
-    assert scalars["multiplier"] == 16
-    assert all(module.bias is not None for module in net.modules() if isinstance(module, nn.Conv2d))
-    with pytest.raises(UnsupportedEditError, match="followed by an activation"):
-        convert(second, V1_SCHEME)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 from normless.models import wide_resnet
@@ -138,23 +139,21 @@ def test_scalars_of_every_shape_and_type_are_clipped_each_by_itself() -> None:
         assert float(one.grad) == math.copysign(min(abs(gradient), 0.125), gradient)
 
 
-class TwoHeads(nn.Module):
+def two_heads() -> nn.Module:
     """Policy and value read from one trunk."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.hidden = nn.Linear(3, 8), nn.Linear(8, 8)
-        self.policy, self.value = nn.Linear(8, 4), nn.Linear(8, 1)
+    def forward(m: Written, x: Tensor) -> tuple[Tensor, Tensor]:
+        h = m.stem(x)
+        h = h + m.hidden(F.relu(h))
+        return m.policy(h), m.value(h)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        h = self.stem(x)
-        h = h + self.hidden(F.relu(h))
-        return self.policy(h), self.value(h)
+    trunk = {"stem": nn.Linear(3, 8), "hidden": nn.Linear(8, 8)}
+    return Written(forward, **trunk, policy=nn.Linear(8, 4), value=nn.Linear(8, 1))
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
     "nfnet": (lambda: build_model("timm:test_nfnet"), torch.randn(2, 3, 32, 32), {"head.fc.weight", "head.fc.bias"}),
-    "two heads": (TwoHeads, torch.randn(5, 3), {"policy.weight", "policy.bias", "value.weight", "value.bias"}),
+    "two heads": (two_heads, torch.randn(5, 3), {"policy.weight", "policy.bias", "value.weight", "value.bias"}),
     "converted": (
         lambda: nl.convert(build_model("torchvision:resnet18"), "nf_resnet", torch.randn(2, 3, 32, 32)),
         torch.randn(2, 3, 32, 32),

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from written_networks import Written
 
 from normless import residual_map
 from normless.residual.graph import Dataflow, Operation
@@ -46,28 +47,21 @@ def test_operations_between_two_are_those_on_the_paths_that_networkx_finds(
     assert flow.depends(end, start) == networkx.has_path(oracle, start, end)
 
 
-class Functional(nn.Module):
-    """A network in the style of many scripts: functional activations, an in-place sum, the sum at the root."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
-        self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
-        self.position = nn.Parameter(torch.zeros(1, 8, 1, 1))
-        self.dropout = nn.Dropout(0.5)
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x) + self.position
-        h = self.conv2(torch.relu(self.conv1(x)))
-        x += self.dropout(h)
-        h = torch.relu(self.conv1(x))
-        return self.fc(x.mean((2, 3)) + h.mean((2, 3)))
+def functional(m: Written, x: Tensor) -> Tensor:
+    """In the style of many scripts: functional activations, an in-place sum, the sum at the root."""
+    x = m.stem(x) + m.position
+    h = m.conv2(torch.relu(m.conv1(x)))
+    x += m.dropout(h)
+    h = torch.relu(m.conv1(x))
+    return m.fc(x.mean((2, 3)) + h.mean((2, 3)))
 
 
 def test_functional_code_is_read_and_bias_additions_are_no_blocks() -> None:
-    found = residual_map(Functional(), torch.zeros(2, 3, 8, 8))
+    convolutions = {
+        name: nn.Conv2d(3 if name == "stem" else 8, 8, 3, padding=1) for name in ("stem", "conv1", "conv2")
+    }
+    rest = {"position": nn.Parameter(torch.zeros(1, 8, 1, 1)), "dropout": nn.Dropout(0.5), "fc": nn.Linear(8, 5)}
+    found = residual_map(Written(functional, **convolutions, **rest), torch.zeros(2, 3, 8, 8))
     assert found.blocks[0].branch == ("conv1", "conv2")
     assert found.blocks[0].identity_skip
     assert found.blocks[0].sum is None
