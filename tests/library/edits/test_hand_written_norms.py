@@ -58,11 +58,6 @@ def standardized(self: Any, x: Tensor) -> Tensor:
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-5) * self.g + self.b
 
 
-@style("g", 1 / sqrt(WIDTH))
-def gain_before_a_length(self: Any, x: Tensor) -> Tensor:
-    return self.g * x / x.norm(dim=-1, keepdim=True)
-
-
 @style("g")
 def gain_before_a_root_mean_square(self: Any, x: Tensor) -> Tensor:
     return (x * self.g) * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)
@@ -104,11 +99,6 @@ def root_mean_square(self: Any, x: Tensor) -> Tensor:
 @style("norm")
 def pixel_norm(self: Any, x: Tensor) -> Tensor:
     return x.div((x * x).mean(1, keepdim=True).add(1e-8).sqrt())
-
-
-@style("norm")
-def length_and_root_of_width(self: Any, x: Tensor) -> Tensor:
-    return F.normalize(x, dim=-1) * sqrt(WIDTH)
 
 
 @style("g")

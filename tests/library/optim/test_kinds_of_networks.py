@@ -79,7 +79,6 @@ def plain() -> nn.Module:
 KINDS: dict[str, tuple[Callable[[], nn.Module], Any, bool, str]] = {
     "resnet": (lambda: build_model("timm:test_resnet"), IMAGES, True, "batch norms"),
     "ghost": (lambda: nl.convert(resnet_cifar(8), "ghost_batch_norm(size=2)"), IMAGES, True, "batch norms"),
-    "mobilenet": (lambda: build_model("torchvision:mobilenet_v2"), IMAGES, True, "batch norms"),
     "own GPT": (Own, TOKENS, False, "ln_1 is not a batch norm"),
     "encoder": (
         lambda: nn.Sequential(nn.Linear(3, 8), nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)),
