@@ -17,8 +17,9 @@ PACKAGE = Path(normless_papers.__file__).parent
 
 
 def test_every_published_artefact_is_registered() -> None:
-    assert list(artefacts()) == list(published()) == list(ARTEFACTS)
-    assert {artefact.published.id for artefact in artefacts().values()} == set(published())
+    names = list(published())
+    assert list(artefacts()) == names == list(ARTEFACTS)[: len(names)]
+    assert {artefact.published.id for artefact in artefacts().values()} == set(names)
 
 
 @pytest.mark.parametrize("paper", PAPERS)
