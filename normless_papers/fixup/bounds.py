@@ -106,7 +106,7 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
 
 
 def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> Tests:
-    """Check the tables of `SetGradientBounds` over draws, G(θ) less its bound by the logits, and gradients by depth."""
+    """Check the tables of `SetGradientBounds`, G(θ) less its bound by the logits, and gradients by depth."""
     rows, gap, grown = facts
     deviation = ((rows["inner_product"] - rows["excess"]).abs() / (rows["excess"].abs() + 1)).max()
     norms = {

@@ -67,7 +67,7 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     measured["normalization"] = measured["method"] == "batch_norm"
     measured["large_lr"] = measured["rate"] >= RATE
     remark = (
-        "The paper quotes batch norm and Xavier from other papers. Xavier's weights are shown at the best of the rates "
+        "The paper quotes batch norm and Xavier from other papers. Xavier's weights have the best of the rates "
         f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy."
     )
     draw = partial(draw_errors, "fixup/table-1", measured, ("method",), "Batch norm, Xavier, Fixup")

@@ -15,8 +15,8 @@ from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, dra
 from normless_papers.runs import Runs, carry_out, evidence_of, summary
 from normless_papers.trained import chance_of, trains
 
-# The settings of each method, with the paper's α of Mixup. The authors' code for ImageNet gives scalars a tenth of the
-# learning rate, with and without Mixup (github.com/hongyi-zhang/Fixup, imagenet_train.py).
+# The settings of each method, with the paper's α of Mixup. The authors' code for ImageNet gives scalars a tenth of
+# the learning rate, with and without Mixup (github.com/hongyi-zhang/Fixup, imagenet_train.py).
 _TENTH: Mapping[str, Any] = {"scalar_rate_scale": 0.1}
 PLAIN: Axis = {
     **{name: {"scheme": name, "mixup": 0.0} for name in ("batch_norm", "group_norm", "xavier")},

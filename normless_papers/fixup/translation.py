@@ -30,7 +30,7 @@ from normless_papers.trained import runs_train
 PRINTED = MappingProxyType({("wmt_en_de", "layer_norm"): "layer_norm (Ott et al. 2018)"})
 # BLEU matches if the difference is smaller; the paper's differences are 0.3 and 0.
 MATCH = 1.0
-# Training is as fast if mean training accuracies differ by less than this; a method is stable only after so many runs.
+# Training is as fast if mean training accuracies differ by less than this; stability takes this many runs.
 _AS_FAST, _RUNS = 5.0, 3
 
 
@@ -107,7 +107,7 @@ def _draw(name: str, runs: Runs) -> Axes:
     )
 
 
-# An attention branch has m = 2 rescaled layers, its value and output projections; a feed-forward branch, its two layers.
+# m = 2 layers per branch: the value and output projections of an attention, both layers of a feed-forward branch.
 WEIGHT_LAYERS = 2
 ENDS = ("attention.output", "linear2")
 SCALED = ("attention.value", "linear1")
@@ -134,7 +134,7 @@ def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFram
         "epoch is below that of the first."
     )
     return [
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
         *(
             check(_COUNTED[name], count == expected, count=count, by_template=expected)
             for name, count, expected in counts.itertuples(index=False, name=None)

@@ -26,8 +26,8 @@ from normless_papers.stated_claims import Test, Tests, decided, equals, lies_wit
 RATES = (1e-4, 5e-5, 2.5e-5)
 # The rate of the steps that measure a term, and the tolerance of their first-order approximation.
 STEP, _OF_A_STEP = 1e-6, 1e-3
-# Agreement of autograd's terms with the paper's J_l^i; ‖∆f + η Σ J ∂l/∂z‖ of a step, by η; and of the terms measured by
-# steps, the largest |J - Jᵀ| relative to |J|, and the smallest eigenvalue relative to the largest.
+# Agreement of autograd's terms with the paper's J_l^i; ‖∆f + η Σ J ∂l/∂z‖ of a step, by η; and for the terms that
+# steps measure, the largest |J - Jᵀ| relative to |J|, and the smallest eigenvalue relative to the largest.
 _Terms = tuple[Agreement, Mapping[float, float], float, float]
 
 

@@ -28,7 +28,7 @@ _CLAIMS = {
 
 
 def _checks(growth: Mapping[str, Estimate]) -> list[Check]:
-    """Check `ratio`, that of branch to skip path without normalization, and log₂ of the growth per block by scheme."""
+    """Check the ratio of branch to skip variance without normalization, and log₂ of the growth by scheme."""
     per_block = f"from block to block: log₂ of its growth per block, to {_TOLERANCE:g}."
     return [
         near(f"Var[F(x)|x] is Var[x]: their ratio is 1, to {_TOLERANCE:.0%}.", growth["ratio"], 1, _TOLERANCE),
