@@ -43,8 +43,8 @@ def regularized_facts(
 ) -> RegularizedFacts:
     """Measure a Wide-ResNet converted by a scheme that is ZeroInit.
 
-    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` adds an agreement,
-    given the original network, the converted network and images.
+    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` adds an
+    agreement, given the original network, the converted network and images.
     """
     original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
     network = convert(original, scheme)

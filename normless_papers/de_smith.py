@@ -183,8 +183,8 @@ def figure_over_batch_sizes(
 ) -> None:
     """Register a figure of optima over batch sizes, or with `rates` of their learning rates.
 
-    `name`, `methods` and `ghost` are those of `batch_sweeps`; learning rates are extended for the optima by `metrics`;
-    `quantity` is the name and value of the single published number.
+    `name`, `methods` and `ghost` are those of `batch_sweeps`; learning rates are extended for the optima by
+    `metrics`; `quantity` is the name and value of the single published number.
     """
 
     @artefact(id, basis="training", checks=checks)

@@ -80,7 +80,7 @@ class ImageNetComparison(Comparison):
         return list(map(self.as_printed, checks))
 
     def without_identity(self, unbiased: str, biased: str) -> list[Check]:
-        """Check the claims of both papers on ResNet-50-V1, whose skip path has ReLUs: a scalar bias mostly offsets them.
+        """Check both papers' claims on ResNet-50-V1: a scalar bias mostly offsets the ReLUs on its skip path.
 
         `unbiased` is the table's name of ZeroInit, and `biased` that of ZeroInit with a scalar bias after the sum.
         """

@@ -54,8 +54,8 @@ def classified(network: nn.Module, x: Tensor) -> Tensor:
 def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
     """Compute x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), and the logits after relu and mean.
 
-    The network is a `wide_resnet` by SkipInit or ZeroInit, without dropout; images are (B, C, H, W). A 1×1 convolution
-    on the skip path reads relu(x_l).
+    The network is a `wide_resnet` by SkipInit or ZeroInit, without dropout; images are (B, C, H, W). A 1×1
+    convolution on the skip path reads relu(x_l).
     """
     x = convolved(Parts(network, "stem"), x)
     for name, block in network.get_submodule("blocks").named_children():

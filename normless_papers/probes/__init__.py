@@ -1,4 +1,4 @@
-"""Measurements that one figure or table of the papers needs, each with its prediction."""
+"""Measurements for single figures or tables of the papers, each with its prediction."""
 
 from typing import TYPE_CHECKING
 

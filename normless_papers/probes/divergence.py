@@ -1,4 +1,4 @@
-"""The update with which the training of a network diverges, and the largest rate at which it does not.
+"""The update with which a network's training diverges, and the largest rate at which it does not diverge.
 
 Training has diverged when a minibatch loss is above 1000 nats or not finite; no run recovered from that (Bjorck et
 al., section 3.4). `loss_along` and `moments_along` follow the last update before it (figures 5 and 6).
@@ -24,12 +24,12 @@ from normless.probes import LOSS_LIMIT, Batch, Loss, descend, has_diverged, pres
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
 
-# Of the rates between which the largest stable one is searched.
+# The ratio of successive rates before bisection.
 _FACTOR = 4.0
 
 
 def momentum_sgd(model: nn.Module, rate: float) -> Optimizer:
-    """Stochastic gradient descent with momentum 0.9 and weight decay 5e-4, the papers' optimizer."""
+    """Make the papers' optimizer: stochastic gradient descent with momentum 0.9 and weight decay 5e-4."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return SGD(trained, lr=rate, momentum=0.9, weight_decay=5e-4)
 
@@ -40,7 +40,7 @@ class DivergingUpdate:
 
     Attributes:
         step: its number from 1, also that of its batch.
-        model: a copy of the network with the weights before the update.
+        model: a copy of the network, with the weights before the update.
         inputs, targets: the batch.
         direction: the change of every parameter, by qualified name.
     """
@@ -54,12 +54,12 @@ class DivergingUpdate:
 
 @dataclass(frozen=True)
 class Descent:
-    """The losses of a training until the batches ended or it diverged.
+    """The losses of a training, until it diverged or the batches ended.
 
     Attributes:
         losses: of each minibatch before its update; the last one is the diverged loss, if any.
         diverged: whether the training diverged.
-        update: the last update; None if the training did not diverge, or did before the first update.
+        update: the last update; None if the training did not diverge, or diverged before the first update.
     """
 
     losses: tuple[float, ...]
@@ -79,7 +79,7 @@ def find_divergence(
     """Train a copy of a network until a minibatch loss diverges, and return the responsible update.
 
     Args:
-        model: a network; neither it nor the random states are changed.
+        model: a network; it and the random states are unchanged.
         batches: inputs and targets; the training ends with the last.
         rate, optimizer: the learning rate, and from a network and a rate to an optimizer of its parameters.
         loss, limit: (logits, targets) to a scalar, in nats, and the value above which the training has diverged.
@@ -113,7 +113,7 @@ def find_divergence(
 
 @contextmanager
 def trained_copy(model: nn.Module) -> Iterator[nn.Module]:
-    """A copy of a network in training mode for the body to train; random states are restored afterwards."""
+    """Copy a network in training mode for the body to train, and restore random states afterwards."""
     with preserve_random_state(model):
         yield deepcopy(model).train()
 
@@ -136,7 +136,7 @@ class StableRate:
 
     Attributes:
         largest: the largest rate tried that did not diverge; 0 if every one did.
-        smallest_diverging: the smallest rate tried above it; infinite if none diverged, 0 if the loss exceeded the
+        smallest_diverging: the smallest diverging rate tried; infinite if none diverged, 0 if the loss exceeded the
             limit before the first step.
         trials: a row per run in order: `rate`, `diverged`, `steps`, `first_loss`, `last_loss`.
     """
@@ -160,7 +160,7 @@ def largest_stable_rate(
     loss: Loss = F.cross_entropy,
     limit: float = LOSS_LIMIT,
 ) -> StableRate:
-    """Search the largest rate at which a copy of the network trains for some steps without diverging.
+    """Search for the largest rate at which a copy of the network trains for some steps without diverging.
 
     Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the interval is then
     bisected on the logarithmic scale. Every run starts from the same weights and random state, takes the same
@@ -169,7 +169,7 @@ def largest_stable_rate(
     Args:
         model, optimizer, loss, limit: as for `find_divergence`.
         batches: inputs and targets, in a cycle.
-        steps: of each run; one for each batch if None.
+        steps: number of steps of each run; one per batch if None.
         start, lowest, highest: the first, the lowest and the highest rate tried.
         resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
         warm_start: training before the search, on the first batches.
@@ -225,7 +225,7 @@ def _warmed_up(
 
 
 def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> tuple[float, float]:
-    """Of rates a factor apart from a stable one on, the last stable and the first diverging; ∞ if there is none."""
+    """Raise a stable rate by factors; return the last stable and the first diverging rate, ∞ if none diverges."""
     while rate < highest:
         above = min(rate * _FACTOR, highest)
         if diverges(above):
@@ -235,7 +235,7 @@ def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> 
 
 
 def _downwards(diverges: Callable[[float], bool], rate: float, lowest: float) -> tuple[float, float]:
-    """Of rates a factor apart below a diverging one, the first stable, 0 if there is none, and the one before it."""
+    """Lower a diverging rate by factors; return the first stable rate, 0 if none is, and the last diverging rate."""
     while rate > lowest:
         below = max(rate / _FACTOR, lowest)
         if not diverges(below):

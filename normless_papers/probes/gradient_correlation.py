@@ -1,4 +1,4 @@
-"""The correlation of different examples' gradients: shattered gradients (Balduzzi et al. 2017; ZeroInit, section 4).
+"""The correlation of examples' gradients: shattered gradients (Balduzzi et al. 2017; ZeroInit, section 4).
 
 In a wide residual network of ReLUs at initialization with branches that keep the variance and a multiplier α, the
 cosine ρ between the activations of two examples and the cosine c between their gradients change in a block as
@@ -6,7 +6,7 @@ cosine ρ between the activations of two examples and the cosine c between their
     ρ' = (ρ + α² κ₁(κ₁(…ρ)))/(1 + α²),    c = c' · (1 + α² Π_i κ₀(ρ_i))/(1 + α²),
     κ₀(ρ) = 1 − arccos(ρ)/π,              κ₁(ρ) = (√(1 − ρ²) + ρ(π − arccos ρ))/π,
 
-with ρ_i the cosine before the i-th of the branch's ReLUs: nothing is lost at α = 0.
+with the cosine ρ_i before the i-th of the branch's ReLUs: nothing is lost at α = 0.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ class GradientCorrelation(Watcher):
         self.rows = [row for row in self.rows if row["name"] != block.name]
 
     def table(self) -> pd.DataFrame:
-        """A row per place: mean cosine and mean |cosine| over pairs of examples, and the number of pairs.
+        """Return by place the mean cosine and mean |cosine| over pairs of examples, and the number of pairs.
 
-        An example without gradient is in no pair.
+        Examples with a zero gradient are excluded.
         """
         columns = ["block", "name", "cosine", "absolute_cosine", "pairs"]
         return pd.DataFrame(self.rows, columns=columns).sort_values("block", ignore_index=True)
@@ -77,10 +77,10 @@ def gradient_correlation_table(
     training: bool = True,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """`GradientCorrelation` of the loss or, without targets, of one random direction of the logits.
+    """Measure `GradientCorrelation` of the loss or, without targets, of a random direction of the logits.
 
-    That direction (normal, drawn from `seed`) is the same for all examples, so that their classes do not matter.
-    Other arguments are those of `normless.probes.observe`.
+    That direction (normal, drawn from `seed`) is the same for all examples, so their classes do not matter. The other
+    arguments are those of `normless.probes.observe`.
     """
     watcher = GradientCorrelation()
     targets, loss = (targets, loss) if targets is not None else (seed, _along_one_direction)
@@ -152,20 +152,20 @@ def predicted_gradient_cosines(
 
 
 def _along_one_direction(logits: Tensor, seed: int) -> Tensor:
-    """The logits' mean component along one random direction."""
+    """Return the logits' mean component along a random direction."""
     flat = logits.flatten(1)
     direction = torch.randn(flat.shape[1], generator=torch.Generator().manual_seed(seed))
     return (flat @ direction.to(flat)).mean()
 
 
 def _gram(gradients: Tensor) -> Tensor:
-    """Inner products between the gradients of all examples, shape (B, B), float64."""
+    """Return inner products between the gradients of all examples, shape (B, B), float64."""
     rows = gradients.detach().flatten(1).double()
     return rows @ rows.T
 
 
 def _cosines(gram: Tensor) -> dict[str, float]:
-    """Mean cosine over the pairs of examples that have a gradient, NaN without a pair."""
+    """Average the cosine over pairs of examples with a non-zero gradient; NaN without a pair."""
     norms = gram.diagonal().sqrt()
     nonzero = (norms > 0).nonzero().flatten()
     cosines = gram[nonzero][:, nonzero] / torch.outer(norms[nonzero], norms[nonzero])

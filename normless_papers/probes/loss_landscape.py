@@ -1,7 +1,7 @@
-"""The loss, and any watcher's measurements, at points along a direction in the space of weights.
+"""The loss, and moments of weight layers, at points along a direction in weight space.
 
-Where the loss at θ + t·d differs from its linear prediction L(θ) + t⟨∇L(θ), d⟩, the gradient says nothing about a
-step of that length (Bjorck et al., section 3.4 and appendix N, figures 5, 6 and 24).
+If the loss at θ + t·d differs from its linear prediction L(θ) + t⟨∇L(θ), d⟩, the gradient does not describe a step of
+that length (Bjorck et al., section 3.4 and appendix N, figures 5, 6 and 24).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from normless_papers.probes.network_function import as_function, gradients_by, m
 from normless_papers.probes.owners import require_known
 
 Direction = Mapping[str, Tensor]
-"""By the parameters' qualified names, the tensors that a step of length 1 adds to them."""
+"""The changes of parameters, by qualified name, in a step of length 1."""
 
 
 @contextmanager
 def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
-    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were."""
+    """Run the body with the weights at θ + step·direction, and restore them exactly afterwards."""
     known = dict(model.named_parameters())
     _require_fit(direction, known, "parameter")
     originals = {name: known[name].detach().clone() for name in direction}
@@ -42,7 +42,7 @@ def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]
 
 
 def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: str) -> None:
-    """Refuse a direction of another network."""
+    """Raise a ValueError for a direction of another network."""
     require_known(list(direction), parameters, what)
     for name, part in direction.items():
         shapes = tuple(part.shape), tuple(parameters[name].shape)
@@ -53,9 +53,9 @@ def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: s
 def steepest_descent(
     model: nn.Module, inputs: Any, targets: Any, *, loss: Loss = F.cross_entropy, training: bool = True
 ) -> dict[str, Tensor]:
-    """The direction -∇L of a batch: a step of length t along it is one of plain gradient descent at the rate t.
+    """Return the direction -∇L of a batch, along which a step of length t is gradient descent at the rate t.
 
-    The network is left as it was; arguments and errors are those of `normless.probes.observe`.
+    The network's state is restored; arguments and errors are those of `normless.probes.observe`.
     """
     gradients, _ = _gradients(model, inputs, targets, loss, training)
     return {name: -gradient for name, gradient in gradients.items()}
@@ -71,12 +71,12 @@ def loss_along(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The loss of a batch at θ + t·direction, and its linear prediction.
+    """Measure the loss of a batch at θ + t·direction, and predict it linearly.
 
     Args:
-        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network is left as it was.
+        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network's state is restored.
         direction: from `steepest_descent`, or the `direction` of a `DivergingUpdate`.
-        points: the t. Along an update 0 is before it and 1 after it; along a descent they are learning rates.
+        points: the t: 0 before and 1 after an update; learning rates for `steepest_descent`.
 
     Returns:
         A row per point: `point`, `loss` and `predicted_loss`.
@@ -134,7 +134,7 @@ def moments_along(
 def _gradients(
     model: nn.Module, inputs: Any, targets: Any, loss: Loss, training: bool
 ) -> tuple[dict[str, Tensor], float]:
-    """The gradient of the loss by parameter, and the loss."""
+    """Return the gradient of the loss by parameter, and the loss."""
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as network:
         value = loss(network(parameters, inputs), targets)
