@@ -35,10 +35,10 @@ def jacobian_spectrum(
     dtype: torch.dtype | None = torch.float64,
     chunk: int = 32,
 ) -> pd.DataFrame:
-    """Return the singular values of ∂(output of ``stop``)/∂(input of ``start``), per example, or per batch if they mix.
+    """Return the singular values of ∂(output of ``stop``)/∂(input of ``start``), per example or per batch.
 
-    Examples mix if the gradient of an example's output with respect to the others' inputs is not zero. A copy of the
-    network runs; torch's random state is restored.
+    They are per batch if examples mix, that is, if the gradient of an example's output with respect to the others'
+    inputs is not zero. A copy of the network runs; torch's random state is restored.
 
     Args:
         model: the network.

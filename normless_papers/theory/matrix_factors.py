@@ -30,7 +30,7 @@ GAINS = MappingProxyType({"xavier": 1.0, "he": sqrt(2.0)})
 
 
 def gain_of(gain: float | str, size: int) -> float:
-    """Return g of a deviation g/√N: 1 for "xavier" (theorem 1), √2 for "he", √N for "standard" (figure 8), or itself."""
+    """Return g of a deviation g/√N, given g, "xavier" (1, theorem 1), "he" (√2) or "standard" (√N, figure 8)."""
     if isinstance(gain, str):
         gains = {**GAINS, "standard": sqrt(size)}
         if gain not in gains:
