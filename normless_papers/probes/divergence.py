@@ -123,14 +123,6 @@ def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """Steps at a small rate before the search, as by the rule "one epoch at 0.0001" (appendix J)."""
-
-    rate: float
-    steps: int
-
-
-@dataclass(frozen=True)
 class StableRate:
     """The end of a search.
 
@@ -156,7 +148,6 @@ def largest_stable_rate(
     lowest: float = 1e-8,
     highest: float = 1e4,
     resolution: float = 2.0,
-    warm_start: WarmStart | None = None,
     loss: Loss = F.cross_entropy,
     limit: float = LOSS_LIMIT,
 ) -> StableRate:
@@ -172,11 +163,10 @@ def largest_stable_rate(
         steps: number of steps of each run; one per batch if None.
         start, lowest, highest: the first, the lowest and the highest rate tried.
         resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
-        warm_start: training before the search, on the first batches.
 
     Raises:
         ValueError: there are no batches or steps, the rates are not lowest ≤ start ≤ highest, the resolution is not
-            above 1, the warm start diverged, or the network returns no logits.
+            above 1, or the network returns no logits.
     """
     count = len(batches) if steps is None else steps
     if not batches or count < 1:
@@ -187,11 +177,10 @@ def largest_stable_rate(
             f"highest={highest} and resolution={resolution}."
         )
     trials: list[dict[str, float | bool]] = []
-    network = model if warm_start is None else _warmed_up(model, batches, optimizer, warm_start, loss, limit)
 
     def diverges(rate: float) -> bool:
         taken = islice(cycle(batches), count)
-        descent = find_divergence(network, taken, rate, optimizer, loss=loss, limit=limit)
+        descent = find_divergence(model, taken, rate, optimizer, loss=loss, limit=limit)
         losses = descent.losses
         trial = {"steps": len(losses) - descent.diverged, "first_loss": losses[0], "last_loss": losses[-1]}
         trials.append({"rate": rate, "diverged": descent.diverged} | trial)
@@ -207,21 +196,6 @@ def largest_stable_rate(
         middle = sqrt(stable * diverging)
         stable, diverging = (stable, middle) if diverges(middle) else (middle, diverging)
     return StableRate(stable, diverging, pd.DataFrame(trials))
-
-
-def _warmed_up(
-    model: nn.Module, batches: Sequence[Batch], optimizer: MakeOptimizer, start: WarmStart, loss: Loss, limit: float
-) -> nn.Module:
-    """A copy trained at a small rate."""
-    with trained_copy(model) as network:
-        taken = islice(cycle(batches), start.steps)
-        losses = list(descend(network, taken, optimizer(network, start.rate), loss=loss, limit=limit))
-    if losses and has_diverged(losses[-1], limit):
-        raise ValueError(
-            f"The warm start diverged at step {len(losses)} with a rate of {start.rate:g}; start with a smaller one."
-        )
-    network.zero_grad(set_to_none=True)
-    return network
 
 
 def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> tuple[float, float]:

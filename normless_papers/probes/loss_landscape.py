@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import ChannelMoments, Loss, Watcher, observe
+from normless.probes import ChannelMoments, Loss, observe
 from normless.residual import ResidualMap
 from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
 from normless_papers.probes.owners import require_known
@@ -95,9 +95,8 @@ def loss_along(
     return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
 
 
-def observe_along(
+def moments_along(
     model: nn.Module,
-    watcher: Watcher,
     inputs: Any,
     targets: Any,
     direction: Direction,
@@ -107,12 +106,12 @@ def observe_along(
     residual_map: ResidualMap | None = None,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The concatenated tables of a watcher at θ + t·direction; targets may be None if it needs no gradients.
+    """Measure `ChannelMoments` of every weight layer at θ + t·direction (Bjorck et al., figure 6).
 
-    Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
-    `loss`, the batch's loss at that point, NaN without targets.
+    Arguments are those of `normless.probes.observe` and `loss_along`. The columns of `ChannelMoments` follow `point`
+    and `loss`, the batch's loss at that point, NaN without targets.
     """
-    known = map_of(model, inputs, residual_map)
+    known, watcher = map_of(model, inputs, residual_map), ChannelMoments()
     tables = []
     for point in points:
         with moved(model, direction, point):
@@ -122,13 +121,6 @@ def observe_along(
         table.insert(0, "point", point)
         tables.append(table)
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["point", "loss"])
-
-
-def moments_along(
-    model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
-) -> pd.DataFrame:
-    """`observe_along` of `ChannelMoments`, those of every weight layer (Bjorck et al., figure 6)."""
-    return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
 
 
 def _gradients(

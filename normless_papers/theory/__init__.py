@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from normless_papers.theory.fuss_catalan import density_table as density_table
     from normless_papers.theory.fuss_catalan import support_edge as support_edge
     from normless_papers.theory.graded_product import GradedProduct as GradedProduct
-    from normless_papers.theory.graded_product import product_log_singular_values as product_log_singular_values
     from normless_papers.theory.gradient_bounds import InputGradientBounds as InputGradientBounds
     from normless_papers.theory.gradient_bounds import SetGradientBounds as SetGradientBounds
     from normless_papers.theory.gradient_descent import descent_table as descent_table
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from normless_papers.theory.parameter_sets import candidate_sets as candidate_sets
     from normless_papers.theory.parameter_sets import homogeneous_sets as homogeneous_sets
     from normless_papers.theory.parameter_sets import input_homogeneity as input_homogeneity
-    from normless_papers.theory.parameter_sets import sets_of as sets_of
     from normless_papers.theory.singular_values import conditioning_table as conditioning_table
     from normless_papers.theory.singular_values import distance_between as distance_between
     from normless_papers.theory.singular_values import distance_to_law as distance_to_law

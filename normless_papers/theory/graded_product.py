@@ -79,16 +79,3 @@ class GradedProduct:
             raise ArithmeticError(f"LAPACK's gejsv did not converge (info {info}).")
         scaled = torch.from_numpy(np.array(values, dtype=np.float64))
         return scaled.log() + largest + log(work[0] / work[1])
-
-
-def product_log_singular_values(factors: list[Tensor]) -> Tensor:
-    """`GradedProduct.log_singular_values` of factors X_1, …, X_M, (N, N), in the order in which they are applied.
-
-    ValueError without factors, and as the methods of `GradedProduct`.
-    """
-    if not factors:
-        raise ValueError("Expected at least one factor, got none.")
-    product = GradedProduct(factors[0].shape[-1])
-    for factor in factors:
-        product.multiply(factor)
-    return product.log_singular_values()

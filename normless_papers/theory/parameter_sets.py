@@ -118,13 +118,6 @@ def homogeneous_sets(
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
 
-def sets_of(table: pd.DataFrame) -> list[ParameterSet]:
-    """The sets that a table of `homogeneous_sets` found homogeneous."""
-    rows = table[table["homogeneous"]]
-    columns = ("place", "block", "layers", "parameters")
-    return [ParameterSet(*values) for values in rows[list(columns)].itertuples(index=False)]
-
-
 def _single_layers(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
     """Yield each weight layer as a set."""
     for layer in _weight_layers(layers):
