@@ -116,14 +116,13 @@ def table_over_depths(
     checks: Callable[[Comparison], Sequence[Check]],
     methods: Iterable[str],
     title: str,
-    remarks: Sequence[str] = (),
     **options: str,
 ) -> None:
     """Register a table of the optima of some methods over depth; options as in `over_depths`."""
 
     @artefact(id, basis="training", checks=checks)
     def measure(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
-        return over_depths(context, methods, depths, width, effort, **options).by_depth(title, remarks)
+        return over_depths(context, methods, depths, width, effort, **options).by_depth(title)
 
 
 def batch_sweeps(
@@ -179,7 +178,6 @@ def figure_over_batch_sizes(
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     quantity: Callable[[Comparison], tuple[str, Any]] | None = None,
     rates: bool = False,
-    remarks: Sequence[str] = (),
 ) -> None:
     """Register a figure of optima over batch sizes, or with `rates` of their learning rates.
 
@@ -193,4 +191,4 @@ def figure_over_batch_sizes(
     ) -> Evidence:
         network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
         facts = over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
-        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None, remarks=remarks)
+        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)

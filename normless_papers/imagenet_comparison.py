@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import IMAGENET_DEVIATION, UNKNOWN, Check, Estimate, difference, near, single_run
+from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.comparison import Comparison
 from normless_papers.de_smith import ACCURACY, over_batch_sizes
 from normless_papers.effort import Effort
@@ -16,14 +16,6 @@ from normless_papers.trained import chance_of, is_control
 GHOST_BATCH_SIZE = 256
 # The usual value of He et al.; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
-
-_REMARKS = (
-    "The papers state neither the L2 coefficient nor the augmentation for ImageNet: here L2 is 1e-4 on the weights "
-    "alone, as in the code of SkipInit's appendix G, and the augmentation is random crops and flips.",
-    "Top-5 accuracies are those at the learning rate with the best top-1 accuracy.",
-    f"The deviation of a single run on ImageNet is assumed to be {IMAGENET_DEVIATION} points, that of five runs "
-    "of ResNet-50 (Goyal et al. 2017, table 1).",
-)
 
 
 class ImageNetComparison(Comparison):
@@ -100,7 +92,7 @@ class ImageNetComparison(Comparison):
         """Return the evidence of a table of top-1 and top-5 accuracies by method and batch size."""
         table = self.runs.printed(ACCURACY, "top1")
         table["top5"] = [self._top5(row) for row in table.to_dict("records")]
-        return self.evidence(title, measured=table, on=("method", "batch_size"), remarks=_REMARKS)
+        return self.evidence(title, measured=table, on=("method", "batch_size"))
 
     def _top5(self, row: Mapping[Any, Any]) -> float:
         """Return the mean top-5 accuracy in percent of the runs that an optimum's top-1 accuracy averages."""

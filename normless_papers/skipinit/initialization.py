@@ -120,10 +120,6 @@ def figure_2(
             "draws of weights": 1,
         },
         draw=lambda: _three_panels(tables),
-        remarks=(
-            "The paper does not print the number of blocks or the kernel size. The table shows some blocks; checks "
-            "use all. Predictions follow from the architecture's moments and do not use the drawn weights.",
-        ),
     )
 
 

@@ -83,7 +83,7 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
         facts=((before, after), agreements, runs),
         setup={**own, **trained.setup},
         on=(),
-        remarks=("The runs are those of skipinit/table-1.", *trained.remarks),
+        remarks=trained.remarks,
     )
 
 
@@ -152,7 +152,6 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
             f"{effort.replicates} run(s) at each rate; the runs of skipinit/table-7",
         },
         draw=lambda: AGREEMENT(table),
-        remarks=("Published at batch size 256: Fixup 74.4, without the bias 70.0, with it 75.2.",),
         reduction=runs.runs.reduction,
     )
 

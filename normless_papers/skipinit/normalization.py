@@ -43,10 +43,6 @@ def definition(context: Context, *, batch: int, channels: int, side: int, ghost:
             "network": f"Wide-ResNet-{depth}-1, converted by ghost_batch_norm(size={ghost})",
         },
         draw=lambda: AGREEMENT(table),
-        remarks=(
-            "The paper uses the biased estimate of σ², in training and in the running average; torch's running "
-            "average has the unbiased one, larger by Z/(Z - 1), a factor that is 1 to four digits for images.",
-        ),
     )
 
 

@@ -123,15 +123,14 @@ def _table_6(facts: Comparison) -> list[Check]:
 
 
 _TITLES = {"test_accuracy": "Test accuracy of n-2 Wide-ResNets", "training_loss": "Training loss of n-2 Wide-ResNets"}
-_WITHOUT_L2 = "The paper states that losses exclude the L2 term for table 3 alone; here it is assumed."
 
-for _id, _checks, _metric, _remarks in (
-    ("skipinit/table-1", _trainability, "test_accuracy", ()),
-    ("skipinit/table-3", _table_3, "training_loss", ()),
-    ("skipinit/table-5", _table_5, "test_accuracy", ()),
-    ("skipinit/table-6", _table_6, "training_loss", (_WITHOUT_L2,)),
+for _id, _checks, _metric in (
+    ("skipinit/table-1", _trainability, "test_accuracy"),
+    ("skipinit/table-3", _table_3, "training_loss"),
+    ("skipinit/table-5", _table_5, "test_accuracy"),
+    ("skipinit/table-6", _table_6, "training_loss"),
 ):
-    table_over_depths(_id, _checks, VARIANTS, _TITLES[_metric], _remarks, metric=_metric, column=COLUMN)
+    table_over_depths(_id, _checks, VARIANTS, _TITLES[_metric], metric=_metric, column=COLUMN)
 
 table_over_depths(
     "skipinit/table-4",
@@ -146,12 +145,6 @@ COMPARED = ("batch_norm", "skipinit", "regularized_skipinit")
 GHOST = 32
 BEST_BATCH = 16
 GHOST_BATCHES, WHOLE_BATCHES = f"batch-size-{GHOST}", "batch-size-whole"
-_REMARKS = (
-    "The figure's batch sizes are only plotted; the paper's budget has those of zeroinit/figure-3, whose runs with "
-    "batch norm and with ZeroInit (Regularized SkipInit) are the same.",
-    "Training losses include the L2 term, like those of zeroinit/figure-3.",
-)
-_REMARKS_CIFAR100 = ("The figures' batch sizes are only plotted; the paper's budget has the powers of two to 2048.",)
 
 
 def _figure_4(facts: Comparison) -> list[Check]:
@@ -258,7 +251,7 @@ def ghost_batch_size(
             up="test accuracy (%)",
         )
 
-    evidence = whole.evidence("", measured=measured, remarks=_REMARKS_CIFAR100)
+    evidence = whole.evidence("", measured=measured)
     return replace(evidence, facts=(whole, ghost), draw=draw)
 
 
@@ -280,8 +273,8 @@ def _peak(facts: Comparison) -> Check:
     return check(claim, holds, best_batch_size=best, at_best=reached.mean)
 
 
-_CIFAR10: dict[str, Any] = {"name": "skipinit-batch-size", "remarks": _REMARKS}
-_CIFAR100: dict[str, Any] = {"metrics": (ACCURACY,), "remarks": _REMARKS_CIFAR100}
+_CIFAR10: dict[str, Any] = {"name": "skipinit-batch-size"}
+_CIFAR100: dict[str, Any] = {"metrics": (ACCURACY,)}
 
 figure_over_batch_sizes("skipinit/figure-4", _figure_4, COMPARED, "Optima over batch sizes", **_CIFAR10)
 figure_over_batch_sizes("skipinit/figure-6", _figure_6, COMPARED, "Optimal rate", rates=True, **_CIFAR10)

@@ -87,11 +87,6 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
         lambda: _draw(search),
         facts=search,
         on=(AXIS,),
-        remarks=(
-            "A rate is tolerated if the network trains at it by the mean over replicates: it has half of batch "
-            "norm's gain over chance at its best rate. 0 means that no rate is. `unnormalized` is the deepest "
-            "network without a warm start; `layers` are those of the networks that substitute the published ones.",
-        ),
     )
 
 
@@ -149,7 +144,6 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
         quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
         lambda: _draw(search),
         facts=(search, _alternation(context)),
-        remarks=("Stored statistics are constants on the batches that reuse them.",),
     )
 
 
@@ -197,8 +191,6 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
     searched = cache(_searched)
     return setting.evidence(
         lambda draw: pd.DataFrame([searched(draw)[0]]),
-        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-        "geometric means over draws; the resolution of the published ones is unknown.",
         quantities=_stable_rates,
         draw=lambda: TRIALS(setting.measured(lambda draw: searched(draw)[1])),
         minibatches=minibatches,

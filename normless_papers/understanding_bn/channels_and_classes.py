@@ -51,9 +51,6 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
         lambda draw: pass_of(draw)["pair_structure"][columns],
-        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the exponential "
-        "of the entropy of the singular values, between 1 and 32. The figure shows the first draw with sorted "
-        "channels.",
         draw=lambda: setting.side_by_side(
             lambda draw, axes, title: PAIRS(
                 pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45"
@@ -94,8 +91,6 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
-        "The caption claims larger scales in early layers, section I.2 scales that differ within a layer by the "
-        "conditioning of the network after it; both are checked. The figure shows the first draw.",
         draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
         early=f"layers {_EARLY[0]} to {_EARLY[1]}",
         late=f"layers {_LATE[0]} to {_LATE[1]}",
@@ -123,9 +118,6 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
         lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
-        "The paper gives no data. The measured quantity is the mean magnitude that every in-channel alone adds to "
-        "the output of the second convolution of four blocks; checks use averages over the four. The figure shows "
-        "the first draw.",
         draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
         layers=list(READING_LAYERS),
     )
@@ -192,9 +184,6 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
-        "Rows describe the class with the largest bias gradient; `column_…` are over images of other classes, for "
-        "which the gradient is the predicted probability of that class and thus positive.",
-        "The figure shows the first draw.",
         draw=lambda: setting.side_by_side(
             lambda draw, axes, title: PLOTS["logit_matrix"](
                 pass_of(draw)["logits_by_example"], axes, title=f"{title}, ∂L_b/∂z_j"
@@ -254,10 +243,6 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         dominance,
-        "Rows describe the class with the largest mean |gradient|; the figure shows the first draw.",
-        "That class contributes half of the sum over classes by construction: if it is predicted with certainty, its "
-        "logit's gradient is 1 for nine images in ten, and that of every other class is -1 for one in ten. So the "
-        "majority is counted in elements.",
         draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
         batch_norm=(False,),
         layer=52,
@@ -281,10 +266,6 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
-        "The figure shows the first draw.",
-        "The caption says about one order of magnitude, the text at least one; the caption is checked. Of ten "
-        "equally frequent classes nine images in ten have the dominant class's gradient and one in ten that of each "
-        "other, a factor of 9.",
         draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
         batch_norm=(False,),
         layer=52,
@@ -309,9 +290,6 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,
-        "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the same "
-        "for one class instead of the sum, its largest. `mean_abs` is over all parameters.",
-        "The figure shows the first draw without batch norm.",
         draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
         precision="float64",
     )

@@ -40,7 +40,6 @@ def separable_parts(context: Context, *, batch: int, channels: int, side: int) -
             "seed": context.seed,
         },
         draw=lambda: AGREEMENT(table),
-        remarks=("Without μ the variance here is still about the mean, which the paper leaves open.",),
     )
 
 
@@ -164,7 +163,6 @@ def step_noise(
     evidence = setting.evidence_of(
         _quantities(both),
         (exact, drawn, depth, draws),
-        "Networks are in evaluation mode, since with the batch's statistics no example has its own gradient.",
         draw=lambda: NOISE(drawn),
         learning_rates="0.1 and 0.2",
         exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",

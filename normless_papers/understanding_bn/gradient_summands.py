@@ -62,7 +62,6 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
         lambda draw: _disagreements(_with_autograd(draw, layers)),
         f"The figure shows the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
         "|Σd| = Σ|d|.",
-        "The paper states the equation; the inequalities are the triangle inequality.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
         layers=list(layers),
         precision="float64",
@@ -160,10 +159,6 @@ def _table_of_sums(name: str, checks: Callable[[Measured], Tests], layers: Seque
         return setting.evidence_of(
             means,
             Measured(drawn, setting.fewer, setting.reduction),
-            "Measured sums are geometric means over draws, since draws differ by orders of magnitude "
-            "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
-            "for N independent summands of random sign.",
-            "The figure shows the first draw.",
             draw=lambda: draw_sums(first, layers),
             on=("layer", "batch_norm"),
             layers=list(layers),
@@ -276,8 +271,6 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
         lambda draw: summand_statistics(pass_of(draw)["summands"])[columns],
-        "`small` is the parameter at the 5 % quantile of |Σd|, without those that read a dead channel. The figure "
-        "shows the first draw.",
         draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0))["summands"]),
         batch_norm=(False,),
         layer=90,
@@ -307,8 +300,6 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         alignment,
-        "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
-        "on the dotted line have summands of equal sign.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
         layer=54,
     )

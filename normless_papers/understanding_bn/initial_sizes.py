@@ -68,8 +68,6 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         sizes,
-        "Magnitudes are mean absolute values, as in tables 1 and 4.",
-        "The figure shows the first draw; note that its horizontal axes differ.",
         quantities=quantities,
         draw=lambda: setting.side_by_side(_histogram),
         layer=55,
@@ -107,9 +105,6 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
-        "With batch norm the first convolution of a block reads the stream, which grows within a stage, so variances "
-        "zigzag around their constant trend.",
-        "The figure shows the first draw; bands reach one standard deviation over channels.",
         quantities=_growth,
         draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw)["moments"])),
         layers=f"{_FITTED[0]} to {_FITTED[1]}",
@@ -211,12 +206,6 @@ def _figure_of_activations(name: str, checks: Callable[[Measured], Tests], *, ba
         setting = Initializations(context, data, batch_size, draws)
         return setting.evidence(
             _channels,
-            "Activations are outputs of convolutions before a norm, after which their means would be 0 by "
-            "definition.",
-            "`relative_mean` is the mean over channels of |mean| over the root of the mean variance: in these "
-            "units, means of the unnormalized network need not grow with depth, since deviations grow as well.",
-            f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
-            "representative.",
             draw=lambda: _histograms(
                 setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
             ),

@@ -85,7 +85,6 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
         measured.assign(deviation_from_marchenko_pastur=apart),
         {"formula": "equation (10)", "factors": list(factors), "points": points, "data": "none"},
         draw=lambda: DENSITY(curves),
-        remarks=("Integrated over the curve in log x by the trapezoidal rule.",),
     )
 
 

@@ -97,9 +97,6 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
         quantities,
         (size, distance_to_law(values), quantities),
         lambda: draw_singular_values(values, density_table(factors), of="squares"),
-        "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
-        "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
-        "network has M linear layers of width N with Xavier's weights, so its Jacobian is such a product.",
     )
 
 
@@ -120,7 +117,6 @@ def _evidence(
     measured: pd.DataFrame,
     facts: Any,
     draw: Callable[[], Axes],
-    remark: str,
     **setup: Any,
 ) -> Evidence:
     """Return evidence on products of N × N matrices; `dimensions` are N, the numbers of factors, and of runs."""
@@ -133,7 +129,7 @@ def _evidence(
         "data": "generated",
     }
     reduction = "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
-    return Evidence(measured, facts, shared | setup, draw=draw, remarks=(remark,), reduction=reduction)
+    return Evidence(measured, facts, shared | setup, draw=draw, reduction=reduction)
 
 
 def _products(products: pd.DataFrame) -> Tests:
@@ -188,7 +184,6 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         measured,
         facts,
         lambda: draw_singular_values(values, density_table(factors, of="values"), of="values"),
-        "The figure is in units of entries of variance 1/N; only the scale of the axis differs.",
         matrices=f"{size}×{size}, independent standard Gaussian entries",
     )
 
@@ -243,8 +238,6 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
         table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
         extremes,
         lambda: CONDITION(table),
-        "The product is kept in graded form, so its singular values are exact to rounding. The prediction is the "
-        "ratio of the limiting law's edge to its quantile 1/(2N), an order of magnitude.",
     )
 
 
@@ -271,9 +264,6 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
         extremes,
         lambda: LARGEST(table),
-        "The paper attributes the slower growth to finite size. The prediction is the root of the edge in theorem 1, "
-        "√((M+1)^(M+1)/M^M): the theorem is about squared singular values, so growth as √M follows from it, and "
-        "finite size only makes the largest value smaller.",
     )
 
 
@@ -320,7 +310,6 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
         measured,
         measured.assign(size=size),
         lambda: CONDITION(pd.concat(tables), by="series", apart=0.15),
-        "Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",
         gains=[str(gain) for gain in _GAINS],
         entries=list(_OTHERS),
     )

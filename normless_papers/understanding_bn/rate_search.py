@@ -239,10 +239,6 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         with_quantities(values),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
         facts=(search, drops, factors),
-        remarks=(
-            "The paper's initial 300 epochs contradict its reported numbers, which are 165 doubled; the search "
-            "starts at 165.",
-        ),
     )
 
 
@@ -287,16 +283,11 @@ def _highest_is_best(search: RateSearch, parts: str) -> Check:
 @artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     search = _searched(context, effort, SUBSETS)
-    remark = (
-        "`epochs` are those of the last training if epochs are doubled until the loss plateaus, else the number "
-        "that was trained."
-    )
     return search.runs.evidence(
         _selected(search),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
         facts=search,
         on=(AXIS,),
-        remarks=(remark,),
     )
 
 
@@ -330,7 +321,6 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
         quantity_table({"gain_from_whole_affine_part_percent": gain} | named),
         lambda: _panels(search),
         facts=search,
-        remarks=("Each subset has its best rate and epochs, by the same search as table 2.",),
     )
 
 

@@ -139,7 +139,6 @@ def loss_along_update(
     return setting.evidence_of(
         quantity_table(quantities),
         facts,
-        "The loss is that of the minibatch of the update; the figure shows the first draw.",
         draw=(lambda: LOSSES(facts.tables[0])) if facts.tables else None,
         rate=RATE,
         optimizer=OPTIMIZER,
@@ -188,8 +187,6 @@ def moments_along_path(
     return setting.evidence_of(
         pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns),
         facts,
-        "Measured values are medians over the lower layers 2 to 11, the middle layers 51 to 60 and the upper layers "
-        "100 to 109; the figure shows the first draw.",
         draw=(lambda: _moments(by_layer.tables[0])) if facts.tables else None,
         rate=RATE,
         optimizer=OPTIMIZER,

@@ -13,8 +13,6 @@ from normless_papers.stated_claims import decided, stated
 
 COMPARED = ("batch_norm", "without_batch_norm", "zeroinit")
 LARGE_BATCH = 256
-_LOSSES = "Training losses include the L2 term: printed ones are too large for the cross entropy alone."
-_SIZES = "The paper's batch sizes are only plotted; its budget here has the powers of two from 4 to 8192."
 
 
 def _figure_1(facts: Comparison) -> list[Check]:
@@ -181,5 +179,4 @@ for _id, _checks, _ghost, _title in (
         ghost=_ghost,
         quantity=_saturations if _checks is _figure_2 else None,
         rates=_title == "Optimal rate",
-        remarks=(_LOSSES, _SIZES) if _ghost else (_LOSSES,),
     )

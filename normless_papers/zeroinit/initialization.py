@@ -70,7 +70,7 @@ def zeroinit(
         facts=(algorithm, runs),
         setup={**own, **trained.setup},
         on=("quantity",),
-        remarks=("The runs are those of zeroinit/table-2.", *trained.remarks),
+        remarks=trained.remarks,
     )
 
 
@@ -121,10 +121,6 @@ def linear_at_init(
             "draws": f"{draws} of weights and direction",
         },
         draw=lambda: CORRELATIONS(drawn),
-        remarks=(
-            "Blocks with an identity skip path are the identity. The skip path of a Wide-ResNet's projecting blocks "
-            "reads the output of the ReLU that it shares with the branch, and is linear in that.",
-        ),
     )
 
 
@@ -211,10 +207,7 @@ def l2_dominates(
         },
         on=(),
         draw=lambda: L2_SHARES(means),
-        remarks=(
-            "The runs are those of zeroinit/table-3, which claims that the optimal rate does not depend on depth.",
-            *shown.remarks,
-        ),
+        remarks=shown.remarks,
     )
 
 

@@ -76,10 +76,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         accuracies.merge(losses[columns], on="method", sort=False),
         draw,
         on=("method",),
-        remarks=(
-            "Training losses include the L2 term, since the printed ones are too large for the cross entropy alone.",
-            *runs.remarks(ACCURACY, LOSS),
-        ),
+        remarks=runs.remarks(ACCURACY, LOSS),
     )
 
 
@@ -123,16 +120,7 @@ def _table_3(facts: Comparison) -> list[Check]:
 
 
 table_over_depths("zeroinit/table-2", _table_2, METHODS, _TITLE)
-table_over_depths(
-    "zeroinit/table-3",
-    _table_3,
-    (*METHODS, *PARTS),
-    _TITLE,
-    (
-        "The printed accuracy of zeroinit_without_l2 at depth 16 is damaged in the text (910), so there is no number "
-        "to compare with. Batch norm and ZeroInit with L2 regularization, of table 2, are run for comparison.",
-    ),
-)
+table_over_depths("zeroinit/table-3", _table_3, (*METHODS, *PARTS), _TITLE)
 
 SHARED = {"batch_norm": "batch_norm", "fixup": "fixup"}
 V2 = SHARED | {"zeroinit_without_dropout": "zeroinit(dropout=0)", "zeroinit": "zeroinit(dropout=0.2)"}

@@ -98,10 +98,6 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
             "selection": "random tables of 7 rates × 15 runs of two metrics, up to 3 diverged runs at each rate",
         },
         draw=lambda: lines(schedule, x="epoch", y="multiplier", **labels),
-        remarks=(
-            "The text leaves open whether the first halving is at epoch 100 or 110 (here 100), and which parameters "
-            "decay (here the weights alone, as in the code of SkipInit's appendix G).",
-        ),
     )
 
 
@@ -243,9 +239,5 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
             "threads": torch.get_num_threads(),
         },
         draw=draw,
-        remarks=(
-            "Steps use one resident batch, so loading and augmentation do not count; the ratio is the mean over "
-            "rounds of a step without batch norm to the preceding step with it.",
-        ),
         reduction=reduction,
     )
