@@ -17,15 +17,14 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.probes import jacobian_spectrum
 from normless_papers.seeded_inputs import seeded
 from normless_papers.stated_claims import Test, Tests, decided, equals, exceeds, in_all
-from normless_papers.theory import (
-    Entries,
+from normless_papers.theory.fuss_catalan import density_table, support_edge
+from normless_papers.theory.matrix_factors import Entries
+from normless_papers.theory.singular_values import (
     conditioning_table,
-    density_table,
     distance_between,
     distance_to_law,
     extremes_table,
     singular_value_table,
-    support_edge,
 )
 from normless_papers.understanding_bn.linear_networks import exponent_at_zero
 
