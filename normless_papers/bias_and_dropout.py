@@ -1,4 +1,4 @@
-"""The biases and the dropout that ZeroInit, or regularized SkipInit, adds to its multipliers."""
+"""The biases and the dropout that ZeroInit, also called regularized SkipInit, adds to its multipliers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normless_papers.published_schemes import convert
 
 @dataclass(frozen=True)
 class RegularizedFacts:
-    """How many layers of a network converted by ZeroInit have a bias; which share of features each scheme drops."""
+    """The number of layers with a bias in a network converted by ZeroInit, and the share of features dropped."""
 
     layers: int
     with_bias: int
@@ -26,11 +26,11 @@ class RegularizedFacts:
     shares: Mapping[str, Estimate]
 
     def checks(self, drops: Mapping[str, float]) -> list[Check]:
-        """That the network is as the papers define it, with these drop probabilities."""
+        """Check that the network is as the papers define it, with these drop probabilities."""
         counts = {"layers": self.layers, "with_bias": self.with_bias}
         biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
         dropped = [drop_check(name, drop, self.shares[name]) for name, drop in drops.items()]
-        return [biased, *(one.check() for one in self.agreements), *dropped]
+        return [biased, *map(Agreement.check, self.agreements), *dropped]
 
 
 def regularized_facts(
@@ -43,8 +43,8 @@ def regularized_facts(
 ) -> RegularizedFacts:
     """Measure a Wide-ResNet converted by a scheme that is ZeroInit.
 
-    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` makes another
-    agreement, of the original network, the converted one and images.
+    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` adds an
+    agreement, given the original network, the converted network and images.
     """
     original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
     network = convert(original, scheme)
@@ -55,12 +55,12 @@ def regularized_facts(
         *blocks_at_start(network, images),
         *placement(convert(original, f"{scheme}(dropout=0)"), images),
     )
-    shares = {name: dropped_share(original, one, draws) for name, one in dropouts.items()}
+    shares = {name: dropped_share(original, dropping, draws) for name, dropping in dropouts.items()}
     return RegularizedFacts(layers, with_bias, agreements, shares)
 
 
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
-    """How many convolutions and linear layers there are, how many have a bias, and that each bias starts at zero."""
+    """Count convolutions and linear layers, and those with a bias, and compare the biases with 0."""
     layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
     parameters = dict(network.named_parameters())
     own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]
@@ -70,7 +70,7 @@ def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement
 
 
 def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
-    """The share of the classifier's features that a scheme drops in training, over some draws."""
+    """Estimate the share of the classifier's features that a scheme drops in training, over some draws."""
     network = convert(original, scheme).train()
     classifier = network.get_submodule(residual_map(network).classifier or "")
     features = torch.ones(draws, int(classifier.get_parameter("weight").shape[1]))
@@ -79,7 +79,7 @@ def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
 
 
 def drop_check(name: str, drop: float, share: Estimate) -> Check:
-    """Whether the mean share dropped lies within four standard errors of the probability."""
+    """Check that the mean share dropped lies within four standard errors of the probability."""
     error = share.deviation / share.n**0.5
     claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."
     holds = abs(share.mean - drop) <= 4 * error

@@ -1,6 +1,6 @@
-"""Schemes as the papers print them: on weights that start as their texts say, and that nothing rescales.
+"""Schemes as the papers print them, on weights initialized as their texts say.
 
-The papers state how weights are drawn; `keep_scale` is ours.
+The conversions' `keep_scale`, which would rescale those weights, is turned off.
 """
 
 from __future__ import annotations
