@@ -12,7 +12,7 @@ from rich.status import Status
 from normless_lab.plots import VERDICT_INKS
 from normless_lab.sweeps import LaboratoryListener, RunRow
 from normless_papers.cli.text import shortened
-from normless_papers.reproduction import Reproduction
+from normless_papers.results.reproduction import Reproduction
 
 # Plain lines about runs are at least so far apart.
 SECONDS_BETWEEN_LINES = 10.0

@@ -46,9 +46,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(namespace: Namespace) -> int:
     """Write the page and what else is asked for, and say where it is."""
-    from normless_papers.front_page import front_page_of
-    from normless_papers.page import write_pages_of
-    from normless_papers.run_file import rebuilt, write_runs
+    from normless_papers.pages.front_page import front_page_of
+    from normless_papers.pages.site import write_pages_of
+    from normless_papers.results.run_file import rebuilt, write_runs
 
     directory, source, claims = namespace.directory, namespace.source, namespace.claims
     if (directory is None) == (source is None):

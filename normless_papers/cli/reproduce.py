@@ -84,13 +84,13 @@ def run(namespace: Namespace) -> int:
             published_as(name)
     if not namespace.all:
         from normless_papers.artefact import published_of
-        from normless_papers.headline import headline_artefacts
+        from normless_papers.pages.headline import headline_artefacts
 
         entries = [published_of(name) for name in dict.fromkeys(namespace.ids or headline_artefacts())]
     from normless_papers.cli.progress import ReproductionProgress
     from normless_papers.cli.text import in_full, summary
-    from normless_papers.reproduce import laboratory_in, reproduce
-    from normless_papers.storage import folder_of
+    from normless_papers.results.reproduce import laboratory_in, reproduce
+    from normless_papers.results.storage import folder_of
 
     results = []
     # What an artefact prints is not part of what is printed here.
@@ -117,7 +117,7 @@ def _list(entries: Sequence[Published], namespace: Namespace) -> int:
     """Every artefact with its verdict at each budget, as far as there is one."""
     from normless_papers.budgets import BUDGETS
     from normless_papers.cli.text import listing
-    from normless_papers.storage import load
+    from normless_papers.results.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in entries:

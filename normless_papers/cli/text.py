@@ -10,10 +10,10 @@ from pathlib import Path
 from normless.cli import GAP, as_text, table, terminal_width
 from normless_lab.plots import VERDICT_INKS, Table
 from normless_papers.claims import BASES
-from normless_papers.formatting import NOTHING, is_published, spoken, table_of, text_of
+from normless_papers.pages.tables import NOTHING, is_published, spoken, table_of, text_of
 from normless_papers.published import Published
-from normless_papers.reproduction import Reproduction
-from normless_papers.storage import PICTURE, TABLE
+from normless_papers.results.reproduction import Reproduction
+from normless_papers.results.storage import PICTURE, TABLE
 
 # Rows of a result that are printed; the file has all.
 ROWS = 16

@@ -9,7 +9,7 @@ import pytest
 from normless_papers.artefact import ARTEFACTS, artefacts
 from normless_papers.budgets import BUDGETS
 from normless_papers.published import published
-from normless_papers.reproduction import plain
+from normless_papers.results.reproduction import plain
 
 
 def test_none_is_missing() -> None:

@@ -14,9 +14,9 @@ from synthetic_results import figure, made_up
 from normless_lab.plots import save_svg
 from normless_lab.plots.save import inline_svg
 from normless_papers.claims import Check
-from normless_papers.page import write_page_of, write_pages_of
-from normless_papers.reproduction import ResultError
-from normless_papers.storage import FIGURE, RESULT, folder_of, save
+from normless_papers.pages.site import write_page_of, write_pages_of
+from normless_papers.results.reproduction import ResultError
+from normless_papers.results.storage import FIGURE, RESULT, folder_of, save
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -13,10 +13,10 @@ import pytest
 from synthetic_results import fill, made_up
 
 from normless_lab.plots import heat_map, lines, save_svg
-from normless_papers.formatting import table_of
-from normless_papers.page import page_of, write_pages_of
+from normless_papers.pages.site import page_of, write_pages_of
+from normless_papers.pages.tables import table_of
 from normless_papers.published import PAPERS, published
-from normless_papers.storage import FIGURE, save, stored
+from normless_papers.results.storage import FIGURE, save, stored
 
 
 def test_every_artefact_is_there_with_its_paper(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
 from normless_papers.published import published_as
-from normless_papers.reproduce import laboratory_in, reproduce
-from normless_papers.storage import folder_of, load
+from normless_papers.results.reproduce import laboratory_in, reproduce
+from normless_papers.results.storage import folder_of, load
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_papers.headline import headlines
-from normless_papers.page import write_pages_of
-from normless_papers.reproduction import ResultError
-from normless_papers.run_file import MissingRunsError, rebuilt, write_runs
+from normless_papers.pages.headline import headlines
+from normless_papers.pages.site import write_pages_of
+from normless_papers.results.reproduction import ResultError
+from normless_papers.results.run_file import MissingRunsError, rebuilt, write_runs
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
 

@@ -13,7 +13,7 @@ from normless.saving import digest_of, digest_of_values
 from normless_lab.train import replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction, ResultError
+from normless_papers.results.reproduction import Reproduction, ResultError
 
 RESULT, TABLE, FIGURE, PICTURE = "result.json", "measured.csv", "figure.svg", "figure.png"
 _FILES = (TABLE, FIGURE, PICTURE)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -14,7 +13,7 @@ from typing import Literal
 from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.claims import Check
-from normless_papers.reproduction import Reproduction
+from normless_papers.results.reproduction import Reproduction
 
 Outcome = Literal["refuted", "holds", "open"]
 # Where we disagree comes first.
@@ -116,7 +115,7 @@ class Decided:
 @cache
 def headlines() -> tuple[Headline, ...]:
     """Every headline claim, in the order of the file."""
-    return tuple(Headline(**entry) for entry in read_yaml(Path(str(files("normless_papers"))) / "headline.yaml"))
+    return tuple(Headline(**entry) for entry in read_yaml(Path(__file__).with_suffix(".yaml")))
 
 
 def headline_artefacts() -> list[str]:

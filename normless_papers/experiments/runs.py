@@ -14,9 +14,9 @@ from matplotlib.axes import Axes
 from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
+from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY
 from normless_papers.published import published_as
-from normless_papers.trained import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
 _NUMERIC_AXES = ("depth", "batch_size")

@@ -1,4 +1,4 @@
-"""Deviations of what our code computes from what the paper's formula gives, quantity by quantity."""
+"""Deviations of our code from the paper's formula, quantity by quantity."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from normless_papers.claims import Check, check
+from normless_papers.claims.checks import Check, check
 
-# Inputs and output of a module.
+# The inputs and the output of a module.
 Passed = tuple[tuple[Tensor, ...], Tensor]
-# Of a network in float64, some hundred roundings deep.
+# The tolerance for a network in float64 with some hundred roundings in sequence.
 ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A quantity, as the start of a sentence, computed twice: by `deviation` apart, and the same up to a tolerance.
+    """The deviation between two computations of a quantity, and the tolerance; 0 means bit for bit.
 
-    The tolerance 0 is bit for bit.
+    The quantity is the start of a sentence.
     """
 
     quantity: str
@@ -31,19 +31,20 @@ class Agreement:
 
     @property
     def agrees(self) -> bool:
-        """Whether the deviation is within the tolerance; one that is not a number is not."""
+        """Whether the deviation is within the tolerance; NaN is not."""
         return self.deviation <= self.tolerance
 
     def check(self) -> Check:
-        """The agreement as a check of the claim."""
+        """Return the agreement as a check."""
         bound = "bit for bit" if self.tolerance == 0 else f"to {self.tolerance:g}"
         return check(f"{self.quantity}, {bound}.", self.agrees, deviation=self.deviation, tolerance=self.tolerance)
 
 
 def deviation(measured: Tensor, expected: Tensor) -> float:
-    """max |measured - expected| / max |expected| in float64, without the quotient where all expected are 0.
+    """Return max |measured - expected| / max |expected| in float64; the numerator alone if all expected are 0.
 
-    ValueError if the shapes differ.
+    Raises:
+        ValueError: the shapes differ.
     """
     if measured.shape != expected.shape:
         raise ValueError(
@@ -57,25 +58,25 @@ def deviation(measured: Tensor, expected: Tensor) -> float:
 
 
 def agreement(quantity: str, measured: Tensor, expected: Tensor, tolerance: float = 0.0) -> Agreement:
-    """How far two computations of one quantity are apart, by `deviation`."""
+    """Compare two computations of a quantity by `deviation`."""
     return Agreement(quantity, deviation(measured, expected), tolerance)
 
 
 def worst_agreement(quantity: str, pairs: Iterable[tuple[Tensor, Tensor]], tolerance: float = 0.0) -> Agreement:
-    """The largest deviation over pairs of measured and expected values."""
+    """Return the largest deviation over pairs of measured and expected values."""
     return Agreement(quantity, max((deviation(*pair) for pair in pairs), default=0.0), tolerance)
 
 
 def unscaled_weights(original: nn.Module, network: nn.Module) -> Agreement:
-    """Whether a converted network has the weights of the original, so that none is rescaled."""
-    weights = {name: one.flatten() for name, one in original.named_parameters() if one.dim() > 1}
+    """Check that a converted network has the weights of the original, none of them rescaled."""
+    weights = {name: weight.flatten() for name, weight in original.named_parameters() if weight.dim() > 1}
     own = torch.cat([network.get_parameter(name).flatten() for name in weights])
     return agreement("Weights are those of the standard initialization", own, torch.cat(list(weights.values())))
 
 
 @torch.no_grad()
 def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> tuple[list[Passed], Tensor]:
-    """Inputs and output of each call of some modules in a pass, in their order, and the network's output."""
+    """Return inputs and output of each call of the modules in a pass, in their order, and the network's output."""
     calls: list[Passed] = []
     handles = [
         module.register_forward_hook(
@@ -92,5 +93,5 @@ def observed(network: nn.Module, modules: Iterable[nn.Module], *inputs: Any) -> 
 
 
 def agreement_table(agreements: Sequence[Agreement]) -> pd.DataFrame:
-    """A row per quantity: `quantity`, `deviation`, `tolerance`."""
+    """Return a row per quantity: `quantity`, `deviation`, `tolerance`."""
     return pd.DataFrame(agreements, columns=["quantity", "deviation", "tolerance"])

@@ -18,12 +18,12 @@ from normless_lab.plots import (
     inline_svg_text,
     write_artefact_pages,
 )
-from normless_papers.compared import compared, left_of
-from normless_papers.formatting import fact_texts, spoken, table_of, text_of
-from normless_papers.front_page import headline_rows
+from normless_papers.pages.front_page import headline_rows
+from normless_papers.pages.tables import fact_texts, spoken, table_of, text_of
+from normless_papers.pages.wording import compared, left_of
 from normless_papers.published import PAPERS, published
-from normless_papers.reproduction import Reproduction, ResultError
-from normless_papers.storage import FIGURE, folder_of, stored
+from normless_papers.results.reproduction import Reproduction, ResultError
+from normless_papers.results.storage import FIGURE, folder_of, stored
 
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (

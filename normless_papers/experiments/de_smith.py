@@ -15,9 +15,9 @@ from normless.models import WideResNet, wide_resnet
 from normless_lab.sweeps import RateGrid, Sweep, axis_of
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
-from normless_papers.comparison import Comparison
-from normless_papers.effort import Effort
-from normless_papers.runs import carry_out
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import carry_out
 
 BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64

@@ -15,10 +15,10 @@ import pandas as pd
 from normless.errors import NormlessError
 from normless.saving import digest_of_values
 from normless_lab.sweeps import Laboratory, RunRow
-from normless_papers.headline import DECIDING, headline_artefacts
-from normless_papers.reproduce import laboratory_in, reproduce
-from normless_papers.reproduction import Reproduction, ResultError
-from normless_papers.storage import load, save
+from normless_papers.pages.headline import DECIDING, headline_artefacts
+from normless_papers.results.reproduce import laboratory_in, reproduce
+from normless_papers.results.reproduction import Reproduction, ResultError
+from normless_papers.results.storage import load, save
 
 # The kind of a row that is an artefact: its config has id and budget, its result what was measured without training.
 _ARTEFACT = "artefact"

@@ -1,4 +1,4 @@
-"""What multipliers at the ends of branches do, at the start and in general, against the formula."""
+"""Multipliers at the ends of branches, at the start and in general, compared with the formula."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
-from normless_papers.agreement import ROUNDING, Agreement, agreement, observed, worst_agreement
-from normless_papers.reference_forward import disturbed, gradients, wide_resnet_with_multipliers
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, observed, worst_agreement
+from normless_papers.networks.reference_forward import disturbed, gradients, wide_resnet_with_multipliers
 
 
 def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
-    """Every sum is its skip path, bit for bit, and logits do not change when all branch weights are drawn anew."""
+    """Every sum is its skip path, bit for bit, and new branch weights do not change the logits."""
     blocks = residual_map(network).blocks
     sums = [network.get_submodule(block.sum) for block in blocks if block.sum is not None]
-    assert len(sums) == len(blocks), "In normless' own networks every block's sum is a module."
+    assert len(sums) == len(blocks), "The sums of normless' own networks are modules."
     calls, before = observed(network.eval(), sums, images)
     with torch.no_grad():
         for block in blocks:
@@ -28,7 +28,7 @@ def blocks_at_start(network: nn.Module, images: Tensor) -> list[Agreement]:
 
 
 def placement(network: nn.Module, images: Tensor) -> list[Agreement]:
-    """With everything off its start, outputs and the multipliers' gradients against skip + α (w₂ ∗ … + b₂)."""
+    """Outputs and the gradients of the multipliers agree with skip + α (w₂ ∗ … + b₂) for disturbed parameters."""
     disturbed(network).eval()
     x = images.double()
     ours, formula = network(x), wide_resnet_with_multipliers(network, x)

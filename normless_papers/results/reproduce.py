@@ -17,8 +17,8 @@ from normless_lab.train import StoppedError
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction, plain
-from normless_papers.storage import folder_of, load, save
+from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.results.storage import folder_of, load, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +47,7 @@ def reproduce(
     Args:
         id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
         budget, data, data_root, seed: see `Context`.
-        out: folder of the results, see `normless_papers.storage`, and of the runs that artefacts share.
+        out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
         again: whether it is carried out even if the same has been; finished training runs are kept.
         laboratory: carries out the runs in place of one in `out`; `workers` is then ignored.

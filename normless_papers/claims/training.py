@@ -1,4 +1,4 @@
-"""Which networks trained: their accuracy against that of the artefact's control."""
+"""Whether networks train: their accuracy compared with that of the artefact's control."""
 
 from __future__ import annotations
 
@@ -8,63 +8,66 @@ import numpy as np
 import pandas as pd
 
 from normless_lab.sweeps import SHARE, trained_threshold
-from normless_papers.claims import UNKNOWN, Check, Estimate, check, larger, replicates
+from normless_papers.claims.checks import Check, check, larger
+from normless_papers.claims.estimates import UNKNOWN, Estimate, replicates
 
-# Share of the possible gain that is enough to compare with where it is the photographs, or so short a training as the
-# paper's own, that keep a control from half of it.
+# A control with this share of the possible gain decides where photographs, or the paper's own short training, keep it
+# below half.
 LEAST = 0.25
 
 
 def best_accuracy(runs: pd.DataFrame, best: int | None = None) -> Estimate:
-    """The test accuracy at the learning rate with the highest mean over the `best` runs, or all; NaN without runs.
+    """Return the test accuracy at the learning rate with the highest mean over the `best` runs, or all; NaN if empty.
 
-    Of a table of runs of one network: `rate`, `seed`, `outcome`, `test_accuracy`, `chance_accuracy`. Diverged ones
-    count as chance, failed ones not at all.
+    Args:
+        runs: the runs of one network: `rate`, `seed`, `outcome`, `test_accuracy`, `chance_accuracy`. Diverged runs
+            count as chance; failed runs do not count.
     """
-    # By NumPy, since thousands of such tables are small, and pandas takes milliseconds for each.
+    # NumPy, since pandas takes milliseconds for each of thousands of small tables.
     outcomes, rates = runs["outcome"].to_numpy(dtype=object), runs["rate"].to_numpy(dtype=float)
     reached, chance = (runs[f"{name}_accuracy"].astype(float).to_numpy() for name in ("test", "chance"))
     values = pd.Series(np.where((outcomes == "diverged") | np.isnan(reached), chance, reached), index=runs["seed"])
     counted = outcomes != "failed"
     tried = [counted & (rates == rate) for rate in np.unique(rates[counted])]
     estimates = [UNKNOWN, *(replicates(values[at], best) for at in tried)]
-    return max(estimates, key=lambda one: -math.inf if math.isnan(one.mean) else one.mean)
+    return max(estimates, key=lambda estimate: -math.inf if math.isnan(estimate.mean) else estimate.mean)
 
 
 def trains(claim: str, accuracy: Estimate, control: Estimate, chance: float, *, least: float = SHARE) -> Check:
-    """Whether a network trains: whether it has at least half of the control's gain over chance.
+    """Check that a network trains: that it has at least half of the control's gain over chance.
 
-    With a, c and p the accuracy, the control's and that of chance in percent, it trains where a - p > ½ (c - p),
-    decided as in `larger`. A control with c - p < ½ (100 - p), half of the possible gain, decides nothing: then the
-    check holds if the network has that much, and is inconclusive otherwise. `least` takes the place of that ½ where
-    the paper's own training is too short. `half_width` is that of a less what is needed.
+    With a, c and p the accuracies of the network, the control and chance in percent, it trains if a - p > ½ (c - p),
+    decided by `larger`. A control with c - p < ½ (100 - p), half of the possible gain, decides nothing: then the
+    check holds if the network has that much, and is inconclusive otherwise. `least` replaces that ½ where the paper's
+    own training is too short. `half_width` is that of a minus the needed accuracy.
     """
     needed = control.scaled(SHARE, (1 - SHARE) * chance)
-    compared = larger(claim, accuracy, needed)
+    comparison = larger(claim, accuracy, needed)
     numbers = {"accuracy": accuracy.mean, "control": control.mean, "chance": chance, "needed": needed.mean}
-    numbers["half_width"] = compared.numbers["half_width"]
-    if larger(claim, accuracy, Estimate(trained_threshold(100, chance))).verdict == "holds":
+    numbers["half_width"] = comparison.numbers["half_width"]
+    if larger(claim, accuracy, trained_threshold(100, chance)).verdict == "holds":
         return check(claim, True, **numbers)
     if not is_control(control, chance, least=least):
         return check(claim, None, **numbers)
-    return Check(claim, compared.verdict, numbers)
+    return Check(claim, comparison.verdict, numbers)
 
 
-def opposite(one: Check) -> Check:
-    """The check that holds where another fails, and is inconclusive where that is; `needed` is `needed_below`."""
-    numbers = {"needed_below" if name == "needed" else name: value for name, value in one.numbers.items()}
-    return check(one.claim, None if one.verdict == "inconclusive" else one.verdict == "fails", **numbers)
+def opposite(trained: Check) -> Check:
+    """Return the check that holds where `trains` fails; the number `needed` becomes `needed_below`."""
+    numbers = {"needed_below" if name == "needed" else name: value for name, value in trained.numbers.items()}
+    holds = None if trained.verdict == "inconclusive" else trained.verdict == "fails"
+    return check(trained.claim, holds, **numbers)
 
 
 def is_control(control: Estimate, chance: float, *, least: float = SHARE) -> bool:
-    """Whether a network learned enough for others to be compared with it: c - p ≥ ½ (1 - p), see `trains`."""
+    """Whether a network learned enough to be a control: c - p ≥ ½ (100 - p), see `trains`."""
     return control.mean >= trained_threshold(100, chance, least)
 
 
 def runs_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
 ) -> Check:
-    """`trains` of tables of runs, each at its best rate."""
+    """Check `trains` of tables of runs, each at its best rate."""
     chance = chance_of(pd.concat([runs, control]))
     return trains(claim, best_accuracy(runs, best), best_accuracy(control, best), chance, least=least)
 
@@ -72,12 +75,12 @@ def runs_train(
 def runs_do_not_train(
     claim: str, runs: pd.DataFrame, control: pd.DataFrame, *, best: int | None = None, least: float = SHARE
 ) -> Check:
-    """The opposite of `runs_train`, inconclusive where that is."""
+    """Check the opposite of `runs_train`."""
     return opposite(runs_train(claim, runs, control, best=best, least=least))
 
 
 def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
-    """The largest learning rate at which a network trains, by the means over replicates; 0 if it trains at none.
+    """Return the largest learning rate at which a network trains, by the means over replicates; 0 if there is none.
 
     NaN if all runs failed, or if no rate trains and the control learned too little to decide.
     """
@@ -93,5 +96,5 @@ def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
 
 
 def chance_of(runs: pd.DataFrame) -> float:
-    """The accuracy of the best constant guess on the test set of some runs, in their unit; NaN where none has it."""
+    """Return the accuracy of the best constant guess on the test set of the runs, in their unit; NaN if unknown."""
     return float(runs["chance_accuracy"].astype(float).max())

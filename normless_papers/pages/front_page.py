@@ -7,12 +7,12 @@ from pathlib import Path
 
 from normless_lab.plots import HeadlineRow
 from normless_lab.sweeps import RunState
-from normless_papers.compared import effect_of
-from normless_papers.formatting import NOTHING
-from normless_papers.headline import SHOWN_AS, Decided, Headline, decide, headlines
+from normless_papers.pages.headline import SHOWN_AS, Decided, Headline, decide, headlines
+from normless_papers.pages.tables import NOTHING
+from normless_papers.pages.wording import effect_of
 from normless_papers.published import PAPERS
-from normless_papers.reproduce import laboratory_in
-from normless_papers.storage import load
+from normless_papers.results.reproduce import laboratory_in
+from normless_papers.results.storage import load
 
 _SECONDS_AN_HOUR = 3600
 _INTRODUCTION = """# The headline claims

@@ -15,7 +15,7 @@ from normless.spec import parse_call
 from normless_lab.data import TEXT_SOURCES, TRANSLATION_SOURCES
 from normless_lab.sweeps import RateGrid, Sweep
 from normless_papers.artefact import Context
-from normless_papers.published_schemes import axes_as_printed
+from normless_papers.networks.published_schemes import axes_as_printed
 
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 

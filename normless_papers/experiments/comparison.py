@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels, optimum_against, rate_against
-from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger, squared_errors
+from normless_papers.claims import Check, Estimate, above_zero, at_scale, check, difference, larger
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
-from normless_papers.runs import Runs
+from normless_papers.experiments.runs import Runs
 
 # Batch size up to which all methods are claimed to behave the same.
 SMALL_BATCH = 64
@@ -108,7 +108,7 @@ class Comparison:
         for size in sizes:
             one, other = self.reached(first, size), self.reached(second, size)
             gap, deviation = abs(one.mean - other.mean), max(one.deviation, other.deviation)
-            apart = above_zero(gap - deviation, *squared_errors(one, other))
+            apart = above_zero(gap - deviation, one, other)
             claim = f"{first} and {second} agree within one standard deviation {self.at(size)}."
             holds = True if gap <= deviation else False if apart else None
             checks.append(check(claim, holds, gap=gap, deviation=deviation))

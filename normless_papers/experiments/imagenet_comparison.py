@@ -8,10 +8,10 @@ from typing import Any
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import IMAGENET_DEVIATION, UNKNOWN, Check, Estimate, difference, near, single_run
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import ACCURACY, over_batch_sizes
-from normless_papers.effort import Effort
-from normless_papers.trained import chance_of, is_control
+from normless_papers.claims.training import chance_of, is_control
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import ACCURACY, over_batch_sizes
+from normless_papers.experiments.effort import Effort
 
 GHOST_BATCH_SIZE = 256
 # He et al.'s, with which their networks are usually trained; the papers do not state theirs for ImageNet.

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from normless import residual_map
-from normless_papers.agreement import Agreement, agreement
 from normless_papers.claims import Check, Estimate, check, over_draws
-from normless_papers.de_smith import built_wide_resnet
-from normless_papers.multiplier_agreements import blocks_at_start, placement
-from normless_papers.published_schemes import convert
+from normless_papers.claims.agreement import Agreement, agreement
+from normless_papers.experiments.de_smith import built_wide_resnet
+from normless_papers.networks.multipliers import blocks_at_start, placement
+from normless_papers.networks.published_schemes import convert
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 
 from normless_lab.plots import Column, Table
-from normless_papers.reproduction import Reproduction, plain
-from normless_papers.storage import TABLE
+from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.results.storage import TABLE
 
 # Rows that are shown; the file has all.
 MOST_ROWS = 40
