@@ -1,15 +1,13 @@
-"""The headline claims in one table: as Markdown, and as rows of the page of results."""
+"""The headline claims in one table, as Markdown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from normless_lab.plots import HeadlineRow
 from normless_lab.sweeps import RunState
-from normless_papers.pages.headline import SHOWN_AS, Decided, Headline, decide, headlines
+from normless_papers.pages.headline import SHOWN_AS, Decided, decide
 from normless_papers.pages.tables import NOTHING
-from normless_papers.pages.wording import effect_of
 from normless_papers.published import PAPERS
 from normless_papers.results.reproduce import laboratory_in
 from normless_papers.results.storage import load
@@ -27,61 +25,33 @@ docs/reproduction/runs.parquet` makes this table and [the pages with the figures
 """
 
 
+def decided_in(out: Path) -> list[Decided]:
+    """Decide every headline by a folder of results; none if no artefact of a headline was carried out."""
+    decided = decide(lambda name, budget: load(out, name, budget))
+    return decided if any(row.results for row in decided) else []
+
+
 def front_page_of(out: Path) -> str:
-    """The table of the headline claims of a folder of results, as Markdown."""
+    """Return the table of the headline claims of a folder of results, as Markdown."""
     decided = decide(lambda name, budget: load(out, name, budget))
     with laboratory_in(out) as laboratory:
-        rows = [_markdown(place, one, laboratory.state) for place, one in enumerate(decided, 1)]
-    counts = ", ".join(f"{sum(one.outcome == name for one in decided)} {name}" for name in SHOWN_AS)
+        rows = [_markdown(place, row, laboratory.state) for place, row in enumerate(decided, 1)]
+    counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in SHOWN_AS)
     heading = "| | claim | paper | ours | verdict | runs | core-hours | why | repeat |"
     rule = "| ---: | --- | --- | --- | --- | ---: | ---: | --- | --- |"
     return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", heading, rule, *rows, ""])
 
 
-def headline_rows(out: Path) -> list[HeadlineRow]:
-    """The same for the pages of results; nothing where no artefact of a headline was carried out."""
-    decided = decide(lambda name, budget: load(out, name, budget))
-    return [_row_of(one) for one in decided] if any(one.results for one in decided) else []
-
-
-def _row_of(one: Decided) -> HeadlineRow:
-    headline, ids = one.headline, [result.id for result in one.results]
-    return HeadlineRow(
-        claim=headline.claim,
-        printed=headline.printed,
-        ours=_ours(one),
-        verdict=SHOWN_AS[one.outcome],
-        word=one.outcome,
-        why=one.why,
-        ids=sorted(ids, key=lambda name: one.shown is None or name != one.shown.id),
-        paper=headline.paper,
-        anchor=_anchor(headline),
-        refuted_if=headline.refuted_if,
-        to_decide=headline.to_decide if one.outcome == "open" else "",
-        command=one.command,
-        budget=one.budget,
-    )
-
-
-def _anchor(headline: Headline) -> str:
-    """Of a headline on its paper's page: its number in the file, which no verdict changes."""
-    return f"claim-{headlines().index(headline) + 1}"
-
-
-def _markdown(place: int, one: Decided, state: RunState) -> str:
-    hours = sum(row.seconds for row in state.read(one.runs).values()) / _SECONDS_AN_HOUR
-    cost = [str(len(one.runs)), f"{hours:.2f}"] if one.runs else [NOTHING, NOTHING]
-    authors = PAPERS[one.headline.paper].partition(",")[0]
-    figure = f" ([figure]({one.headline.paper}.html#{_anchor(one.headline)}))" if one.results else ""
-    ours = f"{_ours(one)}{figure}"
-    cells = [f"{one.headline.claim} ({authors})", one.headline.printed, ours, f"**{one.outcome}**", *cost]
-    return _row([str(place), *cells, one.why, f"`{one.command}`"])
-
-
-def _ours(one: Decided) -> str:
-    return effect_of(one.deciding) if one.deciding else NOTHING
+def _markdown(place: int, row: Decided, state: RunState) -> str:
+    headline = row.headline
+    hours = sum(run.seconds for run in state.read(row.runs).values()) / _SECONDS_AN_HOUR
+    cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
+    authors = PAPERS[headline.paper].partition(",")[0]
+    figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", f"**{row.outcome}**", *cost]
+    return _row([str(place), *cells, row.why, f"`{row.command}`"])
 
 
 def _row(cells: Sequence[str]) -> str:
-    """A row of a table in Markdown, in which a bar would end a cell."""
+    """Return a row of a table in Markdown, in which a bar would end a cell."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

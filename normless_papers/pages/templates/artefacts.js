@@ -1,13 +1,7 @@
 "use strict";
 (() => {
   const form = document.querySelector("form.filters");
-  if (!form) {
-    // On the front page: a link of before the papers had pages leads on to an artefact.
-    const file = `${decodeURIComponent(location.hash.slice(1)).split("/")[0]}.html`;
-    const link = [...document.querySelectorAll("th a")].find((one) => one.getAttribute("href") === file);
-    if (link) location.replace(file + location.hash);
-    return;
-  }
+  if (!form) return;
   const status = form.querySelector("[role=status]");
   const cards = [...document.querySelectorAll("article")].map((article) => ({
     article,
