@@ -355,7 +355,7 @@ def draw_elements(elements: pd.DataFrame) -> Axes:
         y="size",
         by="class",
         inks={str(one): SCHEME_INKS["none"] if str(one) == first else QUIET for one in sizes["class"].unique()},
-        end_text=lambda name, _: f"class {name}" if name == first else "",
+        named=lambda name, _: f"class {name}" if name == first else "",
         log="y",
         y_limits=(1e-4 * top, 2 * top),
         title="Gradients of a weight by class",
