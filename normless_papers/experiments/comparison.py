@@ -1,4 +1,4 @@
-"""Methods compared at several depths or batch sizes, each at its best learning rate, as De & Smith do."""
+"""Methods at several depths or batch sizes, each at its best learning rate, as De & Smith compare them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from normless_papers.claims import Check, Estimate, above_zero, at_scale, check,
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.experiments.runs import Runs
 
-# Batch size up to which all methods are claimed to behave the same.
+# The batch size up to which all methods behave the same, as the papers claim.
 SMALL_BATCH = 64
 
 
@@ -24,7 +24,7 @@ SMALL_BATCH = 64
 class Comparison:
     """Runs of some methods, along the axis `column`, at some sizes, along `axis`: depths or batch sizes.
 
-    `step` is the factor between neighbouring learning rates; without a metric the first of `metrics` is meant.
+    `step` is the factor between neighbouring learning rates. The default metric is the first of `metrics`.
     """
 
     runs: Runs
@@ -35,27 +35,27 @@ class Comparison:
 
     @property
     def sizes(self) -> list[int]:
-        """All that were run, in increasing order."""
+        """The sizes that were run, in increasing order."""
         return sorted(int(size) for size in self.runs.labels(self.axis))
 
     def up_to(self, largest: int) -> list[int]:
-        """The sizes that are no larger."""
+        """Return the sizes up to the given one."""
         return [size for size in self.sizes if size <= largest]
 
     def labels(self, method: str, size: int) -> dict[str, Any]:
-        """Of a combination."""
+        """Return the labels of a combination."""
         return {self.column: method, self.axis: size}
 
     def at(self, size: int) -> str:
-        """A size in words."""
+        """Return a size in words."""
         return f"at {self.axis.replace('_', ' ')} {size}"
 
     def reached(self, method: str, size: int, metric: str = "") -> Estimate:
-        """What is reached at the best rate."""
+        """Return the estimate at the best rate."""
         return replace(self.runs.optimum(metric or self.metrics[0], **self.labels(method, size)), name=method)
 
     def exponent(self, method: str, size: int, metric: str = "") -> float:
-        """log₂ of the optimal rate; NaN also where it lies at an end of those tried, or only one was."""
+        """Return log₂ of the optimal rate; NaN if it is at an end of those tried, or if only one was tried."""
         metric, labels = metric or self.metrics[0], self.labels(method, size)
         table = self.runs.optima(metric)
         row = table[(table[self.column] == method) & (table[self.axis] == size)]
@@ -63,17 +63,17 @@ class Comparison:
             return math.nan
         return self.runs.exponent(metric, **labels)
 
-    def as_printed(self, one: Check) -> Check:
-        """A check of printed numbers, or of what only the papers' length of training can show."""
-        return at_scale(one, self.runs.reduction)
+    def as_printed(self, printed: Check) -> Check:
+        """Return a check that needs the papers' own scale: of their numbers, or their length of training."""
+        return at_scale(printed, self.runs.reduction)
 
     def trains(self, claim: str, method: str, size: int, *, against: int | None = None) -> Check:
-        """Whether a method trains at a size where batch norm does, or as batch norm does at another size."""
+        """Check that a method trains at a size at which batch norm does, or as batch norm does at another size."""
         control = self.labels("batch_norm", size if against is None else against)
         return self.runs.trains(claim, against=control, **self.labels(method, size))
 
     def does_not_train(self, claim: str, method: str, size: int) -> Check:
-        """Whether a method does not train at a size where batch norm does."""
+        """Check that a method does not train at a size at which batch norm does."""
         return self.runs.does_not_train(claim, against=self.labels("batch_norm", size), **self.labels(method, size))
 
     def above(
@@ -86,50 +86,55 @@ class Comparison:
         by: float = 0.0,
         metric: str = "",
     ) -> list[Check]:
-        """Whether one method is above another by so much, at each size, which ends the sentence of the claim."""
+        """Check that a method is above another by so much at each size, which ends the sentence of the claim."""
         return [
-            larger(f"{claim} {self.at(size)}.", *(self.reached(one, size, metric) for one in (first, second)), by=by)
+            larger(
+                f"{claim} {self.at(size)}.",
+                self.reached(first, size, metric),
+                self.reached(second, size, metric),
+                by=by,
+            )
             for size in (self.sizes if sizes is None else sizes)
         ]
 
     def exceeds(
         self, claim: str, first: tuple[str, int], second: tuple[str, int] | float, *, by: float = 0.0
     ) -> Check:
-        """Whether a method at a size is above another, or above a number, by so much."""
+        """Check that a method at a size is above another, or above a number, by so much."""
         other = self.reached(*second) if isinstance(second, tuple) else second
         return larger(claim, self.reached(*first), other, by=by)
 
     def agree(self, first: str, second: str, sizes: Sequence[int]) -> list[Check]:
-        """Whether the means of two methods are no further apart than the larger deviation, at each size.
+        """Check that the means of two methods are at most the larger deviation apart, at each size.
 
-        It fails only where the means are further apart than that at 95 %, and is inconclusive between.
+        The check fails if they are further apart than that at 95 %, and is inconclusive between.
         """
         checks = []
         for size in sizes:
-            one, other = self.reached(first, size), self.reached(second, size)
-            gap, deviation = abs(one.mean - other.mean), max(one.deviation, other.deviation)
-            apart = above_zero(gap - deviation, one, other)
+            left, right = self.reached(first, size), self.reached(second, size)
+            gap, deviation = abs(left.mean - right.mean), max(left.deviation, right.deviation)
+            apart = above_zero(gap - deviation, left, right)
             claim = f"{first} and {second} agree within one standard deviation {self.at(size)}."
             holds = True if gap <= deviation else False if apart else None
             checks.append(check(claim, holds, gap=gap, deviation=deviation))
         return checks
 
     def decline(self, method: str, first: int | None = None, metric: str = "") -> Estimate:
-        """What is reached at a size, by default the smallest, less what is reached at the largest."""
+        """Return the estimate at a size, by default the smallest, minus the estimate at the largest."""
         ends = (self.sizes[0] if first is None else first, self.sizes[-1])
         return replace(difference(*(self.reached(method, size, metric) for size in ends)), name=method)
 
     def falls(self, method: str, start: int, size: int) -> Check:
-        """Whether a method reaches less at a size than at another."""
+        """Check that a method reaches less at a size than at the starting size."""
         what = self.metrics[0].replace("_", " ")
-        one, other = (replace(self.reached(method, place), name=self.at(place)) for place in (start, size))
-        return larger(f"The {what} of {method} {self.at(size)} is below that {self.at(start)}.", one, other)
+        before, after = (replace(self.reached(method, place), name=self.at(place)) for place in (start, size))
+        return larger(f"The {what} of {method} {self.at(size)} is below that {self.at(start)}.", before, after)
 
     def proportional(self, method: str, sizes: Sequence[int], metric: str = "") -> Check:
-        """Whether the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
+        """Check that the optimal rate is proportional to the batch size until it saturates: log₂ slope 1 ± 0.5.
 
-        The line is fitted up to the first batch size with the largest rate, or through all if that is the smallest,
-        and undecided below three batch sizes with an optimum inside the grid.
+        The line is fitted up to the first batch size with the largest rate, or through all if that is the smallest.
+        Fewer than three batch sizes with an optimum inside the grid decide nothing.
         """
         metric = metric or self.metrics[0]
         exponents = {math.log2(size): self.exponent(method, size, metric) for size in sizes}
@@ -149,9 +154,9 @@ class Comparison:
     def similar_rates(
         self, methods: Sequence[str], sizes: Sequence[int], factor: float, metric: str = ""
     ) -> list[Check]:
-        """Whether the methods' optimal rates lie within a factor, or within a step of the grid, at each size.
+        """Check that the methods' optimal rates lie within a factor, or a step of the grid, at each size.
 
-        It fails only where all rates within a deviation of the optima are further apart, and is inconclusive between.
+        The check fails if all rates within a deviation of the optima are further apart, and is inconclusive between.
         """
         metric, bound, checks = metric or self.metrics[0], max(factor, self.step), []
         what = f"By {metric.replace('_', ' ')} the optimal learning rates of {', '.join(methods)}"
@@ -166,24 +171,24 @@ class Comparison:
         return checks
 
     def larger_rate(self, first: str, second: str, size: int, factor: float = 1.0) -> Check:
-        """Whether the best rate of one method is above another's, or so many times as large.
+        """Check that the best rate of a method is above another's, or so many times as large.
 
-        Undecided where the optima are equal, and where rates within a deviation of them are in the other order.
+        Undecided if the optima are equal, or if rates within a deviation of them are in the other order.
         """
-        one, other = self.exponent(first, size), self.exponent(second, size)
+        left, right = self.exponent(first, size), self.exponent(second, size)
         times = f"at least {factor:g} times" if factor > 1 else "larger than"
         claim = f"The optimal learning rate of {first} {self.at(size)} is {times} that of {second}."
-        holds = ordered(one, self.rate_range(first, size), other, self.rate_range(second, size), factor)
-        return check(claim, holds, **{first: 2**one, second: 2**other}, needed_factor=factor)
+        holds = ordered(left, self.rate_range(first, size), right, self.rate_range(second, size), factor)
+        return check(claim, holds, **{first: 2**left, second: 2**right}, needed_factor=factor)
 
     def rate_range(self, method: str, size: int, metric: str = "") -> tuple[float, float]:
-        """log₂ of the lowest and highest rate within a deviation of the optimum at a size."""
+        """Return log₂ of the lowest and the highest rate within a deviation of the optimum at a size."""
         return self.runs.exponent_range(metric or self.metrics[0], **self.labels(method, size))
 
     def weakly_dependent(self, method: str) -> Check:
-        """Whether the optimal rate changes by at most a factor 2 between sizes, or by a step of the grid.
+        """Check that the optimal rate changes by at most a factor 2, or a step of the grid, between sizes.
 
-        It fails only where all rates within a deviation of the optima are further apart, and is inconclusive between.
+        The check fails if all rates within a deviation of the optima are further apart, and is inconclusive between.
         """
         exponents = [self.runs.exponent(self.metrics[0], **self.labels(method, size)) for size in self.sizes]
         bound = max(2.0, self.step)
@@ -195,7 +200,7 @@ class Comparison:
         return check(claim, holds, **numbers, **{f"{self.axis}s": len(exponents)})
 
     def table(self) -> pd.DataFrame:
-        """A row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, the rates and counts."""
+        """Return a row per metric, method and size: `metric`, `unit`, the axes, `mean`, `std`, rates and counts."""
         tables = []
         for metric in self.metrics:
             tables.append(self.runs.printed(metric, "mean"))
@@ -213,10 +218,10 @@ class Comparison:
         quantity: tuple[str, Any] | None = None,
         remarks: Sequence[str] = (),
     ) -> Evidence:
-        """The comparison as evidence, with a panel per metric, or with `rates` of the optimal learning rates.
+        """Return the comparison as evidence, with a panel per metric, or of optimal learning rates with `rates`.
 
-        `measured` is the table, where it is not that of all optima, and `quantity` the name and value of a single
-        published number, its first row; `on` and `remarks`, before those on the runs, are as in `Evidence`.
+        `measured` replaces the table of all optima. `quantity`, the name and value of a single published number,
+        becomes its first row. `on` and `remarks`, which precede those on the runs, are as in `Evidence`.
         """
         labels = {label: own for sweep in self.runs.sweeps for label, own in sweep.axes[self.column].items()}
         inks = inks_of({label: str(own["scheme"]) for label, own in labels.items()})
@@ -243,32 +248,37 @@ class Comparison:
         return self.runs.evidence(table, draw, facts=self, on=on, remarks=remarks)
 
     def by_depth(self, title: str, remarks: Sequence[str] = ()) -> Evidence:
-        """The evidence of a table over depth, in the columns that are printed."""
+        """Return the evidence of a table over depth, in the printed columns."""
         measured = self.runs.printed(self.metrics[0], self.metrics[0])
         return self.evidence(title, measured=measured, on=(self.column, "depth"), remarks=remarks)
 
 
 def ordered(
-    one: float, within: tuple[float, float], other: float, other_within: tuple[float, float], factor: float = 1.0
+    first: float,
+    first_range: tuple[float, float],
+    second: float,
+    second_range: tuple[float, float],
+    factor: float = 1.0,
 ) -> bool | None:
-    """Whether a best rate is above another, or so many times as large; None where their ranges leave it open.
+    """Decide whether a best rate is above another, or so many times as large; None if their ranges leave it open.
 
-    Rates are log₂, each with the lowest and highest within a deviation of the optimum.
+    Rates are log₂, each with the lowest and the highest within a deviation of the optimum.
     """
-    if math.isnan(one - other) or one == other:
+    if math.isnan(first - second) or first == second:
         return None
-    if one - other >= math.log2(factor) and within[0] > other_within[1]:
+    if first - second >= math.log2(factor) and first_range[0] > second_range[1]:
         return True
-    lower = within[1] < other_within[0]
-    return False if lower or (factor > 1 and within[1] - other_within[0] < math.log2(factor)) else None
+    lower = first_range[1] < second_range[0]
+    return False if lower or (factor > 1 and first_range[1] - second_range[0] < math.log2(factor)) else None
 
 
 def _spread(
     exponents: Sequence[float], ranges: Sequence[tuple[float, float]], bound: float
 ) -> tuple[float, float, bool | None]:
-    """The factor between best rates, that between their ranges, and whether it is within a bound; rates are log₂.
+    """Return the factor between best rates, that between their ranges, and whether it is within a bound.
 
-    NaN and None where a rate is NaN; None too where the rates are further apart than the bound, and their ranges not.
+    Rates are log₂; NaN gives NaN and None. None also if the rates are further apart than the bound but their ranges
+    are not.
     """
     factor = math.nan if any(map(math.isnan, exponents)) else 2 ** (max(exponents) - min(exponents))
     lows, highs = zip(*ranges, strict=True)

@@ -1,4 +1,4 @@
-"""The networks and methods of De & Smith, and how their sweeps over depth and batch size are set up.
+"""The networks and methods of De & Smith, and their sweeps over depth and batch size.
 
 All weights start from He's variance 2 / fan-in, the classifier's included (SkipInit, appendices C and G). The
 classifier of a Wide-ResNet has no bias: ZeroInit's second part introduces biases "to each convolution and the
@@ -23,7 +23,7 @@ BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
 
 ACCURACY = "test_accuracy"
-# Printed training losses of this order at such accuracies hold the L2 term, which the papers do not say.
+# The printed training losses are so large for their accuracies that they must contain the L2 term.
 LOSS = "training_loss_with_l2"
 
 # The original of He et al. (2016a), without "the modifications to ResNet-50-V1 described by Goyal et al. (2017)"
@@ -31,7 +31,7 @@ LOSS = "training_loss_with_l2"
 RESNET_V1 = "normless:resnet(depth=50, initialization=he_fan_in, stride_on=conv1)"
 RESNET_V2 = "normless:resnet_v2(depth=50, initialization=he_fan_in)"
 
-# Every method by the papers' names, and the settings that make it; two names of one method share their runs.
+# The settings of every method by the papers' names; two names of the same method share their runs.
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "batch_norm": {"scheme": "batch_norm"},
     "without_batch_norm": {"scheme": "none"},
@@ -55,25 +55,25 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 
 def wide_resnet_text(depth: int, width: int) -> str:
-    """A Wide-ResNet n-k of the papers, as text."""
+    """Return a Wide-ResNet n-k of the papers as text."""
     return f"normless:wide_resnet(depth={depth}, width={width}, initialization=he_fan_in, classifier_bias=False)"
 
 
 def built_wide_resnet(depth: int, width: int, classes: int = 10, in_channels: int = 3) -> WideResNet:
-    """A Wide-ResNet n-k of the papers."""
+    """Build a Wide-ResNet n-k of the papers."""
     return wide_resnet(depth, width, classes, in_channels, initialization="he_fan_in", classifier_bias=False)
 
 
 def scheme_of(method: str) -> str:
-    """The scheme of a method."""
+    """Return the scheme of a method."""
     return str(METHODS[method]["scheme"])
 
 
 def rates_at(effort: Effort, batch_size: int) -> RateGrid:
-    """The grid at a batch size B: its upper end grows with B / 64, its lower end falls with it but never rises.
+    """Return the grid at a batch size B: the upper end grows with B / 64, the lower end falls with it but never rises.
 
-    The optimum is proportional to B until it saturates, at a batch size that is not known beforehand, so every rate
-    from the optimum at 64 on is tried at larger batches.
+    The optimum is proportional to B until it saturates at an unknown batch size, so every rate from the optimum at 64
+    on is tried at larger batches.
     """
     shift, grid = 2.0 ** round(log2(batch_size / BATCH_SIZE)), effort.rates
     moved = {shift * rate for rate in grid.rates}
@@ -105,7 +105,7 @@ def over_depths(
 def _compared(
     context: Context, effort: Effort, sweeps: Sequence[Sweep], metrics: tuple[str, ...], axis: str, column: str
 ) -> Comparison:
-    """Carry out sweeps; the learning rates are extended for the optima by the metrics."""
+    """Carry out sweeps, with learning rates extended for the optima by the metrics."""
     control = {column: "batch_norm"}
     runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
     return Comparison(runs, effort.step, axis, column, metrics)
@@ -136,7 +136,7 @@ def batch_sweeps(
     model: str,
     ghost: int | None,
 ) -> list[Sweep]:
-    """One network at batch sizes that are powers of two, a sweep for each; axes `method` and `batch_size`.
+    """Return a sweep of a network for each batch size, a power of two; axes `method` and `batch_size`.
 
     The methods are keys of `METHODS`, or settings by the method's name; `ghost` is the number of examples that share
     batch-norm statistics where the batch is larger, the whole batch if None.

@@ -1,4 +1,4 @@
-"""How networks of one kind are trained, and how much of the papers' training a budget carries out."""
+"""The training of networks of a kind, and how much of the papers' training a budget carries out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TEXTS = MappingProxyType({"train-text": TEXT_SOURCES, "train-translation": TRAN
 
 
 def _grid(value: Any) -> Any:
-    """A list of rates, which is never extended; or `{exponents: of two, extensions: at each end}`."""
+    """Return a grid of a list of rates, never extended, or of `{exponents: of two, extensions: at each end}`."""
     if isinstance(value, Mapping):
         rates = tuple(2.0**exponent for exponent in value["exponents"])
         return RateGrid(rates, _step(rates), value["extensions"])
@@ -37,20 +37,21 @@ def _step(rates: tuple[float, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Effort:
-    """How networks of one kind are trained.
+    """The training of networks of a kind.
 
     Attributes:
-        data, model: as text; no model where an axis of the sweep names it.
+        data, model: as text; the model is empty if an axis of the sweep names it.
         run: the kind of run.
         epochs, batch_size: of every run, unless an axis sets it.
         crop: zero padding before the random crop of `data`, in pixels; its default if None.
-        rates: learning rates of every combination that sets none of its own.
+        rates: learning rates of every combination that does not set its own.
         replicates: runs at each rate.
         best: how many of them count; all if None.
-        settings: further ones of every run; `variants` those of variants by name, where they depend on the budget.
+        settings: further settings of every run.
+        variants: settings of variants by name that depend on the budget.
         channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
         folder: of the data set, below that of the data sets.
-        reduced: what is less than the paper's training, as a sentence; empty if nothing is.
+        reduced: how the training is smaller than the paper's, as a sentence; may be empty.
     """
 
     data: str
@@ -70,18 +71,18 @@ class Effort:
 
     @property
     def step(self) -> float:
-        """The factor between neighbouring learning rates, to which an optimum is known; ∞ of a single rate."""
+        """The factor between neighbouring learning rates, the precision of an optimum; ∞ for a single rate."""
         return _step(self.rates.rates) or math.inf
 
     def data_in(self, context: Context) -> str:
-        """The user's data set, or this one where the user names none or one of another modality."""
+        """Return the user's data set, or this one if the user names none or one of another modality."""
         known = _TEXTS.get(self.run)
         if context.data is None or (known is not None and parse_call(context.data)[0] not in known):
             return self.data
         return context.data
 
     def reduction(self, context: Context) -> str:
-        """What is less than, or other than, the paper's training, as a sentence; empty if nothing is."""
+        """Return how the training differs from the paper's, as a sentence; may be empty."""
         if self.reduced or self.data_in(context) == self.data:
             return self.reduced
         return f"{context.data} stands in for {self.data}."
@@ -95,10 +96,10 @@ class Effort:
         rates: RateGrid | tuple[float, ...] | None = None,
         **settings: Any,
     ) -> Sweep:
-        """A sweep over some axes with the context's data and first seed, and further settings of every run.
+        """Return a sweep over some axes with the context's data and first seed, and further settings of every run.
 
-        Schemes of image networks leave the weights as the papers draw them. `rates` take the place of the effort's;
-        those given as a tuple are not extended.
+        Schemes of image networks leave the weights as the papers draw them. `rates` replaces the effort's grid; a
+        tuple is not extended.
         """
         root = f"{context.data_root or '.'}/{self.folder}" if self.folder else context.data_root
         base = {

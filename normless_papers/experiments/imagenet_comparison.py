@@ -1,4 +1,4 @@
-"""ResNet-50 on ImageNet at three batch sizes, as both papers of De & Smith compare methods on it."""
+"""Methods on ResNet-50 and ImageNet at three batch sizes, as in both papers of De & Smith."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from normless_papers.experiments.de_smith import ACCURACY, over_batch_sizes
 from normless_papers.experiments.effort import Effort
 
 GHOST_BATCH_SIZE = 256
-# He et al.'s, with which their networks are usually trained; the papers do not state theirs for ImageNet.
+# The weight decay of He et al., which is usual for these networks; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
 
 _REMARKS = (
@@ -27,42 +27,42 @@ _REMARKS = (
 
 
 class ImageNetComparison(Comparison):
-    """Methods compared at some batch sizes: `large` is the largest of them and `small` are the others."""
+    """Methods at some batch sizes: `large` is the largest of them, `small` are the others."""
 
     @property
     def small(self) -> list[int]:
-        """256 and 1024 in the papers."""
+        """The other batch sizes, 256 and 1024 in the papers."""
         return self.sizes[:-1]
 
     @property
     def large(self) -> list[int]:
-        """4096 in the papers."""
+        """The largest batch size, 4096 in the papers."""
         return self.sizes[-1:]
 
     def reached(self, method: str, size: int, metric: str = "") -> Estimate:
-        """The optimal top-1 accuracy in percent; of single runs of the papers' set-up with their known deviation.
+        """Return the optimal top-1 accuracy in percent; single runs of the papers' set-up have a known deviation.
 
-        NaN at a batch size where batch norm learned too little to be a control.
+        NaN at a batch size at which batch norm learned too little to be a control.
         """
         control = self.runs.accuracy(**self.labels("batch_norm", size))
         if not is_control(control, chance_of(self.runs.table)):
             return UNKNOWN
-        one = super().reached(method, size, metric)
-        return single_run(one.mean) if one.n == 1 and not self.runs.reduction else one
+        reached = super().reached(method, size, metric)
+        return single_run(reached.mean) if reached.n == 1 and not self.runs.reduction else reached
 
     def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
-        """Whether one method is less than so many points below another, at each batch size of the papers."""
+        """Check that a method is less than so many points below another, at each batch size of the papers."""
         claim = f"{first} is less than {points:g} points below {second}"
         return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
 
     def better_by(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
-        """Whether one method is above another; by so many points where the papers' set-up was run."""
+        """Check that a method is above another; by so many points if the papers' set-up was run."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
         return list(map(self.as_printed, checks)) if points > 0 else checks
 
     def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
-        """Whether two methods differ by less than so many points, at each batch size of the papers."""
+        """Check that two methods differ by less than so many points, at each batch size of the papers."""
         claim, gaps = f"{first} and {second} differ by less than {points:g} points", []
         for size in sizes:
             gap = difference(self.reached(first, size), self.reached(second, size))
@@ -70,7 +70,7 @@ class ImageNetComparison(Comparison):
         return gaps
 
     def flat(self, method: str, points: float) -> list[Check]:
-        """Whether a method loses less than so many points from the smallest batch size to any other of the papers."""
+        """Check that a method loses less than so many points from the smallest batch size to any other."""
         first, *others = self.sizes
         claim = f"is less than {points:g} points below that at {first}."
         checks = [
@@ -80,7 +80,7 @@ class ImageNetComparison(Comparison):
         return list(map(self.as_printed, checks))
 
     def without_identity(self, unbiased: str, biased: str) -> list[Check]:
-        """The claims of both papers on ResNet-50-V1: a scalar bias mostly makes up for the ReLUs on its skip path.
+        """Check both papers' claims on ResNet-50-V1: a scalar bias mostly makes up for the ReLUs on its skip path.
 
         `unbiased` is the table's name of ZeroInit, `biased` that of ZeroInit with a scalar bias after the sum.
         """
@@ -97,13 +97,13 @@ class ImageNetComparison(Comparison):
         ]
 
     def accuracies(self, title: str) -> Evidence:
-        """The evidence of a table of top-1 and top-5 accuracies by method and batch size."""
+        """Return the evidence of a table of top-1 and top-5 accuracies by method and batch size."""
         table = self.runs.printed(ACCURACY, "top1")
         table["top5"] = [self._top5(row) for row in table.to_dict("records")]
         return self.evidence(title, measured=table, on=("method", "batch_size"), remarks=_REMARKS)
 
     def _top5(self, row: Mapping[Any, Any]) -> float:
-        """Mean top-5 accuracy in percent of the runs that the top-1 accuracy of an optimum is the mean of."""
+        """Return the mean top-5 accuracy in percent of the runs at an optimum of the top-1 accuracy."""
         if math.isnan(row["lr_log2"]):
             return math.nan
         runs = self.runs.chosen(**self.labels(row["method"], row["batch_size"]), rate=2.0 ** row["lr_log2"])
@@ -113,7 +113,7 @@ class ImageNetComparison(Comparison):
 def on_imagenet(
     context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
 ) -> ImageNetComparison:
-    """Carry out the runs of a table: the scheme of each method by its name, of a network given as text."""
+    """Carry out the runs of a table: the scheme of each method by its name, on a network given as text."""
     settings = {method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} for method, scheme in methods.items()}
     channels = "" if effort.channels is None else f", channels={effort.channels}"
     network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": GHOST_BATCH_SIZE}

@@ -1,4 +1,4 @@
-"""Finished training runs of an artefact: finals, optima, outcomes and curves, as estimates and checks."""
+"""Finished training runs of an artefact: final numbers, optima, outcomes and curves, as estimates and checks."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class Runs:
 
     Attributes:
         table: a row per run, as `SweepResult.runs`, accuracies in percent, depths and batch sizes as numbers; with
-            `training_accuracy` of the last epoch, `test_error` and `gap`, training less test accuracy, in percent;
-            `curve`, the mean training accuracy over all epochs, chance where the run diverged; `extended`, whether
-            the learning rate lies below those that the sweep asks for.
+            `training_accuracy` of the last epoch, `test_error` and `gap` (training minus test accuracy), in percent;
+            `curve`, the mean training accuracy over all epochs, chance if the run diverged; `extended`, whether the
+            learning rate lies below those that the sweep asks for.
         epochs: a row per run and epoch, as `SweepResult.epochs`.
-        reduction: what is less than the paper's training, as a sentence; empty if nothing is.
-        control: labels of the method that decides what trains; none if empty.
+        reduction: how the training is smaller than the paper's, as a sentence; may be empty.
+        control: labels of the method that decides which others train; may be empty.
         data: provenance of the data set.
     """
 
@@ -54,48 +54,50 @@ class Runs:
 
     @property
     def best(self) -> int:
-        """How many of the best runs at a learning rate count."""
+        """The number of the best runs at a learning rate that count."""
         return self.sweeps[0].best
 
     def labels(self, axis: str) -> list[Any]:
-        """The labels of an axis that were run, in their order."""
+        """Return the labels of an axis that were run, in order."""
         return list(self.table[axis].unique())
 
     def chosen(self, **labels: Any) -> pd.DataFrame:
-        """The runs with these labels, or other values of columns."""
+        """Return the runs with these labels, or other values of columns."""
         return chosen(self.table, **labels)
 
     def final(self, column: str, **labels: Any) -> Estimate:
-        """A number of the runs with these labels, over all of them that have it; NaN where none has."""
+        """Return the estimate of a column over the runs with these labels; NaN if no run has a value."""
         return estimate(self.chosen(**labels), column, _name(labels))
 
     def finals(self, column: str, axis: str) -> dict[str, Estimate]:
-        """`final` of every label of an axis."""
+        """Return `final` of every label of an axis."""
         return {str(label): self.final(column, **{axis: label}) for label in self.labels(axis)}
 
     def optima(self, metric: str) -> pd.DataFrame:
-        """The optimum of each combination over the learning rates, as `normless_lab.sweeps.optima`.
+        """Return the optimum of each combination over the learning rates, as `normless_lab.sweeps.optima`.
 
-        With a control `trainable` is whether it trained, compared with that; True where that is undecided.
+        With a control, `trainable` says whether it trained in comparison; True if that is undecided.
         """
         if metric not in self._optima:
             table = optima(self.table, axes=self.axes, metric=metric, best=self.best)
             if self.control:
-                labels = table[self.axes].to_dict("records")
-                table["trainable"] = [self._trained({str(axis): one[axis] for axis in one}) for one in labels]
+                table["trainable"] = [
+                    self._trained({str(axis): label for axis, label in labels.items()})
+                    for labels in table[self.axes].to_dict("records")
+                ]
             self._optima[metric] = table
         return self._optima[metric]
 
     def _trained(self, labels: dict[str, Any]) -> bool:
-        """Whether a combination trained at some rate, or that is undecided."""
+        """Return whether a combination trained at some rate, or whether that is undecided."""
         chance = chance_of(self.table)
-        control, best = (self.accuracy(**one) for one in (labels | dict(self.control), dict[str, Any](self.control)))
-        # A control that itself failed at this depth or batch size is no control there.
+        control, best = self.accuracy(**(labels | dict(self.control))), self.accuracy(**dict[str, Any](self.control))
+        # A control that failed at this depth or batch size decides nothing there.
         against = best if math.isnan(control.mean) or control.mean < (best.mean + chance) / 2 else control
         return trains("It trained.", self.accuracy(**labels), against, chance).verdict != "fails"
 
     def optimum(self, metric: str, **labels: Any) -> Estimate:
-        """Mean and deviation at the optimum; NaN if the combination was not run, or trained at no rate."""
+        """Return mean and deviation at the optimum; NaN if the combination was not run, or trained at no rate."""
         row = self._row(metric, **labels)
         if row is None:
             return UNKNOWN
@@ -104,12 +106,12 @@ class Runs:
         return replicates(values, self.best, minimized=is_minimized(metric), name=_name(labels))
 
     def exponent(self, metric: str, **labels: Any) -> float:
-        """log₂ of the optimal learning rate; NaN as in `optimum`."""
+        """Return log₂ of the optimal learning rate; NaN as in `optimum`."""
         row = self._row(metric, **labels)
         return math.nan if row is None else math.log2(row["rate"])
 
     def exponent_range(self, metric: str, **labels: Any) -> tuple[float, float]:
-        """log₂ of the lowest and the highest rate within a deviation of the optimum; NaN as in `optimum`."""
+        """Return log₂ of the lowest and highest rate within a deviation of the optimum; NaN as in `optimum`."""
         row = self._row(metric, **labels)
         return (math.nan, math.nan) if row is None else (math.log2(row["rate_low"]), math.log2(row["rate_high"]))
 
@@ -120,23 +122,23 @@ class Runs:
         return rows.iloc[0]
 
     def accuracy(self, **labels: Any) -> Estimate:
-        """The test accuracy in percent at the best rate; see `best_accuracy`."""
+        """Return the test accuracy in percent at the best rate; see `best_accuracy`."""
         key = repr(sorted(labels.items()))
         if key not in self._accuracies:
             self._accuracies[key] = best_accuracy(self.chosen(**labels), self.best)
         return self._accuracies[key]
 
     def trains(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
-        """Whether the runs with these labels train, compared with those labelled `against`; see `trained.trains`."""
+        """Check that the runs with these labels train, compared with those labelled `against`; see `trains`."""
         return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
 
     def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
-        """Whether they train at none of the rates that the sweep asks for, extended ones excluded; see `trains`."""
+        """Check that they train at none of the rates that the sweep asks for; see `trains`."""
         runs, control = self.chosen(**labels), self.chosen(**against)
         return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
 
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
-        """The optima in the columns of De & Smith's tables, without mean and rate where nothing trained.
+        """Return the optima in the columns of De & Smith's tables; mean and rate are NaN if nothing trained.
 
         `lr_log2` and `lr_log2_range` are log₂ of the optimal rate and of all rates within a deviation of it.
         """
@@ -149,12 +151,12 @@ class Runs:
         return columns.join(table[["edge", "n", "trainable", *_COUNTS]])
 
     def summary(self, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-        """`summary` of the table."""
+        """Return `summary` of the table."""
         return summary(self.table, by, columns)
 
     @property
     def setup(self) -> dict[str, Any]:
-        """What the configurations share, what they differ in, learning rates, replicates, seeds, data."""
+        """The common settings, the axes, the learning rates, replicates, seeds and data."""
         first = self.sweeps[0]
         axes = {
             axis: {label: dict(own) for sweep in self.sweeps for label, own in sweep.axes[axis].items()}
@@ -173,7 +175,7 @@ class Runs:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """A sentence on the runs that raised, with the first one's error; nothing if there are none."""
+        """A sentence on the runs that raised, with the error of the first; empty if there are none."""
         failed = self.table[self.table["outcome"] == "failed"]
         if failed.empty:
             return ()
@@ -189,12 +191,12 @@ class Runs:
         on: tuple[str, ...] = QUANTITY,
         remarks: Sequence[str] = (),
     ) -> Evidence:
-        """The runs as evidence, whose facts and set-up they are unless others are named, with remarks on failures."""
+        """Return the runs as evidence with remarks on failures; they are its facts and set-up by default."""
         facts, setup = self if facts is None else facts, self.setup if setup is None else setup
         return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction)
 
     def remarks(self, *metrics: str) -> tuple[str, ...]:
-        """On the optima by some metrics: single runs, single rates, optima at an end of the grid."""
+        """Return remarks on the optima by some metrics: single runs, single rates, optima at an end of the grid."""
         remarks = []
         if self.sweeps[0].replicates == 1:
             remarks.append("A single run at each rate: its error is not known, so that comparisons stay undecided.")
@@ -221,10 +223,10 @@ def evidence_of(
     on: tuple[str, ...] = QUANTITY,
     remarks: Sequence[str] = (),
 ) -> Evidence:
-    """Several runs by name as evidence, see `Runs.evidence`; the first with a reduction states it."""
-    setup = {name: one.setup for name, one in runs.items()}
-    failures = [sentence for one in runs.values() for sentence in one.failures]
-    reduction = next((one.reduction for one in runs.values() if one.reduction), "")
+    """Return several runs by name as evidence, see `Runs.evidence`; the first reduction is stated."""
+    setup = {name: own.setup for name, own in runs.items()}
+    failures = [sentence for own in runs.values() for sentence in own.failures]
+    reduction = next((own.reduction for own in runs.values() if own.reduction), "")
     return Evidence(measured, runs if facts is None else facts, setup, on, draw, (*remarks, *failures), reduction)
 
 
@@ -235,9 +237,9 @@ def carry_out(
     reduction: str = "",
     control: Mapping[str, str] | None = None,
 ) -> Runs:
-    """Run what is missing of one or more sweeps with the same axes in the context's laboratory.
+    """Carry out the missing runs of sweeps with the same axes in the context's laboratory.
 
-    The optima by the metrics must not lie at an end of the grid, as far as it is extended.
+    The grid is extended, within its limit, until the optima by the metrics lie inside it.
     """
     results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
     rows = context.lab.carry_out([sweeps[0].points()[0].config])
@@ -248,7 +250,7 @@ def carry_out(
 
 
 def _table(result: SweepResult) -> pd.DataFrame:
-    """A row per run; see `Runs.table`."""
+    """Return a row per run; see `Runs.table`."""
     table, epochs = result.runs.copy(), result.epochs
     for name in _PERCENT:
         if name in table:
@@ -268,20 +270,20 @@ def _table(result: SweepResult) -> pd.DataFrame:
 
 
 def chosen(table: pd.DataFrame, **labels: Any) -> pd.DataFrame:
-    """The rows with these values in the columns of these names."""
+    """Return the rows with these values in the columns of these names."""
     for name, value in labels.items():
         table = table[table[name] == value]
     return table
 
 
 def estimate(runs: pd.DataFrame, column: str, name: str = "") -> Estimate:
-    """Mean and deviation over the runs that have the number; NaN where none has, the deviation NaN for one."""
+    """Return mean and deviation over the runs with a value; NaN without runs, the deviation also for one."""
     values = runs.set_index("seed")[column].astype(float).dropna()
     return replicates(values, name=name) if len(values) else UNKNOWN
 
 
 def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> pd.DataFrame:
-    """A row per combination of the columns `by`, in the order of the table of runs.
+    """Return a row per combination of the columns `by`, in the order of the table of runs.
 
     Each number's mean over replicates is under its own name and its sample standard deviation (NaN of a single run)
     under that and `_deviation`; `n` is the number of runs, followed by that of each outcome.
@@ -290,15 +292,15 @@ def summary(table: pd.DataFrame, by: Sequence[str], columns: Sequence[str]) -> p
     for labels, runs in table.groupby(list(by), sort=False):
         row = dict(zip(by, labels, strict=True))
         for column in columns:
-            one = estimate(runs, column)
-            row |= {column: one.mean, f"{column}_deviation": one.deviation}
+            own = estimate(runs, column)
+            row |= {column: own.mean, f"{column}_deviation": own.deviation}
         rows.append(row | {"n": len(runs)} | {name: int((runs["outcome"] == name).sum()) for name in OUTCOMES})
     return pd.DataFrame(rows)
 
 
 def with_published(name: str, measured: pd.DataFrame, on: Sequence[str], column: str) -> pd.DataFrame:
-    """A column of a summary, whose rows `on` names, beside an artefact's published numbers for `beside_published`."""
-    printed = {tuple(str(row[one]) for one in on): row[column] for row in published_as(name).rows}
+    """Return a column of a summary beside an artefact's published numbers, for `beside_published`."""
+    printed = {tuple(str(row[key]) for key in on): row[column] for row in published_as(name).rows}
     keys = [tuple(map(str, key)) for key in measured[list(on)].itertuples(index=False, name=None)]
     numbers = {"measured": measured[column], "deviation": measured[f"{column}_deviation"]}
     names = [", ".join(key) for key in keys]

@@ -1,7 +1,4 @@
-"""Schemes as the papers print them: on weights that start as their texts say, and that nothing rescales.
-
-The papers state how weights are drawn; `keep_scale` is ours.
-"""
+"""Schemes as the papers print them, without `keep_scale`: the initial weights are those of their texts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Networks of the papers written out by their formulas, on the weights of ours: what conversions are compared with.
+"""Networks of the papers by their formulas, on the weights of ours, as references for conversions.
 
-The scalars multiply and shift activations, where a converted network folds them into weights and biases.
+The scalars multiply and shift activations; a converted network folds them into weights and biases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from normless.models import PaddedShortcut
 
 
 class Parts:
-    """The parameters of one layer of a network by name; those that it does not have are None."""
+    """The parameters of a layer of a network by name; None for those that it does not have."""
 
     def __init__(self, network: nn.Module, layer: str) -> None:
         self._parameters = dict(network.get_submodule(layer).named_parameters(recurse=False))
@@ -30,32 +30,32 @@ class Parts:
 
 
 def scaled(value: Tensor, factor: Tensor | None) -> Tensor:
-    """factor · value, or the value where there is no factor."""
+    """Return factor · value, or the value without a factor."""
     return value if factor is None else factor * value
 
 
 def shifted(value: Tensor, bias: Tensor | None) -> Tensor:
-    """value + bias, or the value where there is no bias."""
+    """Return value + bias, or the value without a bias."""
     return value if bias is None else value + bias
 
 
 def convolved(parts: Parts, x: Tensor, stride: int = 1) -> Tensor:
-    """A convolution with its own bias, odd kernels padded by half their size."""
+    """Return a convolution with its own bias; odd kernels are padded by half their size."""
     weight = parts.matrix
     return F.conv2d(x, weight, parts.bias, stride, padding=weight.shape[-1] // 2)
 
 
 def classified(network: nn.Module, x: Tensor) -> Tensor:
-    """The mean over positions and the linear classifier, Fixup's scalar bias between them."""
+    """Return the linear classifier of the mean over positions, with Fixup's scalar bias between them."""
     head = Parts(network, "classifier")
     return F.linear(shifted(x.mean((2, 3)), head.input_bias), head.matrix, head.bias)
 
 
 def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
-    """x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), logits after the last relu and the mean.
+    """Return logits by x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), after the last relu and the mean.
 
-    A `wide_resnet` by SkipInit or ZeroInit, without dropout, of images (B, C, H, W); a 1×1 convolution on the skip
-    path reads relu(x_l).
+    The network is a `wide_resnet` by SkipInit or ZeroInit, without dropout, of images (B, C, H, W); a 1×1 convolution
+    on the skip path reads relu(x_l).
     """
     x = convolved(Parts(network, "stem"), x)
     for name, block in network.get_submodule("blocks").named_children():
@@ -69,9 +69,9 @@ def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
-    """x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄), Fixup's figure 1, right.
+    """Return logits by x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄) (Fixup, figure 1, right).
 
-    A `resnet_cifar` by Fixup, of images (B, C, H, W).
+    The network is a `resnet_cifar` by Fixup, of images (B, C, H, W).
     """
     x = F.relu(shifted(convolved(Parts(network, "stem"), x), Parts(network, "relu").input_bias))
     for name, block in network.get_submodule("blocks").named_children():
@@ -89,9 +89,9 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def disturbed(network: nn.Module) -> nn.Module:
-    """The same network in float64, with normal values added to multipliers, biases and layers that start at zero.
+    """Return the network in float64, with normal values added to multipliers, biases and layers that start at zero.
 
-    Their standard deviation is 0.3, a layer's divided by the root of its inputs, so that branches carry a signal.
+    Their standard deviation is 0.3, divided by the root of a layer's inputs, so that branches carry a signal.
     """
     for parameter in network.double().parameters():
         if parameter.dim() <= 1:
@@ -102,13 +102,13 @@ def disturbed(network: nn.Module) -> nn.Module:
 
 
 def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tensor:
-    """The gradient of the outputs' sum of squares over two by some parameters, flattened one after the other."""
+    """Return the gradient of half the outputs' sum of squares with respect to some parameters, as a vector."""
     parameters = [network.get_parameter(name) for name in names]
     results = torch.autograd.grad(outputs.square().sum() / 2, parameters, retain_graph=True)
-    return torch.cat([one.flatten() for one in results])
+    return torch.cat([gradient.flatten() for gradient in results])
 
 
 def multipliers(network: nn.Module) -> Tensor:
-    """The scalar multipliers of a network in their order, shape (number,)."""
-    values = [one.detach() for name, one in network.named_parameters() if name.endswith("multiplier")]
+    """Return the scalar multipliers of a network in order, shape (number,)."""
+    values = [scalar.detach() for name, scalar in network.named_parameters() if name.endswith("multiplier")]
     return torch.cat([torch.zeros(0), *values])

@@ -1,4 +1,4 @@
-"""The biases and the dropout that ZeroInit, or regularized SkipInit, adds to its multipliers."""
+"""The biases and the dropout of ZeroInit, also called regularized SkipInit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normless_papers.networks.published_schemes import convert
 
 @dataclass(frozen=True)
 class RegularizedFacts:
-    """How many layers of a network converted by ZeroInit have a bias; which share of features each scheme drops."""
+    """The number of layers with a bias after ZeroInit, and the share of features that each scheme drops."""
 
     layers: int
     with_bias: int
@@ -26,11 +26,11 @@ class RegularizedFacts:
     shares: Mapping[str, Estimate]
 
     def checks(self, drops: Mapping[str, float]) -> list[Check]:
-        """That the network is as the papers define it, with these drop probabilities."""
+        """Check that the network is as the papers define it, with these drop probabilities."""
         counts = {"layers": self.layers, "with_bias": self.with_bias}
         biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
         dropped = [drop_check(name, drop, self.shares[name]) for name, drop in drops.items()]
-        return [biased, *(one.check() for one in self.agreements), *dropped]
+        return [biased, *(agreement.check() for agreement in self.agreements), *dropped]
 
 
 def regularized_facts(
@@ -55,12 +55,12 @@ def regularized_facts(
         *blocks_at_start(network, images),
         *placement(convert(original, f"{scheme}(dropout=0)"), images),
     )
-    shares = {name: dropped_share(original, one, draws) for name, one in dropouts.items()}
+    shares = {name: dropped_share(original, drops, draws) for name, drops in dropouts.items()}
     return RegularizedFacts(layers, with_bias, agreements, shares)
 
 
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
-    """How many convolutions and linear layers there are, how many have a bias, and that each bias starts at zero."""
+    """Return the number of convolutions and linear layers, of those with a bias, and that each bias starts at zero."""
     layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
     parameters = dict(network.named_parameters())
     own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]
@@ -70,7 +70,7 @@ def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement
 
 
 def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
-    """The share of the classifier's features that a scheme drops in training, over some draws."""
+    """Return the share of the classifier's features that a scheme drops in training, over some draws."""
     network = convert(original, scheme).train()
     classifier = network.get_submodule(residual_map(network).classifier or "")
     features = torch.ones(draws, int(classifier.get_parameter("weight").shape[1]))
@@ -79,8 +79,8 @@ def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
 
 
 def drop_check(name: str, drop: float, share: Estimate) -> Check:
-    """Whether the mean share dropped lies within four standard errors of the probability."""
-    error = share.deviation / share.n**0.5
+    """Check that the mean share dropped lies within four standard errors of the probability."""
+    error = share.standard_error
     claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."
     holds = abs(share.mean - drop) <= 4 * error
     return check(claim, holds, measured=share.mean, expected=drop, standard_error=error)

@@ -1,4 +1,4 @@
-"""Networks and batches that an artefact's seed decides."""
+"""Networks and batches by an artefact's seed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MeasuredBatch:
-    """Training examples without augmentation, normalized as for training: images (B, C, H, W) and classes (B,)."""
+    """Training examples without augmentation, normalized as in training: images (B, C, H, W) and classes (B,)."""
 
     inputs: Tensor
     targets: Tensor
@@ -35,13 +35,13 @@ class MeasuredBatch:
     provenance: str
 
     def network(self, model: str) -> nn.Module:
-        """A network, given as text, for inputs and classes of these."""
+        """Build a network, given as text, for these inputs and classes."""
         shape = tuple(self.inputs.shape[1:])
         return build_model(model, classes=self.classes, image_shape=shape)  # type: ignore[arg-type]
 
 
 def training_batch(context: Context, default: str, size: int, *, epoch: int = 0) -> MeasuredBatch:
-    """The first `size` examples of an epoch of the user's data set, or of the default one, shuffled by the seed."""
+    """Return the first `size` examples of an epoch of the user's data set, or of the default, shuffled by the seed."""
     name = context.data_or(default)
     data = load_data(name, root=context.data_root)
     count = min(size, data.train_size)
@@ -51,5 +51,5 @@ def training_batch(context: Context, default: str, size: int, *, epoch: int = 0)
 
 
 def noise_batch(context: Context, side: int, examples: int) -> MeasuredBatch:
-    """Images of 3 channels of independent N(0, 1)."""
+    """Return images with 3 channels of independent N(0, 1)."""
     return training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)
