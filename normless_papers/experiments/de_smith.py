@@ -70,7 +70,7 @@ def scheme_of(method: str) -> str:
 
 
 def rates_at(effort: Effort, batch_size: int) -> RateGrid:
-    """Return the grid at a batch size B: the upper end grows with B / 64, the lower end falls with it but never rises.
+    """Return the grid at a batch size B: its upper end grows with B / 64, its lower end only falls.
 
     The optimum is proportional to B until it saturates at an unknown batch size, so every rate from the optimum at 64
     on is tried at larger batches.

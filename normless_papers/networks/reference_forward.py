@@ -69,9 +69,9 @@ def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
-    """Return logits by x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄) (Fixup, figure 1, right).
+    """Return logits by x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄).
 
-    The network is a `resnet_cifar` by Fixup, of images (B, C, H, W).
+    The network is a `resnet_cifar` by Fixup (figure 1, right), of images (B, C, H, W).
     """
     x = F.relu(shifted(convolved(Parts(network, "stem"), x), Parts(network, "relu").input_bias))
     for name, block in network.get_submodule("blocks").named_children():

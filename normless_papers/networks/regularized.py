@@ -60,7 +60,7 @@ def regularized_facts(
 
 
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
-    """Return the number of convolutions and linear layers, of those with a bias, and that each bias starts at zero."""
+    """Return the number of weight layers, of those with a bias, and the agreement of all biases with zero."""
     layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
     parameters = dict(network.named_parameters())
     own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]

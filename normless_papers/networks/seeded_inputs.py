@@ -41,7 +41,7 @@ class MeasuredBatch:
 
 
 def training_batch(context: Context, default: str, size: int, *, epoch: int = 0) -> MeasuredBatch:
-    """Return the first `size` examples of an epoch of the user's data set, or of the default, shuffled by the seed."""
+    """Return the first `size` examples of an epoch of the user's or the default data set, shuffled by the seed."""
     name = context.data_or(default)
     data = load_data(name, root=context.data_root)
     count = min(size, data.train_size)

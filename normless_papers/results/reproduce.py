@@ -40,17 +40,20 @@ def reproduce(
 ) -> Reproduction:
     """Reproduce an artefact, or load the result of an earlier call with the same arguments.
 
-    What the artefact raises is the `error` of the result, which is tried again next time; a TerminatedError (SIGTERM)
-    is raised, and an older result stays. UnknownArtefactError where there is no such artefact, ResultError if an
-    older result cannot be read, and `again` is false.
+    An exception of the artefact becomes the `error` of the result, which is tried again next time. A TerminatedError
+    (SIGTERM) is raised, and an older result stays.
 
     Args:
-        id: of the artefact, as `fixup/table-1`, or FILE.py:NAME or MODULE:NAME of one of another paper.
+        id: of the artefact, such as `fixup/table-1`; FILE.py:NAME or MODULE:NAME for one of another paper.
         budget, data, data_root, seed: see `Context`.
         out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
-        again: whether it is carried out even if the same has been; finished training runs are kept.
-        laboratory: carries out the runs in place of one in `out`; `workers` is then ignored.
+        again: carry it out even if there is a result; finished training runs are kept.
+        laboratory: carries out the runs instead of the one in `out`; `workers` is then ignored.
+
+    Raises:
+        UnknownArtefactError: there is no such artefact.
+        ResultError: an older result cannot be read, and `again` is false.
     """
     entry = published_of(id)
     id = entry.id  # noqa: A001 - as above
@@ -68,7 +71,7 @@ def reproduce(
         ):
             result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
     except StoppedError:
-        # No result of this artefact: the same command goes on with its runs.
+        # The same command resumes its runs.
         raise
     except Exception as error:
         result, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
@@ -85,14 +88,14 @@ def laboratory_in(
     *,
     together: int | None = None,
 ) -> Laboratory:
-    """The laboratory whose runs the artefacts of a folder share; a context manager."""
+    """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless_lab.sweeps import Laboratory
 
     return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
 
 
 def provenance() -> Mapping[str, str]:
-    """Versions of what decides numbers, the machine, and the date in UTC."""
+    """Return the versions of the packages that decide numbers, the machine, and the date in UTC."""
     from normless_lab.sweeps import versions
 
     machine = f"{platform.machine()}, {available_cores()} cores"
@@ -101,7 +104,7 @@ def provenance() -> Mapping[str, str]:
 
 @contextmanager
 def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A002 - as above
-    """A folder for files of the artefact's own; it does not stay if there are none."""
+    """Make a folder for files of the artefact, which is removed if it stays empty."""
     folder = folder_of(out, id, budget) / "files"
     folder.mkdir(parents=True, exist_ok=True)
     yield folder
@@ -110,12 +113,12 @@ def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: 
 
 
 def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
-    """The result and its figure; if the figure cannot be drawn, an error besides the numbers."""
+    """Return the result and its figure; a figure that cannot be drawn is an error beside the numbers."""
     import torch
 
     from normless_lab.plots import description
 
-    # What an artefact draws without a generator of its own does not depend on what ran before it.
+    # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
     context.lab.asked.clear()
     evidence = artefact.function(context, **artefact.settings[context.budget])
@@ -143,6 +146,6 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
 
 
 def _sentence(error: Exception) -> str:
-    """What a person reads; of errors that were not raised on purpose, their kind too."""
+    """Return the message for a person, with the type of an unexpected error."""
     text = " ".join(str(error).split())
     return text if isinstance(error, NormlessError) else f"{type(error).__name__}: {text}"

@@ -16,29 +16,29 @@ from normless_papers.claims import Basis, Check, Verdict, verdict_of
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
 
-# Counts up when older results can no longer be read.
+# Increased whenever older results can no longer be read.
 FORMAT = 2
 _INFINITIES = {"inf": float("inf"), "-inf": float("-inf")}
 
 
 class ResultError(NormlessError, ValueError):
-    """A stored result cannot be read; the message says which and what to do."""
+    """A stored result cannot be read; the message names it and says what to do."""
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """The result of an artefact at a budget; attributes that `Evidence` has too are as there.
+    """The result of an artefact at a budget; see `Evidence` for the attributes that both have.
 
     Attributes:
-        basis: what its checks rest on: a formula, a measurement or training; empty where it could not be loaded.
+        basis: what its checks rest on; empty if the artefact could not be loaded.
         asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
-        measured: empty where an error came first.
-        error: what went wrong, in a sentence; empty if nothing.
-        seconds: wall time; runs that were there already take none.
+        measured: empty after an error.
+        error: the error as a sentence; empty if there was none.
+        seconds: wall time; runs that were finished already take none.
         provenance: versions, machine and date.
         runs: hashes of the training runs that it rests on.
-        figure: describes the figure in words; empty where there is none.
-        entry: what is published of an artefact of another paper; None of the five papers'.
+        figure: the figure in words; empty without a figure.
+        entry: the published entry of an artefact of another paper; None for the five papers.
     """
 
     id: str
@@ -59,12 +59,12 @@ class Reproduction:
 
     @property
     def verdict(self) -> Verdict | Literal["error"]:
-        """That of its checks, or error."""
+        """The verdict of its checks, or error."""
         return "error" if self.error else verdict_of(self.checks)
 
     @property
     def published(self) -> Published:
-        """What the paper has."""
+        """The entry of the paper."""
         return self.entry or published_as(self.id)
 
     @property
@@ -73,17 +73,17 @@ class Reproduction:
         return beside(self.published.rows, self.measured, self.on)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data, ready for JSON, with the verdict and the published numbers."""
-        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        """Return the result as plain data for JSON, with the verdict and the published numbers."""
+        values = {own.name: getattr(self, own.name) for own in fields(self)}
         values |= {"format": FORMAT, "verdict": self.verdict, "published": self.published.rows}
-        values |= {"checks": [vars(one) for one in self.checks], "measured": table_to_dict(self.measured)}
+        values |= {"checks": [vars(check) for check in self.checks], "measured": table_to_dict(self.measured)}
         entry = values.pop("entry")
         text: dict[str, Any] = plain(values | ({"entry": entry.to_entry()} if entry else {}))
         return text
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Reproduction:
-        """The inverse of `to_dict`; ResultError if the values are no result, or one of another normless."""
+        """Invert `to_dict`; raise a ResultError for values of another kind or of another version of normless."""
         if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
             raise ResultError("expected a result as normless reproduce writes it, with its format")
         if values["format"] > FORMAT:
@@ -95,34 +95,34 @@ class Reproduction:
             "checks": _checks,
             "entry": Published.from_entry,
         } | dict.fromkeys(("on", "remarks", "runs"), tuple)
-        names = [one.name for one in fields(cls) if one.name != "entry" or "entry" in values]
+        names = [own.name for own in fields(cls) if own.name != "entry" or "entry" in values]
         try:
             if "entry" not in values:
                 published_as(values["id"])
             return cls(**{name: readers[name](values[name]) if name in readers else values[name] for name in names})
         except KeyError as error:
-            raise ResultError(f"it does not say {error}, or says what this normless does not know") from error
+            raise ResultError(f"it lacks {error}, or this version of normless does not know it") from error
 
 
 def _checks(rows: Any) -> tuple[Check, ...]:
     nan = math.nan
-    numbers = [{name: nan if one is None else float(one) for name, one in row["numbers"].items()} for row in rows]
+    numbers = [{name: nan if own is None else float(own) for name, own in row["numbers"].items()} for row in rows]
     return tuple(Check(row["claim"], row["verdict"], own) for row, own in zip(rows, numbers, strict=True))
 
 
 def plain(value: Any) -> Any:
-    """A nested value as JSON: numbers of arrays as Python's, sets and tuples as lists, NaN as None, else its text."""
+    """Return a nested value as JSON: arrays, sets and tuples as lists, NaN as None, other objects as text."""
     return jsonable(_unwrapped(value))
 
 
 def table_to_dict(table: pd.DataFrame) -> dict[str, Any]:
-    """The columns' names, and every row as a list of its cells."""
+    """Return the names of the columns, and every row as a list of its cells."""
     rows = [plain(row) for row in table.itertuples(index=False, name=None)]
     return {"columns": [str(name) for name in table.columns], "rows": rows}
 
 
 def table_from_dict(values: Mapping[str, Any]) -> pd.DataFrame:
-    """The inverse of `table_to_dict`: what is missing among numbers is NaN again, and infinities are numbers."""
+    """Invert `table_to_dict`: missing numbers are NaN again, and infinities are numbers."""
     table = pd.DataFrame(values["rows"], columns=values["columns"])
     for name in table.columns:
         cells = [_INFINITIES.get(cell, cell) if isinstance(cell, str) else cell for cell in table[name]]
@@ -133,9 +133,9 @@ def table_from_dict(values: Mapping[str, Any]) -> pd.DataFrame:
 
 def _unwrapped(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(name): _unwrapped(one) for name, one in value.items()}
+        return {str(name): _unwrapped(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_unwrapped(one) for one in value]
+        return [_unwrapped(item) for item in value]
     if isinstance(value, Set):
         return sorted(map(str, value))
     if value is None or value is pd.NA or value is pd.NaT:

@@ -1,4 +1,4 @@
-"""All that the headline claims rest on as one Parquet file: rows of runs, and what was measured without training."""
+"""The evidence of the headline claims as one Parquet file: rows of runs, and measurements without training."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from normless_papers.results.reproduce import laboratory_in, reproduce
 from normless_papers.results.reproduction import Reproduction, ResultError
 from normless_papers.results.storage import load, save
 
-# The kind of a row that is an artefact: its config has id and budget, its result what was measured without training.
+# The kind of the row of an artefact: its config has id and budget, its result what was measured without training.
 _ARTEFACT = "artefact"
-_COLUMNS = [one.name for one in fields(RunRow)]
+_COLUMNS = [column.name for column in fields(RunRow)]
 _JSON = ("config", "result", "versions")
 _DIGEST = "digest"
 
 
 class MissingRunsError(NormlessError):
-    """A file of runs has not all that an artefact rests on; the message says which."""
+    """A file of runs lacks runs of an artefact; the message names it."""
 
 
 def _no_workers() -> NoReturn:
-    """In place of the processes that would train."""
+    """Refuse to start processes that would train."""
     raise MissingRunsError("some of its training runs are not in the file.")
 
 
 def write_runs(out: Path, path: Path) -> int:
-    """Write what the headline claims rest on in a folder of results to a Parquet file; returns the number of runs."""
-    there = (load(out, name, budget) for name in headline_artefacts() for budget in DECIDING)
-    results = [one for one in there if one is not None and not one.error]
+    """Write the evidence of the headline claims in a folder to a Parquet file; return the number of runs."""
+    stored = (load(out, name, budget) for name in headline_artefacts() for budget in DECIDING)
+    results = [result for result in stored if result is not None and not result.error]
     with laboratory_in(out) as laboratory:
-        runs = laboratory.state.read({name for one in results for name in one.runs})
-    rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(one) for one in results]
+        runs = laboratory.state.read({name for result in results for name in result.runs})
+    rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(result) for result in results]
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
@@ -52,22 +52,30 @@ def write_runs(out: Path, path: Path) -> int:
     return len(runs)
 
 
-def _artefact_row(one: Reproduction) -> dict[str, Any]:
-    """What its runs decide is decided anew; the rest is kept as it was measured."""
-    measured = None if one.basis == "training" else one.to_dict()
-    named, date = {"id": one.id, "budget": one.budget}, one.provenance["date"]
-    empty: dict[str, Any] = {"outcome": "measured" if measured else "trained", "error": None, "versions": {}}
-    own = {"seconds": one.seconds, "finished_at": date, "machine": one.provenance["machine"]}
-    return {"hash": f"{one.id}/{one.budget}", "kind": _ARTEFACT, "config": named, "result": measured, **empty, **own}
+def _artefact_row(result: Reproduction) -> dict[str, Any]:
+    """Return the row of an artefact; results of training are not stored, since their runs decide them again."""
+    measured = None if result.basis == "training" else result.to_dict()
+    return {
+        "hash": f"{result.id}/{result.budget}",
+        "kind": _ARTEFACT,
+        "config": {"id": result.id, "budget": result.budget},
+        "result": measured,
+        "outcome": "measured" if measured else "trained",
+        "error": None,
+        "versions": {},
+        "seconds": result.seconds,
+        "finished_at": result.provenance["date"],
+        "machine": result.provenance["machine"],
+    }
 
 
 @contextmanager
 def rebuilt(path: Path) -> Iterator[Path]:
-    """A temporary folder with the results of a file of `write_runs`: checks and figures by the rows, untrained.
+    """Make a temporary folder with the results of a file of `write_runs`: checks and figures without training.
 
     Raises:
-        ResultError: it is no such file.
-        MissingRunsError: it has not all runs that one of its artefacts rests on.
+        ResultError: the file is missing, damaged or of another kind.
+        MissingRunsError: the file lacks runs of one of its artefacts.
     """
     rows = _read(path)
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
@@ -79,9 +87,9 @@ def rebuilt(path: Path) -> Iterator[Path]:
                 if row["kind"] == _ARTEFACT and row["result"] is not None:
                     save(Reproduction.from_dict(row["result"]), None, out)
                 elif row["kind"] == _ARTEFACT:
-                    one = reproduce(**row["config"], out=out, laboratory=laboratory)
-                    if one.error:
-                        raise MissingRunsError(f"{one.id} cannot be made of {path}: {one.error}")
+                    result = reproduce(**row["config"], out=out, laboratory=laboratory)
+                    if result.error:
+                        raise MissingRunsError(f"{result.id} cannot be made from {path}: {result.error}")
         yield out
 
 
@@ -95,7 +103,7 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
     except FileNotFoundError:
         raise ResultError(f"There is no file {path}; normless report DIR --runs {path} writes it.") from None
     except (ValueError, KeyError, OSError) as error:
-        raise ResultError(f"{path} is no file of runs as normless report --runs writes it: {error}") from error
+        raise ResultError(f"{path} is not a file of runs as normless report --runs writes it: {error}") from error
 
 
 def _rows(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -20,14 +20,14 @@ _FILES = (TABLE, FIGURE, PICTURE)
 
 
 def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what the papers' index calls it
-    """Where the result of an artefact at a budget lies."""
+    """Return the folder of the result of an artefact at a budget."""
     return out / "artefacts" / id / budget
 
 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
-    """Write a result in place of an older one; returns its folder.
+    """Write a result instead of an older one; return its folder.
 
-    Deleting the older one first and writing `result.json` last, at once, leaves only complete results to be loaded.
+    The older one is deleted first and `result.json` is written last, atomically, so only complete results are loaded.
     """
     from normless_lab.plots import save_png, save_svg
 
@@ -50,7 +50,7 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
 
 
 def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A002 - what the papers' index calls it
-    """The result of an artefact at a budget, or None if there is none; ResultError if it cannot be read."""
+    """Return the result of an artefact at a budget, None without one; raise a ResultError if it cannot be read."""
     path = folder_of(out, id, budget) / RESULT
     try:
         result = Reproduction.from_dict(_intact(json.loads(path.read_text(encoding="utf-8")), path.parent))
@@ -64,23 +64,20 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
 
 
 def _intact(values: Any, folder: Path) -> Any:
-    """The values of a result, if they and the files beside it are as they were written; else a ResultError.
-
-    The digests are SHA-256; a result of a version without them is taken as it is.
-    """
+    """Return the values of a result if its SHA-256 digests fit, also those of the files beside it; else raise."""
     if not isinstance(values, dict) or "digest" not in values:
         return values
     if values.pop("digest") != digest_of_values(values):
         raise ResultError("it was damaged after it was written")
     for name, digest in values["files"].items():
-        # Whoever removes a figure knows of it.
+        # A file that was removed on purpose is not damage.
         if name in _FILES and (folder / name).exists() and digest_of(folder / name) != digest:
             raise ResultError(f"{name} beside it was damaged after it was written")
     return values
 
 
 def stored(out: Path) -> Iterator[Reproduction]:
-    """Every result in a folder, in the order of the papers and then of the budgets; as `load`."""
+    """Yield every result in a folder as `load`, in the order of the papers and then of the budgets."""
     others = sorted("/".join(path.parts[-4:-2]) for path in (out / "artefacts").glob(f"*/*/*/{RESULT}"))
     for name in dict.fromkeys([*published(), *others]):
         for budget in BUDGETS:
