@@ -51,8 +51,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--workers",
         type=int,
         default=None,
-        help="processes that share the cores and, without --together, the cards; by default one per core, and one per "
-        "card for runs on cards",
+        help="processes that share the cores and, without --together, the cards; by default one per core, and one "
+        "per card for runs on cards",
     )
     how.add_argument(
         "--together",

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from synthetic_results import figure, made_up
 
-from normless_papers import storage
+from normless_papers.results import storage
 from normless_papers.results.reproduction import ResultError
 from normless_papers.results.storage import load, save
 
