@@ -1,8 +1,8 @@
 """The networks and methods of De & Smith, and their sweeps over depth and batch size.
 
-All weights start from He's variance 2 / fan-in, the classifier's included (SkipInit, appendices C and G). The
+All weights, including the classifier's, start from He's variance 2 / fan-in (SkipInit, appendices C and G). The
 classifier of a Wide-ResNet has no bias: ZeroInit's second part introduces biases "to each convolution and the
-classification layer", and so the networks that it is compared with have none in either.
+classification layer", so the networks that it is compared with have no biases there.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ BATCH_SIZE = 64
 GHOST_BATCH_SIZE = 64
 
 ACCURACY = "test_accuracy"
-# The printed training losses are so large for their accuracies that they must contain the L2 term.
+# The printed training losses are so large, given the accuracies, that they must include the L2 term.
 LOSS = "training_loss_with_l2"
 
 # The original of He et al. (2016a), without "the modifications to ResNet-50-V1 described by Goyal et al. (2017)"
-# (ZeroInit, section 5): the stride is on the first 1×1 convolution and not on the 3×3, and the last γ starts at one.
+# (ZeroInit, section 5): the stride is on the first 1×1 convolution and not on the 3×3, and the last γ starts at 1.
 RESNET_V1 = "normless:resnet(depth=50, initialization=he_fan_in, stride_on=conv1)"
 RESNET_V2 = "normless:resnet_v2(depth=50, initialization=he_fan_in)"
 
-# The settings of every method by the papers' names; two names of the same method share their runs.
+# The settings of each method by the papers' names; two names of the same method share their runs.
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "batch_norm": {"scheme": "batch_norm"},
     "without_batch_norm": {"scheme": "none"},
@@ -55,7 +55,7 @@ METHODS: Mapping[str, Mapping[str, Any]] = {
 
 
 def wide_resnet_text(depth: int, width: int) -> str:
-    """Return a Wide-ResNet n-k of the papers as text."""
+    """Return the text of a Wide-ResNet n-k of the papers."""
     return f"normless:wide_resnet(depth={depth}, width={width}, initialization=he_fan_in, classifier_bias=False)"
 
 
@@ -70,10 +70,10 @@ def scheme_of(method: str) -> str:
 
 
 def rates_at(effort: Effort, batch_size: int) -> RateGrid:
-    """Return the grid at a batch size B: its upper end grows with B / 64, its lower end only falls.
+    """Return the grid at a batch size B; its upper end is proportional to B / 64, its lower end only below B = 64.
 
-    The optimum is proportional to B until it saturates at an unknown batch size, so every rate from the optimum at 64
-    on is tried at larger batches.
+    The optimum is proportional to B until it saturates, at an unknown batch size, so larger batches are tried at
+    every rate from the optimum at 64 up.
     """
     shift, grid = 2.0 ** round(log2(batch_size / BATCH_SIZE)), effort.rates
     moved = {shift * rate for rate in grid.rates}
@@ -93,7 +93,7 @@ def over_depths(
     metric: str = ACCURACY,
     column: str = "method",
 ) -> Comparison:
-    """Run Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods) and `depth`."""
+    """Train Wide-ResNets n-k of depths n = 6b + 4 and width k at batch size 64; axes `column` (methods), `depth`."""
     axes = {
         column: {method: dict(METHODS[method]) for method in methods},
         "depth": {str(depth): {"model": wide_resnet_text(depth, width)} for depth in depths},
@@ -105,7 +105,7 @@ def over_depths(
 def _compared(
     context: Context, effort: Effort, sweeps: Sequence[Sweep], metrics: tuple[str, ...], axis: str, column: str
 ) -> Comparison:
-    """Carry out sweeps, with learning rates extended for the optima by the metrics."""
+    """Run sweeps, whose learning rates are extended for the optima by the metrics."""
     control = {column: "batch_norm"}
     runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
     return Comparison(runs, effort.step, axis, column, metrics)
@@ -116,14 +116,13 @@ def table_over_depths(
     checks: Callable[[Comparison], Sequence[Check]],
     methods: Iterable[str],
     title: str,
-    remarks: Sequence[str] = (),
     **options: str,
 ) -> None:
-    """Register the artefact that is a table of optima of some methods over depth; options as in `over_depths`."""
+    """Register a table of the optima of some methods over depth; options as in `over_depths`."""
 
     @artefact(id, basis="training", checks=checks)
     def measure(context: Context, *, depths: Sequence[int], width: int, effort: Effort) -> Evidence:
-        return over_depths(context, methods, depths, width, effort, **options).by_depth(title, remarks)
+        return over_depths(context, methods, depths, width, effort, **options).by_depth(title)
 
 
 def batch_sweeps(
@@ -136,10 +135,10 @@ def batch_sweeps(
     model: str,
     ghost: int | None,
 ) -> list[Sweep]:
-    """Return a sweep of a network for each batch size, a power of two; axes `method` and `batch_size`.
+    """Make sweeps of a network, one for each batch size, a power of two; axes `method` and `batch_size`.
 
-    The methods are keys of `METHODS`, or settings by the method's name; `ghost` is the number of examples that share
-    batch-norm statistics where the batch is larger, the whole batch if None.
+    `methods` are keys of `METHODS`, or settings by the method's name; `ghost` is the number of examples that share
+    batch-norm statistics in larger batches, the whole batch if None.
     """
     settings = methods if isinstance(methods, Mapping) else {method: METHODS[method] for method in methods}
     sweeps = []
@@ -163,7 +162,7 @@ def over_batch_sizes(
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     **network: Any,
 ) -> Comparison:
-    """Carry out `batch_sweeps`."""
+    """Run `batch_sweeps`."""
     sweeps = batch_sweeps(context, name, methods, batch_sizes, effort, **network)
     return _compared(context, effort, sweeps, metrics, "batch_size", "method")
 
@@ -179,12 +178,11 @@ def figure_over_batch_sizes(
     metrics: tuple[str, ...] = (ACCURACY, LOSS),
     quantity: Callable[[Comparison], tuple[str, Any]] | None = None,
     rates: bool = False,
-    remarks: Sequence[str] = (),
 ) -> None:
-    """Register the artefact that is a figure of optima over batch sizes, or with `rates` of their learning rates.
+    """Register a figure of optima over batch sizes, or with `rates` of their learning rates.
 
-    `name`, `methods` and `ghost` are those of `batch_sweeps`, `metrics` those for whose optima the learning rates are
-    extended, `quantity` the name and value of the single published number.
+    `name`, `methods` and `ghost` are those of `batch_sweeps`; learning rates are extended for the optima by
+    `metrics`; `quantity` is the name and value of the single published number.
     """
 
     @artefact(id, basis="training", checks=checks)
@@ -193,4 +191,4 @@ def figure_over_batch_sizes(
     ) -> Evidence:
         network = {"model": wide_resnet_text(depth, width), "ghost": ghost}
         facts = over_batch_sizes(context, name, methods, batch_sizes, effort, metrics=metrics, **network)
-        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None, remarks=remarks)
+        return facts.evidence(title, rates=rates, quantity=quantity(facts) if quantity else None)

@@ -1,4 +1,4 @@
-"""Methods on ResNet-50 and ImageNet at three batch sizes, as in both papers of De & Smith."""
+"""De & Smith's comparison of methods for ResNet-50 on ImageNet at three batch sizes."""
 
 from __future__ import annotations
 
@@ -7,31 +7,23 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import IMAGENET_DEVIATION, UNKNOWN, Check, Estimate, difference, near, single_run
+from normless_papers.claims import UNKNOWN, Check, Estimate, difference, near, single_run
 from normless_papers.claims.training import chance_of, is_control
 from normless_papers.experiments.comparison import Comparison
 from normless_papers.experiments.de_smith import ACCURACY, over_batch_sizes
 from normless_papers.experiments.effort import Effort
 
 GHOST_BATCH_SIZE = 256
-# The weight decay of He et al., which is usual for these networks; the papers do not state theirs for ImageNet.
+# The usual value of He et al.; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
-
-_REMARKS = (
-    "Neither the L2 coefficient nor the augmentation is stated for ImageNet: here 1e-4 on the weights alone, which "
-    "the code of SkipInit's appendix G regularizes, and random crops and flips.",
-    "Top-5 accuracies are those at the learning rate with the best top-1 accuracy.",
-    f"The deviation of a single run on ImageNet is taken to be {IMAGENET_DEVIATION} points, that of five runs of "
-    "ResNet-50 (Goyal et al. 2017, table 1).",
-)
 
 
 class ImageNetComparison(Comparison):
-    """Methods at some batch sizes: `large` is the largest of them, `small` are the others."""
+    """Methods compared at several batch sizes: `large` has the largest and `small` the others."""
 
     @property
     def small(self) -> list[int]:
-        """The other batch sizes, 256 and 1024 in the papers."""
+        """All batch sizes but the largest, 256 and 1024 in the papers."""
         return self.sizes[:-1]
 
     @property
@@ -40,29 +32,29 @@ class ImageNetComparison(Comparison):
         return self.sizes[-1:]
 
     def reached(self, method: str, size: int, metric: str = "") -> Estimate:
-        """Return the optimal top-1 accuracy in percent; single runs of the papers' set-up have a known deviation.
+        """Return the optimal top-1 accuracy in percent; single runs of the papers' set-up have the known deviation.
 
         NaN at a batch size at which batch norm learned too little to be a control.
         """
         control = self.runs.accuracy(**self.labels("batch_norm", size))
         if not is_control(control, chance_of(self.runs.table)):
             return UNKNOWN
-        reached = super().reached(method, size, metric)
-        return single_run(reached.mean) if reached.n == 1 and not self.runs.reduction else reached
+        top1 = super().reached(method, size, metric)
+        return single_run(top1.mean) if top1.n == 1 and not self.runs.reduction else top1
 
     def within_points(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
-        """Check that a method is less than so many points below another, at each batch size of the papers."""
+        """Check that the first method is less than `points` below the second, at each batch size of the papers."""
         claim = f"{first} is less than {points:g} points below {second}"
         return list(map(self.as_printed, self.above(claim, first, second, sizes, by=-points)))
 
     def better_by(self, first: str, second: str, sizes: Sequence[int], points: float = 0.0) -> list[Check]:
-        """Check that a method is above another; by so many points if the papers' set-up was run."""
+        """Check that the first method is above the second by `points`; above 0, only for the papers' set-up."""
         gap = f"more than {points:g} points above" if points > 0 else "above"
         checks = self.above(f"{first} is {gap} {second}", first, second, sizes, by=points)
         return list(map(self.as_printed, checks)) if points > 0 else checks
 
     def differ_by_less(self, first: str, second: str, sizes: Sequence[int], points: float) -> list[Check]:
-        """Check that two methods differ by less than so many points, at each batch size of the papers."""
+        """Check that two methods differ by less than `points`, at each batch size of the papers."""
         claim, gaps = f"{first} and {second} differ by less than {points:g} points", []
         for size in sizes:
             gap = difference(self.reached(first, size), self.reached(second, size))
@@ -70,7 +62,7 @@ class ImageNetComparison(Comparison):
         return gaps
 
     def flat(self, method: str, points: float) -> list[Check]:
-        """Check that a method loses less than so many points from the smallest batch size to any other."""
+        """Check that a method loses less than `points` from the smallest batch size to any other of the papers."""
         first, *others = self.sizes
         claim = f"is less than {points:g} points below that at {first}."
         checks = [
@@ -80,9 +72,9 @@ class ImageNetComparison(Comparison):
         return list(map(self.as_printed, checks))
 
     def without_identity(self, unbiased: str, biased: str) -> list[Check]:
-        """Check both papers' claims on ResNet-50-V1: a scalar bias mostly makes up for the ReLUs on its skip path.
+        """Check both papers' claims on ResNet-50-V1: a scalar bias mostly offsets the ReLUs on its skip path.
 
-        `unbiased` is the table's name of ZeroInit, `biased` that of ZeroInit with a scalar bias after the sum.
+        `unbiased` is the table's name of ZeroInit, and `biased` that of ZeroInit with a scalar bias after the sum.
         """
         return [
             *self.better_by("fixup", unbiased, self.sizes),
@@ -100,10 +92,10 @@ class ImageNetComparison(Comparison):
         """Return the evidence of a table of top-1 and top-5 accuracies by method and batch size."""
         table = self.runs.printed(ACCURACY, "top1")
         table["top5"] = [self._top5(row) for row in table.to_dict("records")]
-        return self.evidence(title, measured=table, on=("method", "batch_size"), remarks=_REMARKS)
+        return self.evidence(title, measured=table, on=("method", "batch_size"))
 
     def _top5(self, row: Mapping[Any, Any]) -> float:
-        """Return the mean top-5 accuracy in percent of the runs at an optimum of the top-1 accuracy."""
+        """Return the mean top-5 accuracy in percent of the runs that an optimum's top-1 accuracy averages."""
         if math.isnan(row["lr_log2"]):
             return math.nan
         runs = self.runs.chosen(**self.labels(row["method"], row["batch_size"]), rate=2.0 ** row["lr_log2"])
@@ -113,7 +105,7 @@ class ImageNetComparison(Comparison):
 def on_imagenet(
     context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
 ) -> ImageNetComparison:
-    """Carry out the runs of a table: the scheme of each method by its name, on a network given as text."""
+    """Run a table's methods, given as schemes by name, with a network given as text."""
     settings = {method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} for method, scheme in methods.items()}
     channels = "" if effort.channels is None else f", channels={effort.channels}"
     network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": GHOST_BATCH_SIZE}
@@ -128,7 +120,7 @@ def imagenet_table(
     model: str,
     title: str,
 ) -> None:
-    """Register the artefact that is a table of accuracies by method and batch size; see `on_imagenet`."""
+    """Register a table of accuracies by method and batch size; see `on_imagenet`."""
 
     @artefact(id, basis="training", checks=checks)
     def measure(context: Context, *, batch_sizes: Sequence[int], effort: Effort) -> Evidence:

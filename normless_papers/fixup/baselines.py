@@ -1,4 +1,4 @@
-"""The baselines that Fixup is compared with: sums times √½, and layer-sequential unit variance."""
+"""Fixup's baselines: sums scaled by √½, and layer-sequential unit variance (LSUV)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from normless_papers.plots import GROWTH
 
 
 def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:
-    """Of every sum, the second moment's factor from block to block, its ratio of branch and skip path, and runs."""
+    """Check every sum, the growth of the second moment per block, its ratio of branch to skip path, and the runs."""
     sums, per_block, ratio, runs = facts
     constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
     equal = "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %."
@@ -77,17 +77,17 @@ def sqrt2_scaling(
         setup=setup | setup_of(runs, efforts),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
-            f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
+            f"{len(convolutional)} blocks, since zero padding attenuates the branch at the images' borders.",
         ),
     )
 
 
 def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Check]:
-    """Of the outputs' variances on the calibration batch, of the weights, and of the training."""
+    """Check the outputs' variances on the calibration batch, the weights' orthogonality, and the runs."""
     outputs, rows, runs = facts
     tests: dict[str, Test] = {}
     for name, variances in outputs.items():
-        claim = f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02."
+        claim = f"On the calibration batch every {name} has output variance 1, to the tolerance of 0.02."
         within = len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances)
         tests[claim] = decided(within, smallest=min(variances), largest=max(variances), count=len(variances))
     return [*stated(tests), rows.check(), *_trainable(runs, "LSUV", "With LSUV")]
@@ -119,7 +119,7 @@ def _first_epochs(context: Context, baseline: Mapping[str, str], efforts: Sequen
 
 
 def _trainable(runs: Runs, method: str, subject: str) -> list[Check]:
-    """Beyond 100 layers the baseline does not train at batch norm's rate, and Fixup does."""
+    """Check that beyond 100 layers the baseline does not train at batch norm's rate and that Fixup does."""
     fixup = trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT)
     return [*deep_does_not_train(runs, method, subject), *fixup]
 
@@ -129,7 +129,7 @@ def _wide_resnet(batch: MeasuredBatch, depth: int) -> nn.Module:
 
 
 def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
-    """Every sum's output against √½ (skip + branch)."""
+    """Compare every sum's output with √½ (skip + branch)."""
     sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
     calls, _ = observed(network, sums, images)
     pairs = [(output, sqrt(0.5) * (sides[0] + sides[1])) for sides, output in calls]
@@ -141,7 +141,7 @@ def _weight_layers(network: nn.Module) -> list[Any]:
 
 
 def _orthogonality(network: nn.Module) -> Agreement:
-    """Rows of every weight, as a matrix, or its columns where there are fewer: orthogonal, and all of one length."""
+    """Compare the Gram matrix of every weight's rows, or of its columns if they are fewer, with a multiple of I."""
     pairs = []
     for layer in _weight_layers(network):
         matrix = layer.weight.detach().double().flatten(1)
@@ -151,7 +151,7 @@ def _orthogonality(network: nn.Module) -> Agreement:
 
 
 def _with_accuracies(table: pd.DataFrame, runs: Runs) -> pd.DataFrame:
-    """About a dozen rows of a table, the last among them, and then the test accuracies."""
+    """Return about a dozen rows of a table, including the last, followed by the test accuracies."""
     step = max(1, len(table) // 12)
     rows = table.iloc[sorted({*range(0, len(table), step), len(table) - 1})]
     return pd.concat([rows, runs.summary(("method", "depth"), ("test_accuracy",))], ignore_index=True)

@@ -1,4 +1,7 @@
-"""Schemes as the papers print them, without `keep_scale`: the initial weights are those of their texts."""
+"""Schemes as the papers print them, on weights initialized as their texts say.
+
+The conversions' `keep_scale`, which would rescale those weights, is turned off.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Networks of the papers by their formulas, on the weights of ours, as references for conversions.
+"""The papers' networks written out by their formulas, on the weights of our converted networks, as a reference.
 
-The scalars multiply and shift activations; a converted network folds them into weights and biases.
+Here scalars multiply and shift activations; a converted network folds them into weights and biases.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from normless.models import PaddedShortcut
 
 
 class Parts:
-    """The parameters of a layer of a network by name; None for those that it does not have."""
+    """The parameters of a layer by name; missing ones are None."""
 
     def __init__(self, network: nn.Module, layer: str) -> None:
         self._parameters = dict(network.get_submodule(layer).named_parameters(recurse=False))
@@ -40,22 +40,22 @@ def shifted(value: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def convolved(parts: Parts, x: Tensor, stride: int = 1) -> Tensor:
-    """Return a convolution with its own bias; odd kernels are padded by half their size."""
+    """Apply a convolution with its own bias; odd kernels are padded by half their size."""
     weight = parts.matrix
     return F.conv2d(x, weight, parts.bias, stride, padding=weight.shape[-1] // 2)
 
 
 def classified(network: nn.Module, x: Tensor) -> Tensor:
-    """Return the linear classifier of the mean over positions, with Fixup's scalar bias between them."""
+    """Apply the mean over positions, Fixup's scalar bias if there is one, and the linear classifier."""
     head = Parts(network, "classifier")
     return F.linear(shifted(x.mean((2, 3)), head.input_bias), head.matrix, head.bias)
 
 
 def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
-    """Return logits by x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), after the last relu and the mean.
+    """Compute x_{l+1} = skip + α (w₂ ∗ relu(w₁ ∗ relu(x_l) + b₁) + b₂), and the logits after relu and mean.
 
-    The network is a `wide_resnet` by SkipInit or ZeroInit, without dropout, of images (B, C, H, W); a 1×1 convolution
-    on the skip path reads relu(x_l).
+    The network is a `wide_resnet` by SkipInit or ZeroInit, without dropout; images are (B, C, H, W). A 1×1
+    convolution on the skip path reads relu(x_l).
     """
     x = convolved(Parts(network, "stem"), x)
     for name, block in network.get_submodule("blocks").named_children():
@@ -69,9 +69,9 @@ def wide_resnet_with_multipliers(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
-    """Return logits by x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄).
+    """Compute x_{l+1} = relu(skip(x_l) + m (w₂ ∗ (relu(w₁ ∗ (x_l + b₁) + b₂) + b₃)) + b₄), Fixup's figure 1, right.
 
-    The network is a `resnet_cifar` by Fixup (figure 1, right), of images (B, C, H, W).
+    The network is a `resnet_cifar` by Fixup; images are (B, C, H, W).
     """
     x = F.relu(shifted(convolved(Parts(network, "stem"), x), Parts(network, "relu").input_bias))
     for name, block in network.get_submodule("blocks").named_children():
@@ -89,9 +89,9 @@ def resnet_by_fixup(network: nn.Module, x: Tensor) -> Tensor:
 
 @torch.no_grad()
 def disturbed(network: nn.Module) -> nn.Module:
-    """Return the network in float64, with normal values added to multipliers, biases and layers that start at zero.
+    """Convert a network to float64 and add normal values to multipliers, biases and layers that start at zero.
 
-    Their standard deviation is 0.3, divided by the root of a layer's inputs, so that branches carry a signal.
+    Their standard deviation is 0.3, divided by the root of the inputs for a layer, so that branches carry a signal.
     """
     for parameter in network.double().parameters():
         if parameter.dim() <= 1:
@@ -102,13 +102,13 @@ def disturbed(network: nn.Module) -> nn.Module:
 
 
 def gradients(network: nn.Module, outputs: Tensor, names: Iterable[str]) -> Tensor:
-    """Return the gradient of half the outputs' sum of squares with respect to some parameters, as a vector."""
+    """Return the gradient of half the outputs' sum of squares by some parameters, flattened and concatenated."""
     parameters = [network.get_parameter(name) for name in names]
     results = torch.autograd.grad(outputs.square().sum() / 2, parameters, retain_graph=True)
     return torch.cat([gradient.flatten() for gradient in results])
 
 
 def multipliers(network: nn.Module) -> Tensor:
-    """Return the scalar multipliers of a network in order, shape (number,)."""
-    values = [scalar.detach() for name, scalar in network.named_parameters() if name.endswith("multiplier")]
+    """Return the scalar multipliers of a network in their order, shape (number,)."""
+    values = [value.detach() for name, value in network.named_parameters() if name.endswith("multiplier")]
     return torch.cat([torch.zeros(0), *values])

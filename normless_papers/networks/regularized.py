@@ -1,4 +1,4 @@
-"""The biases and the dropout of ZeroInit, also called regularized SkipInit."""
+"""The biases and the dropout that ZeroInit, also called regularized SkipInit, adds to its multipliers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from normless_papers.networks.published_schemes import convert
 
 @dataclass(frozen=True)
 class RegularizedFacts:
-    """The number of layers with a bias after ZeroInit, and the share of features that each scheme drops."""
+    """The number of layers with a bias in a network converted by ZeroInit, and the share of features dropped."""
 
     layers: int
     with_bias: int
@@ -30,7 +30,7 @@ class RegularizedFacts:
         counts = {"layers": self.layers, "with_bias": self.with_bias}
         biased = check("All convolutions and linear layers have a bias.", self.with_bias == self.layers > 0, **counts)
         dropped = [drop_check(name, drop, self.shares[name]) for name, drop in drops.items()]
-        return [biased, *(agreement.check() for agreement in self.agreements), *dropped]
+        return [biased, *map(Agreement.check, self.agreements), *dropped]
 
 
 def regularized_facts(
@@ -43,8 +43,8 @@ def regularized_facts(
 ) -> RegularizedFacts:
     """Measure a Wide-ResNet converted by a scheme that is ZeroInit.
 
-    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` makes another
-    agreement, of the original network, the converted one and images.
+    `dropouts` are schemes by the name of their drop probability, measured over some draws; `compare` adds an
+    agreement, given the original network, the converted network and images.
     """
     original, images = built_wide_resnet(depth, width), torch.randn(4, 3, 16, 16)
     network = convert(original, scheme)
@@ -55,12 +55,12 @@ def regularized_facts(
         *blocks_at_start(network, images),
         *placement(convert(original, f"{scheme}(dropout=0)"), images),
     )
-    shares = {name: dropped_share(original, drops, draws) for name, drops in dropouts.items()}
+    shares = {name: dropped_share(original, dropping, draws) for name, dropping in dropouts.items()}
     return RegularizedFacts(layers, with_bias, agreements, shares)
 
 
 def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement]:
-    """Return the number of weight layers, of those with a bias, and the agreement of all biases with zero."""
+    """Count convolutions and linear layers, and those with a bias, and compare the biases with 0."""
     layers = [name for name, module in original.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))]
     parameters = dict(network.named_parameters())
     own = [parameters[f"{name}.bias"] for name in layers if f"{name}.bias" in parameters]
@@ -70,7 +70,7 @@ def biases(original: nn.Module, network: nn.Module) -> tuple[int, int, Agreement
 
 
 def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
-    """Return the share of the classifier's features that a scheme drops in training, over some draws."""
+    """Estimate the share of the classifier's features that a scheme drops in training, over some draws."""
     network = convert(original, scheme).train()
     classifier = network.get_submodule(residual_map(network).classifier or "")
     features = torch.ones(draws, int(classifier.get_parameter("weight").shape[1]))
@@ -80,7 +80,7 @@ def dropped_share(original: nn.Module, scheme: str, draws: int) -> Estimate:
 
 def drop_check(name: str, drop: float, share: Estimate) -> Check:
     """Check that the mean share dropped lies within four standard errors of the probability."""
-    error = share.standard_error
+    error = share.deviation / share.n**0.5
     claim = f"Of the features before the classifier {drop:g} are dropped ({name}), within four standard errors."
     holds = abs(share.mean - drop) <= 4 * error
     return check(claim, holds, measured=share.mean, expected=drop, standard_error=error)

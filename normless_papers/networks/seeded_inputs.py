@@ -1,4 +1,4 @@
-"""Networks and batches by an artefact's seed."""
+"""Networks and batches that are determined by an artefact's seed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Start torch's CPU generator at `seed` in the body, and restore its state afterwards."""
+    """Seed torch's CPU generator in the body, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
@@ -27,7 +27,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MeasuredBatch:
-    """Training examples without augmentation, normalized as in training: images (B, C, H, W) and classes (B,)."""
+    """Training examples without augmentation, normalized as for training: images (B, C, H, W) and classes (B,)."""
 
     inputs: Tensor
     targets: Tensor
@@ -41,7 +41,7 @@ class MeasuredBatch:
 
 
 def training_batch(context: Context, default: str, size: int, *, epoch: int = 0) -> MeasuredBatch:
-    """Return the first `size` examples of an epoch of the user's or the default data set, shuffled by the seed."""
+    """Load the first `size` examples of an epoch of the user's data set, or the default one, shuffled by the seed."""
     name = context.data_or(default)
     data = load_data(name, root=context.data_root)
     count = min(size, data.train_size)
@@ -51,5 +51,5 @@ def training_batch(context: Context, default: str, size: int, *, epoch: int = 0)
 
 
 def noise_batch(context: Context, side: int, examples: int) -> MeasuredBatch:
-    """Return images with 3 channels of independent N(0, 1)."""
+    """Make images of 3 channels of independent N(0, 1)."""
     return training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)
