@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from normless_lab.sweeps import Kind
-from normless_lab.train import EpochRow, Outcome, Report, RunListener, RunResult, RunStart, TrainConfig
+from normless_lab.train import EpochRow, Outcome, Report, RunListener, RunStart, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class _StopTrainingError(Exception):
     """Raised to end a training after the epochs that are its argument."""
 
 
-class _StopAfter(RunListener[EpochRow, RunResult]):
+class _StopAfter(RunListener):
     """Ends the training after an epoch has been saved."""
 
     def __init__(self, epochs: int) -> None:
         self._rows: list[EpochRow] = []
         self._epochs = epochs
 
-    def on_start(self, start: RunStart[EpochRow]) -> None:
+    def on_start(self, start: RunStart) -> None:
         for row in start.finished:
             self.on_epoch(row)
 

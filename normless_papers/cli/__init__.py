@@ -13,3 +13,15 @@ REPORT = Command(
     "normless_papers.cli.report",
     "normless report normless-results",
 )
+TRAIN_TRANSLATION = Command(
+    "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
+    "normless_papers.text:TRAIN_TRANSLATION",
+    "normless train-translation --data grammar --scheme fixup",
+    resumes=True,
+)
+TRAIN_TEXT = Command(
+    "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
+    "normless_papers.text:TRAIN_TEXT",
+    "normless train-text --data sentiment --decay-policy weights+last",
+    resumes=True,
+)

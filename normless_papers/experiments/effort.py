@@ -12,15 +12,17 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator
 
 from normless.spec import parse_call
-from normless_lab.data import TEXT_SOURCES, TRANSLATION_SOURCES
+from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
 from normless_papers.artefact import Context
+from normless_papers.image_runs import PaperConfig
 from normless_papers.networks.published_schemes import axes_as_printed
+from normless_papers.text import LabelledText, ParallelText
 
 Axes = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
-# The data sets of the runs that do not train on images.
-_TEXTS = MappingProxyType({"train-text": TEXT_SOURCES, "train-translation": TRANSLATION_SOURCES})
+# The kind of data of the runs that do not train on images.
+_TEXTS = MappingProxyType({"train-text": LabelledText, "train-translation": ParallelText})
 
 
 def _grid(value: Any) -> Any:
@@ -56,7 +58,7 @@ class Effort:
 
     data: str
     model: str = ""
-    run: str = "train"
+    run: str = PaperConfig.COMMAND
     epochs: int | None = None
     batch_size: int | None = None
     crop: int | None = None
@@ -76,8 +78,8 @@ class Effort:
 
     def data_in(self, context: Context) -> str:
         """Return the user's data set, or this one if the user names none or one of another modality."""
-        known = _TEXTS.get(self.run)
-        if context.data is None or (known is not None and parse_call(context.data)[0] not in known):
+        kind = _TEXTS.get(self.run)
+        if context.data is None or (kind is not None and parse_call(context.data)[0] not in sources_of(kind)):
             return self.data
         return context.data
 
@@ -116,7 +118,7 @@ class Effort:
         return Sweep(
             name,
             {setting: value for setting, value in base.items() if value is not None},
-            axes_as_printed(axes) if self.run == "train" else axes,
+            axes_as_printed(axes) if self.run == PaperConfig.COMMAND else axes,
             grid,
             self.replicates,
             self.best or self.replicates,

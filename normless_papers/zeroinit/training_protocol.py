@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -108,7 +109,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """Build a run's optimizer; return it and the number of examples that share batch-norm statistics."""
-    small = TrainConfig.from_dict(config.to_dict() | {"data": "digits", "data_root": None})
+    small = replace(config, data="digits", data_root=None)
     with torch.random.fork_rng(devices=[]):
         data = load_data("digits")
         inputs = example_inputs(small, data)

@@ -1,16 +1,21 @@
-"""`convert` and `plan`: a new module, the original untouched, refusals that say why."""
+"""Conversions and plans, and the ways to pass inputs to every function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import normless as nl
+from normless.cli.inspection import inspect_network
 from normless.conversion import scheme_of
 from normless.edits import BranchMultiplier, Edit, Surgery
+from normless.errors import InputsError
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES, Scheme
 
@@ -83,10 +88,7 @@ def test_edits_behind_a_scheme_are_read_from_its_text(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "none + Zero()",
-            "There is no edit 'Zero'.* The edits are AddQKNorm, .* one of your own is FILE.py:NAME",
-        ),
+        ("none + Zero()", "There is no edit 'Zero'.* The edits are AddQKNorm, .* one of your own is FILE.py:NAME"),
         ("none + HeadDropout(p=0.2)", "The edit HeadDropout takes probability; it does not take p"),
         ("none + HeadDropout(probability='much')", "In the edit HeadDropout, probability is a number, not 'much'"),
         ("none + ReplaceNorms()", r"The edit ReplaceNorms needs family, as in ReplaceNorms\(family=…\)"),
@@ -229,3 +231,128 @@ def test_plan_needs_no_second_set_of_weights(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Surgery, "run", watched)
     nl.plan(model, "fixup")
     assert devices == {"meta"}
+
+
+class Gained(nn.Module):
+    """A residual network of two arguments that does not state its structure."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv, self.head = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor, gain: Tensor) -> Tensor:
+        h = self.stem(x)
+        return self.head((h + gain * self.conv(torch.relu(self.norm(h)))).mean((2, 3)))
+
+
+TAKERS: dict[str, Callable[..., Any]] = {
+    "residual_map": nl.residual_map,
+    "convert": lambda model, *x, **named: [
+        name for name, _ in nl.convert(model, "skipinit", *x, **named).named_parameters()
+    ],
+    "plan": lambda model, *x, **named: nl.plan(model, "skipinit", *x, **named),
+    "mixes_examples": lambda model, *x, **named: nl.mixes_examples(model, *x, **named).modules,
+    "fold": lambda model, *x, **named: str(nl.fold(model.eval(), *x, **named)[1]),
+    "inspect_network": partial(inspect_network, schemes=["skipinit", "lsuv"]),
+}
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
+    taker = TAKERS[name]
+    torch.manual_seed(0)
+    model, x, gain = Gained(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
+
+    def found(*inputs: Any, **named: Any) -> Any:
+        torch.manual_seed(0)
+        return taker(model, *inputs, **named)
+
+    expected = found(x, gain)
+    assert expected
+    assert found(example_inputs=(x, gain)) == expected
+    assert found(example_inputs={"x": x, "gain": gain}) == expected
+    assert found(x, gain=gain) == expected
+    with pytest.raises(ValueError, match="separate arguments or as example_inputs=…, got both"):
+        found(x, gain, example_inputs=(x, gain))
+
+
+def test_parameter_groups_take_them_by_position_too() -> None:
+    model, x, gain = Gained(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
+    names = [
+        [group["name"] for group in nl.param_groups(model, *inputs, lr=0.1, weight_decay=1e-4, **named)]
+        for inputs, named in (((x, gain), {}), ((), {"example_inputs": (x, gain)}))
+    ]
+    assert names[0] == names[1]
+    assert "weights" in names[0]
+
+
+IMAGES, LABELS = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "said", "cause"),
+    [
+        (
+            (torch.randn(4, 2, 5, 5), LABELS),
+            r"Plain does not take arguments \[4, 2, 5, 5\], RuntimeError: .*channels",
+            RuntimeError,
+        ),
+        (("text", LABELS), "Plain does not take arguments str, ", Exception),
+        (
+            (IMAGES, torch.tensor([0, 1, 7, 0])),
+            r"cross_entropy does not take arguments \[4, 2\], \[4\], IndexError",
+            IndexError,
+        ),
+        ((IMAGES, LABELS[:3]), r"cross_entropy does not take arguments \[4, 2\], \[3\], ValueError", ValueError),
+        ((IMAGES, None), "targets are needed", None),
+    ],
+)
+def test_what_a_network_or_a_loss_does_not_take_is_a_sentence(
+    batch: Any, said: str, cause: type[Exception] | None
+) -> None:
+    class Plain(Gained):
+        def forward(self, x: Tensor, gain: Tensor | None = None) -> Tensor:
+            return super().forward(x, torch.ones(4, 1, 1))
+
+    model = Plain()
+    mapped = nl.residual_map(model, IMAGES)
+    with pytest.raises(ValueError, match=said) as caught:
+        nl.probe(model, batch, residual_map=mapped)
+    assert cause is None or isinstance(caught.value.__cause__, cause)
+    assert isinstance(caught.value, nl.errors.InputsError) == (cause is not None)
+
+
+@pytest.mark.parametrize(
+    "taker",
+    [
+        *(nl.residual_map, nl.freeze, nl.fold, nl.fuse_for_inference, nl.mixes_examples, nl.watch),
+        lambda model, *_: nl.diagnose(model, (IMAGES, LABELS)),
+    ],
+)
+def test_what_is_no_network_is_refused(taker: Callable[..., Any]) -> None:
+    inputs = () if taker in (nl.watch, nl.freeze) else (IMAGES,)
+    for given in (Gained, None, torch.relu):
+        with pytest.raises(TypeError, match=r"Expected a network, a torch\.nn\.Module, got"):
+            taker(given, *inputs)
+
+
+def test_labels_without_an_axis_and_networks_without_a_trainable_parameter_are_diagnosed() -> None:
+    diagnosis = nl.diagnose(nn.Sequential(nn.Flatten(), nn.Linear(75, 2)), (IMAGES, torch.tensor(1)))
+    assert [one.kind for one in diagnosis.findings] == ["label_shape"]
+    frozen = nn.Sequential(nn.Flatten(), nn.Linear(75, 2)).requires_grad_(False)
+    assert not nl.diagnose(frozen, (IMAGES, LABELS)).healthy
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ((4, 3, 5, 5), r"got numbers: 4, 3, 5, 5\. Pass .* torch\.randn\(shape\) if the numbers are a shape\."),
+        (IMAGES.tolist(), r"got numbers: .*, …\. Pass torch\.tensor\(numbers\)"),
+        (IMAGES.numpy(), r"got a NumPy array of shape \(4, 3, 5, 5\)\. Pass torch\.from_numpy\(array\)\."),
+    ],
+)
+@pytest.mark.parametrize("name", TAKERS)
+def test_a_shape_a_list_or_an_array_is_refused(name: str, inputs: Any, message: str) -> None:
+    with pytest.raises(InputsError, match=message):
+        TAKERS[name](Gained(), example_inputs=inputs)

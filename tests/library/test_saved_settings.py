@@ -89,10 +89,7 @@ CHANGES: dict[str, Callable[[Any], object]] = {
     "groups": lambda net: setattr(net.first.groups, "num_groups", 4),
     "constant": lambda net: setattr(net.second, "shrink", 3.0),
     "infinite constant": lambda net: setattr(net.first, "limit", float("inf")),
-    "dilation and padding": lambda net: [
-        setattr(net.stem, "dilation", (2, 2)),
-        setattr(net.stem, "padding", (2, 2)),
-    ],
+    "dilation and padding": lambda net: [setattr(net.stem, "dilation", (2, 2)), setattr(net.stem, "padding", (2, 2))],
     "buffer": lambda net: net.first.mask.copy_(torch.arange(8.0)),
     "statistics of the batch": lambda net: [
         setattr(net.norm, "running_mean", None),

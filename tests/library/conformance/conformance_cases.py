@@ -170,7 +170,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("fixup(zero=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(multiplier=False)", "dense_relu_1"): _ONE_LAYER,
     ("fixup(biases=False)", "dense_relu_1"): _ONE_LAYER,
-    **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
+    **{("layer_norm", network): "this scheme keeps transformers unchanged" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
     **{("layer_norm_scaling", network): "not an attention, with which a transformer layer" for network in NETWORKS},

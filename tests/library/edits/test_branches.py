@@ -1,14 +1,27 @@
-"""Multipliers, layer scale, the branches' scale by L and m, and their removal."""
+"""Edits of branches, sums and heads: multipliers, scales, zeros, dropout."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from edit_helpers import added, altered, edited, images, randomized, removed, retyped
-from torch import nn
+from torch import Tensor, nn
 
 import normless as nl
-from normless.edits import BranchMultiplier, LayerScale, RemoveBranches, RemoveNorms, RescaleBranches
+from normless.edits import (
+    BranchMultiplier,
+    ChannelBiases,
+    HeadDropout,
+    LayerScale,
+    OnlyFinalNorm,
+    RemoveBranches,
+    RemoveNorms,
+    RescaleBranches,
+    ScaleSums,
+    ZeroBranchEnds,
+    ZeroClassifier,
+    ZeroLastGamma,
+)
 from normless.models import dense, resnet_cifar, wide_resnet
 
 
@@ -183,3 +196,158 @@ def test_a_branch_without_weights_gets_its_multiplier_in_the_sum() -> None:
     torch.testing.assert_close(net[1](torch.ones(1, 4, 2, 2)), torch.ones(1, 4, 2, 2))
     with pytest.raises(nl.UnsupportedEditError, match="1: its branch has no weight layer"):
         nl.convert(model, "layer_scale", x)
+
+
+def test_each_block_is_the_sum_times_the_factor() -> None:
+    net = edited(resnet_cifar(8), RemoveNorms(), ScaleSums(0.25))
+    x = torch.randn(2, 16, 8, 8)
+    block = net.blocks[0]
+    branch = block.conv2(torch.relu(block.conv1(x)))
+    torch.testing.assert_close(block(x), torch.relu((x + branch) * 0.25))
+
+
+def test_factors_of_two_edits_multiply() -> None:
+    net = edited(wide_resnet(10, 1), ScaleSums(0.5), ScaleSums(0.5))
+    assert [block.sum.factor for block in net.blocks] == [0.25] * 3
+    assert net(images()).isfinite().all()
+
+
+class TwoBranches(nn.Module):
+    """A sum of two branches; one ends in a product, so that its multiplier becomes a part of an addition."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.f, self.g, self.form = nn.Linear(4, 4), nn.Linear(4, 4), form
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.form == "x + f + g":
+            g = self.g(torch.tanh(x))
+            return x + torch.sigmoid(self.f(x)) * torch.tanh(x) + g
+        both = torch.sigmoid(self.f(x)) * torch.tanh(x) + self.g(torch.tanh(x))
+        return x + both if self.form == "x + (f + g)" else both + x
+
+
+@pytest.mark.parametrize("form", ["x + f + g", "x + (f + g)", "(f + g) + x"])
+def test_the_factor_multiplies_the_whole_sum(form: str) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), TwoBranches(form)), torch.randn(3, 4)
+    net = nl.convert(model, nl.Scheme("half", (ScaleSums(0.5),)), x)
+    torch.testing.assert_close(net(x), 0.5 * model(x))
+
+
+def test_multipliers_close_both_branches_in_whatever_order_they_run() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), TwoBranches("x + f + g")), torch.randn(3, 4)
+    torch.testing.assert_close(nl.convert(model, "skipinit", x)(x), model[0](x))
+
+
+def test_branches_that_are_added_to_each_other_first_have_no_place_for_a_multiplier() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), TwoBranches("x + (f + g)")), torch.randn(3, 4)
+    with pytest.raises(nl.UnsupportedEditError, match="its branches are added to each other before the skip path"):
+        nl.convert(model, "skipinit", x)
+
+
+def test_zero_branch_ends_zeroes_the_last_weight_layer_of_every_branch() -> None:
+    model = randomized(resnet_cifar(8))
+    net = edited(model, ZeroBranchEnds())
+    expected = {f"blocks.{index}.conv2.weight" for index in range(3)}
+    assert altered(model, net) == expected
+    assert not added(model, net) | removed(model, net)
+    assert retyped(model, net) == {}
+    assert not any(net.state_dict()[name].any() for name in expected)
+
+
+def test_zero_branch_ends_zeroes_their_biases_too() -> None:
+    model = edited(wide_resnet(10, 1), ChannelBiases())
+    nn.init.ones_(model.blocks[1].conv2.bias)
+    del model.normless_scheme
+    net = edited(model, ZeroBranchEnds())
+    assert not net.blocks[1].conv2.bias.any()
+    assert model.blocks[1].conv2.bias.all()
+
+
+def test_zero_classifier_zeroes_weight_and_bias() -> None:
+    model = randomized(dense(2, 8, in_features=4))
+    net = edited(model, ZeroClassifier())
+    assert altered(model, net) == {"classifier.weight", "classifier.bias"}
+    assert not added(model, net) | removed(model, net)
+    assert not net(torch.randn(5, 4)).any()
+
+
+def test_zero_last_gamma_zeroes_the_gammas_at_the_branch_ends() -> None:
+    model = randomized(resnet_cifar(14))
+    net = edited(model, ZeroLastGamma())
+    assert altered(model, net) == {f"blocks.{index}.norm2.weight" for index in range(6)}
+    assert not added(model, net) | removed(model, net)
+    assert retyped(model, net) == {}
+    assert not any(block.norm2.weight.any() for block in net.blocks)
+    assert all(block.norm2.weight.requires_grad for block in net.blocks)
+
+
+def test_zero_last_gamma_blocks_are_their_skip_paths_and_learn() -> None:
+    net = edited(resnet_cifar(8), ZeroLastGamma())
+    x = torch.relu(torch.randn(4, 16, 8, 8))
+    assert torch.equal(net.blocks[0](x), x)
+    net(images()).square().sum().backward()
+    assert all(block.norm2.weight.grad.any() for block in net.blocks)
+
+
+def test_zero_last_gamma_refuses_pre_activation_and_names_block_norm_and_reason() -> None:
+    with pytest.raises(nl.UnsupportedEditError) as caught:
+        edited(wide_resnet(10, 1), ZeroLastGamma())
+    message = str(caught.value)
+    assert message.startswith("test is not possible: ZeroLastGamma() is not possible at blocks.0: ")
+    assert "blocks.0.norm2, is followed by blocks.0.conv2" in message
+
+
+def test_zero_last_gamma_refuses_a_branch_without_norm() -> None:
+    with pytest.raises(nl.UnsupportedEditError, match=r"at blocks\.0: its branch has no norm\."):
+        edited(resnet_cifar(8), RemoveNorms(), ZeroLastGamma())
+
+
+def test_zero_last_gamma_refuses_a_norm_without_gamma() -> None:
+    model = resnet_cifar(8)
+    model.blocks[1].norm2 = nn.BatchNorm2d(32, affine=False)
+    with pytest.raises(nl.UnsupportedEditError, match=r"at blocks\.1\.norm2: the norm has no γ"):
+        edited(model, ZeroLastGamma())
+
+
+def test_only_the_classifier_changes_and_no_parameter() -> None:
+    model = wide_resnet(10, 1)
+    net = edited(model, HeadDropout(0.3))
+    assert not added(model, net) | removed(model, net) | altered(model, net)
+    assert retyped(model, net) == {"classifier": "ScalarLinear"}
+    assert isinstance(net.classifier.before, nn.Dropout)
+    assert net.classifier.before.p == 0.3
+    assert HeadDropout().probability == 0.6
+
+
+def test_features_are_dropped_in_training_and_not_in_evaluation() -> None:
+    model = resnet_cifar(8)
+    net = edited(model, HeadDropout(0.6))
+    features = torch.ones(2000, 64)
+    nn.init.constant_(net.classifier.weight, 1 / 64)
+    nn.init.zeros_(net.classifier.bias)
+    y = net.classifier(features)[:, 0]
+    # Kept features are divided by 0.4: the mean stays 1, the variance is p / (1 - p) / 64.
+    assert y.mean().item() == pytest.approx(1, abs=5 * (1.5 / 64 / 2000) ** 0.5)
+    assert y.var().item() == pytest.approx(1.5 / 64, rel=0.2)
+    net.eval()
+    torch.testing.assert_close(net.classifier(features), torch.ones(2000, 10))
+
+
+def test_behind_a_norm_on_the_features() -> None:
+    net = edited(wide_resnet(10, 1), OnlyFinalNorm(), HeadDropout(0.5))
+    assert [type(module) for module in net.classifier.before] == [nn.BatchNorm1d, nn.Dropout]
+    assert net.classifier.before[1].training
+
+
+def test_a_network_without_classifier_is_refused() -> None:
+    class Headless(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.first(x)
+
+    with pytest.raises(nl.UnsupportedEditError, match="in this Headless: no classifier was found after its blocks"):
+        edited(Headless(), HeadDropout(), inputs=(torch.randn(2, 4),))

@@ -1,4 +1,4 @@
-"""DeepNorm and T-Fixup on small transformers: the constants of the papers, the matrices they go to, refusals."""
+"""DeepNorm, Admin and T-Fixup by their formulas."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from edit_helpers import altered, edited
+from edit_helpers import added, altered, edited, removed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import DeepNorm, RemoveNorms, TFixup
+from normless.models import transformer
+from normless.models.transformer import Transformer
 from normless.nn import ResidualSum
+from normless.residual import traced_map
 
 WIDTH = 64
 
@@ -199,3 +202,150 @@ def test_a_stack_that_is_no_whole_layers_is_refused() -> None:
     model.decoder["l1"] = TransformerLayer()
     with pytest.raises(nl.UnsupportedEditError, match="a layer of the decoder was expected to have 3 residual sums"):
         edited(model, DeepNorm(), inputs=(TOKENS, TOKENS))
+
+
+ADMIN_WIDTH, LAYERS, DECODER_LAYERS = 16, 2, 2
+
+
+def seq2seq(dropout: float = 0.0, norm: Any = "post") -> Transformer:
+    torch.manual_seed(0)
+    sizes = {
+        "layers": LAYERS,
+        "width": ADMIN_WIDTH,
+        "heads": 2,
+        "feed_forward": 24,
+        "decoder_layers": DECODER_LAYERS,
+    }
+    return transformer(30, norm=norm, dropout=dropout, **sizes)
+
+
+def tokens(*shape: int) -> Tensor:
+    return torch.randint(1, 30, shape, generator=torch.Generator().manual_seed(2))
+
+
+def encoder(layers: int = 3, norm_first: bool = False) -> nn.TransformerEncoder:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(ADMIN_WIDTH, 2, 32, dropout=0.1, batch_first=True, norm_first=norm_first)
+    return nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+
+
+def expected(variances: list[tuple[float, float]]) -> list[float]:
+    """ω of one stack by Var[x₀] and Var[f_j], from (variance of the skip path, of the branch) of each sum."""
+    omegas, reached = [1.0], variances[0][0]
+    for _, branch in variances[:-1]:
+        reached += branch
+        omegas.append(reached**0.5)
+    return omegas
+
+
+def test_omega_is_the_root_of_the_summed_variances_of_either_stack() -> None:
+    model, inputs = seq2seq(dropout=0.3), (tokens(4, 7), tokens(4, 5))
+    variances: dict[str, tuple[float, float]] = {}
+    for name, module in model.named_modules():
+        if isinstance(module, ResidualSum):
+            module.register_forward_hook(
+                lambda _, sides, __, name=name: variances.update(
+                    {name: (sides[0].var(correction=0).item(), sides[1].var(correction=0).item())}
+                )
+            )
+    model.eval()(*inputs)
+    measured = dict(variances)
+    net = nl.convert(model.train(), "admin", *inputs)
+    omegas = {name: module.skip_multiplier for name, module in net.named_modules() if isinstance(module, ResidualSum)}
+    for stack, count in (("encoder", 2 * LAYERS), ("decoder", 3 * DECODER_LAYERS)):
+        names = [name for name in measured if name.startswith(stack)]
+        assert len(names) == count
+        for name, omega in zip(names, expected([measured[name] for name in names]), strict=True):
+            value = omegas[name]
+            assert isinstance(value, nn.Parameter)
+            torch.testing.assert_close(value.detach(), torch.full((ADMIN_WIDTH,), omega))
+    assert net.training
+    assert added(model, net) == {f"{name}.skip_multiplier" for name in omegas}
+    assert not altered(model, net) | removed(model, net)
+
+
+def test_a_post_norm_layer_of_torch_becomes_norm_of_omega_x_plus_branch() -> None:
+    model, x = encoder(), torch.randn(2, 5, ADMIN_WIDTH)
+    net = nl.convert(model, "admin", x)
+    omegas = [p for name, p in net.named_parameters() if name.endswith("skip_multiplier")]
+    assert [omega.shape for omega in omegas] == [(ADMIN_WIDTH,)] * 6
+    model.eval()
+    h, reached, values = x, x.var(correction=0).item(), []
+    for layer in model.layers:
+        for norm, branch in ((layer.norm1, layer._sa_block), (layer.norm2, layer._ff_block)):
+            f = branch(h, None, None) if branch == layer._sa_block else branch(h)
+            values.append(1.0 if not values else reached**0.5)
+            reached += f.var(correction=0).item()
+            h = norm(h + f)
+    assert [omega[0].item() for omega in omegas] == pytest.approx(values, rel=1e-5)
+    with torch.no_grad():
+        for omega in omegas:
+            omega.add_(torch.rand(ADMIN_WIDTH))
+    h = x
+    for index, layer in enumerate(model.layers):
+        h = layer.norm1(omegas[2 * index] * h + layer._sa_block(h, None, None))
+        h = layer.norm2(omegas[2 * index + 1] * h + layer._ff_block(h))
+    torch.testing.assert_close(net.eval()(x), h)
+
+
+def test_omega_is_trained_without_decay_and_gets_its_gradient() -> None:
+    net = nl.convert(seq2seq(), "admin", tokens(4, 7), tokens(4, 5))
+    net(tokens(4, 7), tokens(4, 5)).square().mean().backward()
+    groups = {group["name"]: group for group in nl.param_groups(net, lr=0.1, weight_decay=0.1)}
+    assert len(groups["layer_scale"]["params"]) == 2 * LAYERS + 3 * DECODER_LAYERS
+    assert groups["layer_scale"]["weight_decay"] == 0
+    assert all(p.grad is not None and p.grad.any() for p in groups["layer_scale"]["params"])
+
+
+def test_the_map_shows_it_on_the_skip_path_stated_and_traced() -> None:
+    inputs = (tokens(4, 7), tokens(4, 5))
+    net = nl.convert(seq2seq(), "admin", *inputs)
+    mapped = nl.residual_map(net)
+    assert mapped == traced_map(net, *inputs)
+    block = mapped.blocks[1]
+    assert not block.identity_skip
+    assert [(layer.kind, layer.gamma) for layer in block.skip_layers] == [
+        ("scale", f"{block.name}.sum.skip_multiplier")
+    ]
+    assert "skip multiplier" in str(mapped)
+    assert "skip_multiplier" in str(net.get_submodule(f"{block.name}.sum"))
+
+
+def test_the_skip_paths_moments_are_predicted_and_measured_with_it() -> None:
+    """Of the input each channel by itself; after a layer norm all channels have second moment 1, times ω²."""
+    x, channels = torch.randn(32, 5, ADMIN_WIDTH), torch.linspace(1, 3, ADMIN_WIDTH)
+    net = nl.convert(encoder(1), "admin", x)
+    first, second = (module for module in net.modules() if isinstance(module, ResidualSum))
+    with torch.no_grad():
+        first.skip_multiplier.copy_(channels)
+        table = nl.probe(net.eval(), x, ["signal"]).signal
+    scaled = [(x.square().mean((0, 1)) * channels**2).mean().item(), second.skip_multiplier[0].item() ** 2]
+    assert table["skip_second_moment"].to_numpy() == pytest.approx(scaled, rel=1e-3)
+    assert table["predicted_skip_second_moment"].to_numpy() == pytest.approx(scaled, rel=1e-3)
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.norm = nn.Linear(8, 8), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.norm(x + self.two(torch.relu(self.one(x))))
+        return y
+
+
+class Shared(nn.Module):
+    """One post-norm block that runs three times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = Block(), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.head(self.block(self.block(self.block(x))))
+        return y
+
+
+def test_a_block_that_runs_repeatedly_has_no_omega_of_its_own() -> None:
+    with pytest.raises(nl.UnsupportedEditError, match="it has several branches, or runs several times"):
+        nl.convert(Shared(), "admin", torch.randn(4, 8))

@@ -227,9 +227,7 @@ class Selecting(nn.Module):
 
 
 @pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d])
-def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(
-    norm: Callable[[int], nn.Module],
-) -> None:
+def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(norm: Callable[[int], nn.Module]) -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(norm), nn.ReLU(), nn.Conv2d(8, 2, 3)).eval()
     x = torch.randn(4, 3, 8, 8)
     net = nl.convert(model, "none(keep_scale=False)", x)

@@ -243,7 +243,7 @@ def test_wrong_sizes_are_one_sentence() -> None:
         resnet(20)
     with pytest.raises(ValueError, match="A ResNet-V2 has depth 50, 101, 152, got depth=18"):
         resnet_v2(18)
-    with pytest.raises(ValueError, match="Only bottleneck networks are grouped or widened"):
+    with pytest.raises(ValueError, match="Only bottleneck networks"):
         resnet(34, width_per_group=128)
     with pytest.raises(ValueError, match="got groups=0 and width_per_group=64"):
         resnet(50, groups=0)

@@ -1,4 +1,4 @@
-"""ShiftedActivation against φ(x + b₁) + b₂ written out."""
+"""Activations between scalar biases."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from normless.errors import UnsupportedEditError
 from normless.nn import ShiftedActivation
+from normless.nn.activation import ScaledActivation
 
 ACTIVATIONS = {
     "relu": nn.ReLU,
@@ -167,3 +168,14 @@ def test_a_bias_is_added_once_zero_in_the_dtype_of_the_reference(part: str) -> N
     with pytest.raises(UnsupportedEditError, match=f"already has its {part.replace('_', ' ')}"):
         module.add_part(part, torch.ones(3))
     assert getattr(module, part) is bias
+
+
+def test_the_input_is_scaled_before_the_biases() -> None:
+    activation = ScaledActivation(nn.SiLU(), 0.5)
+    x = torch.randn(7)
+    assert torch.equal(activation(x), nn.functional.silu(0.5 * x))
+    for name, value in (("input_bias", 0.3), ("output_bias", -0.1)):
+        activation.add_part(name, x)
+        nn.init.constant_(getattr(activation, name), value)
+    torch.testing.assert_close(activation(x), nn.functional.silu(0.5 * x + 0.3) - 0.1)
+    assert "scale=0.5" in repr(activation)

@@ -1,6 +1,11 @@
-"""Functions that keep one tensor, against the formulas written with operators."""
+"""Functions that keep one tensor for their backward pass, on the CPU and by kernels."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +17,7 @@ from normless.models import resnet_cifar
 from normless.nn import ShiftedActivation, kept_once
 from normless.nn.affine import ScalarConv2d
 from normless.nn.kept_once import ShiftedReLU, shifted_convolution
+from normless.nn.on_cuda import kernels_fit, multiplied, scaled, shifted
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +141,32 @@ def test_autocast_compilers_and_transforms_see_the_operators() -> None:
     torch.testing.assert_close(together, x.grad)
     tangent = torch.randn_like(x)
     torch.testing.assert_close(
-        torch.func.jvp(layer, (x.detach(),), (tangent,))[1],
-        nn.functional.conv2d(tangent, layer.weight, padding=1),
+        torch.func.jvp(layer, (x.detach(),), (tangent,))[1], nn.functional.conv2d(tangent, layer.weight, padding=1)
     )
+
+
+def test_kernels_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(root / "tests" / "kernel_checks.py")]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_a_scalar_of_another_dtype_leaves_that_of_the_tensor(dtype: torch.dtype) -> None:
+    x, scalar = torch.randn(3, 4, 5).to(dtype), torch.tensor([0.5], requires_grad=True)
+    assert not kernels_fit(x, scalar)
+    for y, expected in ((shifted(x, scalar), x + 0.5), (multiplied(x, scalar), x * 0.5)):
+        assert torch.equal(y, expected)
+        (gradient,) = torch.autograd.grad(y.double().sum(), [scalar])
+        assert gradient.shape == (1,)
+    assert shifted(x, None) is x
+
+
+def test_a_factor_for_each_channel_or_output() -> None:
+    x, factors = torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(multiplied(x, factors), x * factors[None, :, None])
+    weight = torch.randn(3, 5, dtype=torch.float64)
+    torch.testing.assert_close(scaled(weight, factors), factors[:, None] * weight)

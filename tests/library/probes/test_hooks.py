@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import normless as nl

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import normless as nl
 from normless.models import wide_resnet

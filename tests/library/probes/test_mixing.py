@@ -193,9 +193,7 @@ class Steps(nn.Module):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
-    batch=st.integers(3, 7),
-    seed=st.integers(0, 2**16),
+    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6), batch=st.integers(3, 7), seed=st.integers(0, 2**16)
 )
 def test_exactly_the_mixing_steps_are_named(names: list[str], batch: int, seed: int) -> None:
     torch.manual_seed(seed)

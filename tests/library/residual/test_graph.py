@@ -1,15 +1,22 @@
-"""Dominators against networkx, on random graphs; the map of foreign networks; what tracing leaves alone."""
+"""The dataflow: dominators, paths, degrees of homogeneity, maps of random networks."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import isnan, log2
+
 import networkx
+import pytest
 import torch
 import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from normless import residual_map
+import normless as nl
+from normless import ResidualBlock, residual_map
 from normless.residual.graph import Dataflow, Operation
 
 
@@ -116,3 +123,166 @@ def test_networks_without_residual_sums_have_no_blocks() -> None:
     assert found.depth == 0
     assert found.stem == ("0", "2")
     assert found.classifier == "2"
+
+
+RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "as it is": lambda w, g, u: w,
+    "times a constant": lambda w, g, u: 0.1 * w,
+    "unit rows": lambda w, g, u: F.normalize(w),
+    "unit rows with a gain": lambda w, g, u: g * w / w.norm(dim=1, keepdim=True),
+    "unit matrix": lambda w, g, u: w / torch.sqrt((w * w).sum()),
+    "standardized": lambda w, g, u: (w - w.mean(1, keepdim=True)) / w.std(1, keepdim=True),
+    "standardized by variance": lambda w, g, u: (w - w.mean(1, keepdim=True)) * torch.rsqrt(w.var(1, keepdim=True)),
+    "by batch norm": lambda w, g, u: F.batch_norm(w.t()[None].mT.reshape(1, 5, -1), None, None, training=True)[0],
+    "spectral": lambda w, g, u: w / torch.dot(F.normalize(w @ F.normalize(w.t() @ u, dim=0), dim=0), w @ u),
+    "squared": lambda w, g, u: w * w,
+    "product": lambda w, g, u: g * w,
+    "largest": lambda w, g, u: w / w.abs().amax(),
+    "absolute sum": lambda w, g, u: w / w.abs().sum(1, keepdim=True),
+}
+
+
+class Computed(nn.Module):
+    def __init__(self, rule: str) -> None:
+        super().__init__()
+        self.rule = rule
+        self.w, self.g = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.rand(5, 1) + 0.5)
+        self.register_buffer("u", torch.randn(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert isinstance(self.u, Tensor)
+        return F.linear(x, RULES[self.rule](self.w, self.g, self.u))
+
+
+def degrees(model: nn.Module, x: Tensor) -> dict[str, float]:
+    flow = nl.residual_map(model, x).flow
+    assert flow is not None
+    (linear,) = (operation for operation in flow.operations if operation.name == "linear")
+    return dict(linear.fixed[0].degrees)
+
+
+def measured(model: nn.Module, x: Tensor, name: str) -> float:
+    """log₂ of how the output grows where one parameter doubles."""
+    before = model(x).detach()
+    with torch.no_grad():
+        model.get_parameter(name).mul_(2)
+    after = model(x).detach()
+    with torch.no_grad():
+        model.get_parameter(name).div_(2)
+    return log2(float((after / before).median()))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_degrees_are_those_of_the_forward_pass(rule: str) -> None:
+    torch.manual_seed(0)
+    model, x = Computed(rule), torch.randn(3, 5)
+    found = degrees(model, x)
+    assert found
+    for name, degree in found.items():
+        assert degree == pytest.approx(measured(model, x, name), abs=1e-4), name
+
+
+def test_what_is_not_homogeneous_is_unknown() -> None:
+    class Exponential(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.linear(x, self.weight.exp() + self.weight)
+
+    (degree,) = degrees(Exponential(5, 5, bias=False), torch.randn(3, 5)).values()
+    assert isnan(degree)
+
+
+WIDTH = 4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A residual block: what its branches hold, each a sequence of layers and blocks; how its skip path goes."""
+
+    branches: tuple[tuple[Plan | str, ...], ...]
+    projects: bool = False
+    turned: bool = False
+
+
+@st.composite
+def plans(draw: st.DrawFn, depth: int = 2) -> Plan:
+    def branch() -> tuple[Plan | str, ...]:
+        inner = [draw(plans(depth - 1)) for _ in range(draw(st.integers(0, 2)))] if depth else []
+        # Activations on both sides keep a branch from being part of a bigger linear layer.
+        parts: list[Plan | str] = ["act", "weight", *(["norm"] if draw(st.booleans()) else []), "act"]
+        for block in inner:
+            parts += [block, "weight", "act"]
+        return (*parts, "weight")
+
+    several = draw(st.integers(1, 3 if depth else 2))
+    return Plan(tuple(branch() for _ in range(several)), draw(st.booleans()) and several == 1, draw(st.booleans()))
+
+
+class Planned(nn.Module):
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.turned = plan.turned
+        self.skip = nn.Linear(WIDTH, WIDTH) if plan.projects else nn.Identity()
+        self.branches = nn.ModuleList(nn.Sequential(*map(_module, branch)) for branch in plan.branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        terms = [self.skip(x), *(branch(x) for branch in self.branches)]
+        total = terms.pop(-1 if self.turned else 0)
+        for term in terms:
+            total = total + term
+        return total
+
+
+def _module(part: Plan | str) -> nn.Module:
+    if isinstance(part, Plan):
+        return Planned(part)
+    return {"act": nn.ReLU(), "weight": nn.Linear(WIDTH, WIDTH), "norm": nn.LayerNorm(WIDTH)}[part]
+
+
+def planned(block: ResidualBlock, plan: Plan, path: str) -> None:
+    """Hold a block of the map against its plan; what lies where follows from the module names alone."""
+    assert block.name == path
+    assert block.identity_skip is not plan.projects
+    assert block.skip == ((f"{path}.skip",) if plan.projects else ())
+    found = {tuple(layer.path for layer in branch if layer.kind == "weight") for branch in block.branches}
+    assert found == {tuple(_weights(branch, f"{path}.branches.{i}")) for i, branch in enumerate(plan.branches)}
+    assert block.m == max(_in_series(branch) for branch in plan.branches)
+    expected = [
+        (part, f"{path}.branches.{i}.{j}")
+        for i, branch in enumerate(plan.branches)
+        for j, part in enumerate(branch)
+        if isinstance(part, Plan)
+    ]
+    assert len(block.inner) == len(expected)
+    for inner, (part, name) in zip(block.inner, expected, strict=True):
+        planned(inner, part, name)
+
+
+def _weights(branch: tuple[Plan | str, ...], path: str) -> list[str]:
+    names = []
+    for index, part in enumerate(branch):
+        if part == "weight":
+            names.append(f"{path}.{index}")
+        elif isinstance(part, Plan):
+            names += [f"{path}.{index}.skip"] if part.projects else []
+            for i, inner in enumerate(part.branches):
+                names += _weights(inner, f"{path}.{index}.branches.{i}")
+    return names
+
+
+def _in_series(branch: tuple[Plan | str, ...]) -> int:
+    return sum(
+        max(_in_series(inner) for inner in part.branches) if isinstance(part, Plan) else part == "weight"
+        for part in branch
+    )
+
+
+@given(st.lists(plans(), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=20)
+def test_the_map_of_a_planned_network_is_its_plan(network: list[Plan]) -> None:
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), *map(Planned, network), nn.Linear(WIDTH, 2))
+    found = residual_map(model, torch.randn(2, 3, WIDTH), strict=True)
+    assert found.depth == len(network)
+    assert found.stem == ("0",)
+    assert found.classifier == f"{len(network) + 2}"
+    for index, (block, plan) in enumerate(zip(found.blocks, network, strict=True)):
+        planned(block, plan, str(index + 2))
