@@ -21,7 +21,6 @@ from normless_lab.plots import (
     Page,
     Table,
     accuracy_against_depth,
-    inline_svg,
     save_png,
     save_svg,
     skip_variance_against_block,
@@ -58,10 +57,7 @@ def write_demo_report(
         title=texts["title"],
         finding=finding(runs),
         caution=texts["caution"].format(**values),
-        figures=[
-            Figure(inline_svg(axes, name=name, description=captions[name]), captions[name])
-            for name, axes in figures.items()
-        ],
+        figures=[Figure(axes, captions[name]) for name, axes in figures.items()],
         tables=[table_of_runs(runs), _rates_table(tried)],
         facts=[(name, text.format(**values)) for name, text in texts["facts"].items()],
     )

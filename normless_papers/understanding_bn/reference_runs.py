@@ -20,19 +20,20 @@ from normless_papers.claims import (
     at_scale,
     combined,
     difference,
+    exceeds,
     larger,
     not_asked,
     over_draws,
     quantity_table,
     replicates,
+    stated,
     within,
 )
-from normless_papers.effort import Effort
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs, carry_out
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import exceeds, stated
-from normless_papers.trained import LEAST
+from normless_papers.claims.training import LEAST
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"
@@ -114,7 +115,7 @@ def _figure_1(runs: Runs) -> list[Check]:
     against, unnormalized = {AXIS: HIGH}, dict[str, Any]({AXIS: NONE})
     if runs.trains("It trains.", against=against, least=LEAST, **unnormalized).verdict != "holds":
         low = [not_asked(check, "the unnormalized network did not train at the low rate") for check in low]
-        checks = [_at_plateau(runs, check, NONE, LOW) for check in low]
+    checks = [_at_plateau(runs, check, NONE, LOW) for check in low]
     words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
     for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
         tests = {
