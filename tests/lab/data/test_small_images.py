@@ -116,8 +116,7 @@ def test_svhn_is_read_if_its_digests_are_right(
 @pytest.mark.parametrize(("image", "label", "struct"), [("img", "label", True), ("image", "labels", False)])
 def test_parquet_files_of_the_hub_are_read(
     tmp_path: Path,
-    train: str,
-    test: str,
+    files: tuple[str, str],
     image: str,
     label: str,
     struct: bool,
@@ -125,7 +124,7 @@ def test_parquet_files_of_the_hub_are_read(
     write_parquet: Any,
 ) -> None:
     sets = random_images(6), random_images(3, seed=1)
-    for path, examples in zip((train, test), sets, strict=True):
+    for path, examples in zip(files, sets, strict=True):
         write_parquet(tmp_path / path, *examples, image=image, label=label, struct=struct)
     data = load_data("cifar10", root=tmp_path, download=False)
     assert_read(data, *sets)
