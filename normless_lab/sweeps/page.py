@@ -63,6 +63,7 @@ def write_sweep_page(
     """
     if result.runs.empty:
         raise ValueError(f"No run of the sweep {result.sweep.name} is finished; a page needs one.")
+    folder.mkdir(parents=True, exist_ok=True)
     view = _View(result, metric)
     figures = [*view.figures(), *further]
     paths = [
@@ -154,8 +155,8 @@ class _View:
         if not self._has_grid:
             return f"Each combination has {count}, at a rate that the sweep states."
         return (
-            f"Each combination has {count}, at each rate. Its best rate is that of the best {self.words}, which is also "
-            "the number shown."
+            f"Each combination has {count}, at each rate. Its best rate is that of the best {self.words}, which is "
+            "also the number shown."
         )
 
     @property
