@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from normless_lab.bench.card_settings import CardBench
+from benchmarks.card.settings import CardBench
 from normless_lab.bench.step import StepBench
 from normless_lab.data import DataNotFoundError, ImageData, load_data
 from normless_lab.sweeps.executors.admission import SETTLED, Admission

@@ -16,9 +16,9 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from benchmarks.card.settings import MODES, CardBench
 from normless.residual import residual_map
 from normless_lab.bench.by_hand import Bare, HandWrittenFixup
-from normless_lab.bench.card_settings import MODES, CardBench
 from normless_lab.bench.step import REFERENCE, StepBench, opened, step_on_batches
 from normless_lab.bench.timing import Timer, ratio_table, seconds_in_turns
 from normless_lab.train.step_graph import WARMUP, StepGraph

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from command_outputs import check_output
 
-import normless_lab.bench
-from normless.cli import main
-from normless_lab.bench import CardBench, measure_card
-from normless_lab.bench.card_runs import Counter
-from normless_lab.bench.card_settings import PARTS
-from normless_lab.bench.card_steps import _judged, forward_flops
+from benchmarks.card.__main__ import main
+from benchmarks.card.measure import measure_card
+from benchmarks.card.runs import Counter
+from benchmarks.card.settings import PARTS, CardBench
+from benchmarks.card.steps import _judged, forward_flops
 from normless_lab.sweeps.executors.admission import SETTLED
 
 TINY: dict[str, Any] = {
@@ -37,9 +35,10 @@ TINY: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class OneNetwork(CardBench):
-    """Without a flag for the networks and the matrices."""
+    """Small settings for which there are no flags."""
 
     architectures: tuple[tuple[int, int], ...] = ((8, 0),)
+    schemes: tuple[str, ...] = ("none",)
     matrix: int = 32
 
 
@@ -48,8 +47,10 @@ SCHEMES = ["bare", "none", "skipinit(alpha=1)", "fixup", "batch_norm"]
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
 def test_without_a_card_the_command_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "card"]) == 2
-    assert "measures on a CUDA card, and torch finds none here" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    assert "torch finds none here" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -145,15 +146,11 @@ def test_missing_data_is_said_before_anything_is_measured(tmp_path: Path) -> Non
         measure_card(CardBench(**{**TINY, "data": "cifar11", "data_root": str(tmp_path)}, parts=PARTS))
 
 
-def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+def test_each_part_has_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--device", "cpu", "--modes", "eager", "--batch-sizes", "2", "--image-size", "8", "--rounds", "1"]
-    monkeypatch.setattr(normless_lab.bench, "CardBench", OneNetwork)
-    assert main(["bench", "card", "--parts", "step", "peak", *flags]) == 0
+    main(["--parts", "step", "peak", *flags], OneNetwork)
     printed = capsys.readouterr().out
     assert printed.index("step: cpu") < printed.index("peak: cpu")
     assert "note" not in printed
-    assert main(["bench", "card", "--parts", "step", *flags, "--json"]) == 0
-    facts = json.loads(capsys.readouterr().out)
-    check_output("bench", facts)
-    assert {row["part"] for row in facts["rows"]} == {"step"}
+    main(["--parts", "step", *flags, "--json"], OneNetwork)
+    assert {row["part"] for row in json.loads(capsys.readouterr().out)} == {"step"}

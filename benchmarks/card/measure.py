@@ -1,4 +1,4 @@
-"""What training costs on a CUDA card: steps, memory, share of the peak, runs at once, seconds to a test accuracy."""
+"""The rows of the benchmark of a CUDA card, part by part."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pandas as pd
 import torch
 
-from normless_lab.bench.card_runs import accuracy_configs, measure_accuracy, measure_together
-from normless_lab.bench.card_settings import CardBench
-from normless_lab.bench.card_steps import matrix_product_flops, measure_steps
+from benchmarks.card.runs import accuracy_configs, measure_accuracy, measure_together
+from benchmarks.card.settings import CardBench
+from benchmarks.card.steps import matrix_product_flops, measure_steps
 from normless_lab.bench.step import REFERENCE
 from normless_lab.bench.timing import Timer, timer_of
 from normless_lab.train.arithmetic import device_name
@@ -43,8 +43,7 @@ def measure_card(bench: CardBench, timer: Timer | None = None) -> pd.DataFrame:
     device = torch.device(bench.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "normless bench card measures on a CUDA card, and torch finds none here; normless bench step measures on "
-            "the CPU."
+            "This benchmark needs a CUDA card, and torch finds none here; `normless bench step` measures on the CPU."
         )
     if "accuracy" in bench.parts:
         # That it is missing is known before minutes are spent; it is read once.

@@ -1,4 +1,4 @@
-"""What `normless bench card` measures."""
+"""The settings of the benchmark of a CUDA card."""
 
 from __future__ import annotations
 
@@ -7,28 +7,33 @@ from dataclasses import dataclass
 from normless_lab.bench.step import StepBench
 
 PARTS = ("step", "peak", "together", "accuracy")
-NOISE_UNLESS_CIFAR = "normless_lab.bench.card_runs:photographs_or_noise(train=25600, test=2000)"
+NOISE_UNLESS_CIFAR = "benchmarks.card.runs:photographs_or_noise(train=25600, test=2000)"
 MODES = ("eager", "graph", "compiled")
 
 
 @dataclass(frozen=True)
 class CardBench:
-    """Which parts to measure of which networks on a CUDA card.
-
-    Parts: step, the time of a training step; peak, the memory that it takes and its share of the card's peak of
-    arithmetic; together, runs at once; accuracy, the time to a test accuracy. Modes of a step: eager, operator by
-    operator; graph, a CUDA graph; compiled, a graph of blocks that `torch.compile` compiled.
+    """Measure training on a CUDA card.
 
     Attributes:
-        architectures: depth and width of each network; with a width of 0 a CIFAR ResNet, else a Wide-ResNet.
-        replays: steps of which a time is the mean.
-        limit: seconds after which no further network is compiled.
-        matrix: rows and columns of the product of bfloat16 matrices whose speed is the card's peak.
-        runs_together: the number of runs at once, for each network.
-        scheme, run_data: of these runs, of an epoch each; CIFAR-10 if it is there, else noise of its shape.
-        data, data_root: data set of the training to `target`, a test accuracy, and its folder; epochs: its length.
-        trained: the schemes that are trained to it, on the last of the networks.
-        device: as torch names it; on the CPU steps are eager.
+        parts: step, the time of a training step; peak, its memory and its share of the card's peak speed; together,
+            simultaneous runs; accuracy, the time to a test accuracy, which needs CIFAR-10.
+        modes: how a step is executed: eager; graph, as one CUDA graph; compiled, as a graph of blocks compiled by
+            `torch.compile`.
+        architectures: depth and width of each network: a CIFAR ResNet if the width is 0, else a Wide-ResNet.
+        batch_sizes: images per step.
+        schemes: schemes whose steps are measured.
+        image_size: height and width of an image in pixels.
+        rounds: number of measurements of each variant; the variants alternate.
+        replays: number of steps in a measurement.
+        limit: seconds after which further networks are not compiled.
+        matrix: rows and columns of the bfloat16 matrices whose product has the card's peak speed.
+        runs_together: number of simultaneous runs of each network.
+        scheme, run_data: scheme and data set of these runs, of one epoch each: CIFAR-10, or noise of the same shape.
+        data, data_root: data set of the part accuracy, and its folder.
+        epochs, target: number of epochs of that training, and the test accuracy.
+        trained: schemes that are trained to this accuracy, with the last network.
+        device: the name of a torch device; on the CPU steps are eager.
     """
 
     parts: tuple[str, ...] = ("step", "peak", "together")
