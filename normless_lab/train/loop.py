@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless._internal.random_states import has_generators
+from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
 from normless_lab.train.arithmetic import tensor_cores

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from normless import schemes
 from normless.conversion import convert
-from normless.lifting import running
 from normless.optim import param_groups
+from normless.probes import running
 from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from normless.lifting import running
+from normless.probes import running
 from normless_papers.text.tokens import SPECIAL_TOKENS
 
 

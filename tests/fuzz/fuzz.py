@@ -42,7 +42,7 @@ IMPORTED = (
         "sacrebleu",
     ),
     *(
-        "normless_papers.reproduce",
+        "normless_papers.results.reproduce",
         "normless_lab.train.translation_task",
         "normless_papers.text.text_task",
         "tokenizers",

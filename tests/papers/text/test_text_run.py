@@ -149,7 +149,7 @@ def test_a_checkpoint_brings_weights_and_tokenizer(tmp_path: Path) -> None:
 def test_a_checkpoint_without_tokenizer_learns_byte_pairs(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "bert", tokenizer=False)
     config = TextConfig(model=f"transformers:{folder}", data="sentiment(train=64, test=20)", device="cpu")
-    with pytest.raises(ValueError, match=r"has 18 tokens, but its sentences are written in .* the setting voc"):
+    with pytest.raises(ValueError, match=r"has 18 tokens, but the data have .* the setting voc"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
