@@ -72,7 +72,7 @@ class Task(ABC, Generic[Config]):
     RESULT: ClassVar[type[TrainingResult[Any]]]
     FILES: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: Config, directory: RunDirectory[Any, Any] | None = None) -> None:
+    def __init__(self, config: Config, directory: RunDirectory | None = None) -> None:
         self.config = config
         # Without one the task builds networks and batches.
         self.directory: Any = directory

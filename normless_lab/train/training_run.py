@@ -109,7 +109,7 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
 
 
 def _carried_out(
-    config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+    config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Steps[Any]]
 ) -> Steps[Any]:
     """Check the directory and execute the run in it; several trainings have folders of their own."""
     place.check(config)
@@ -157,7 +157,7 @@ def are_flushed() -> bool:
 
 def _train_once(
     config: RunConfig,
-    place: RunDirectory[Any, Any],
+    place: RunDirectory,
     *,
     fabric: Fabric,
     listeners: Sequence[RunListener],
@@ -297,7 +297,7 @@ def network_and_data(directory: Path | str, config_type: type[RunConfig] = Train
     return network.eval(), task.data
 
 
-def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory:
     task = task_of(config_type)
     return RunDirectory(Path(directory), config_type, task.RESULT, task.FILES)
 
