@@ -124,7 +124,7 @@ class Training:
 
 
 def make_fabric(config: RunConfig) -> Fabric:
-    """The Fabric that runs the training: one process, or those that torchrun started.
+    """Make the Fabric that runs the training: one process, or those that torchrun started.
 
     A device that is not there, and another number of processes than the configuration's, are a ValueError.
     """
@@ -330,7 +330,7 @@ def reads_at_once(fabric: Fabric) -> bool:
 
 
 def _generators(fabric: Fabric) -> list[Tensor]:
-    """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
+    """Return the states [processes, bytes] of torch's generators: the CPU's, and the device's if it has its own."""
     states = [torch.get_rng_state()]
     if has_generators(fabric.device):
         states.append(torch.get_device_module(fabric.device).get_rng_state(fabric.device))

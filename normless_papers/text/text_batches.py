@@ -29,7 +29,7 @@ class SentenceTokens(Protocol):
     name: str
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence with its start and end, its text truncated to `longest` tokens in all."""
+        """Return the tokens of each sentence with its start and end, truncated to `longest` tokens in all."""
 
 
 class LearnedTokens:
@@ -68,7 +68,7 @@ class CheckpointTokens:
         self.name = f"the {self.size} tokens of the checkpoint"
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence, as the checkpoint was trained on them."""
+        """Return the tokens of each sentence, as the checkpoint was trained on them."""
         tokens: list[list[int]] = self._tokenizer(list(sentences), truncation=True, max_length=longest)["input_ids"]
         return tokens
 
@@ -125,7 +125,7 @@ class TextData:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """The batches of one epoch in random order, each padded to its longest sentence; shared as by `ImageData`.
+        """Return the batches of one epoch in random order, each padded to its longest sentence, as `ImageData`.
 
         Raises:
             ValueError: the batch cannot be shared evenly, or seed or epoch is negative.
@@ -140,7 +140,7 @@ class TextData:
     def test_batches(
         self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """Every test sentence once, the shortest first; shared as by `ImageData`."""
+        """Return every test sentence once, the shortest first; shared as by `ImageData`."""
         order = np.argsort([len(sentence) for sentence in self._test], kind="stable")
         batches = (order[start : start + batch_size] for start in range(0, self.test_size, batch_size))
         parts = (np.array_split(rows, world_size)[rank] for rows in batches)
