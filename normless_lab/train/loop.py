@@ -144,7 +144,7 @@ def make_fabric(config: RunConfig) -> Fabric:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    _meet_again("nccl" if on_cuda else "gloo")
+    _rejoin_process_group("nccl" if on_cuda else "gloo")
     device, sharded = "cuda" if on_cuda else "cpu", getattr(config, "strategy", "ddp") == "fsdp2"
     # Given by name, Fabric refuses the first for a sharded network, and prints a line about the second per run.
     plugin: Any = None
@@ -166,7 +166,7 @@ def make_fabric(config: RunConfig) -> Fabric:
     return fabric
 
 
-def _meet_again(backend: str) -> None:
+def _rejoin_process_group(backend: str) -> None:
     """Join the process group under a new name if torchrun restarted the processes (``--max-restarts``).
 
     Otherwise torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
