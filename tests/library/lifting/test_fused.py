@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import normless as nl
-from normless.lifting.calls import unfused
+from normless._internal.state import unfused
 
 X = torch.randn(2, 5, 8)
 
