@@ -67,17 +67,9 @@ IMAGES, LABELS = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 1, 0])
 @pytest.mark.parametrize(
     ("batch", "said", "cause"),
     [
-        (
-            (torch.randn(4, 2, 5, 5), LABELS),
-            r"Written does not take arguments \[4, 2, 5, 5\], RuntimeError: .*channels",
-            RuntimeError,
-        ),
+        ((torch.randn(4, 2, 5, 5), LABELS), r"Written .* \[4, 2, 5, 5\], RuntimeError: .*channels", RuntimeError),
         (("text", LABELS), "Written does not take arguments str, ", Exception),
-        (
-            (IMAGES, torch.tensor([0, 1, 7, 0])),
-            r"cross_entropy does not take arguments \[4, 2\], \[4\], IndexError",
-            IndexError,
-        ),
+        ((IMAGES, torch.tensor([0, 1, 7, 0])), r"cross_entropy .* \[4, 2\], \[4\], IndexError", IndexError),
         ((IMAGES, LABELS[:3]), r"cross_entropy does not take arguments \[4, 2\], \[3\], ValueError", ValueError),
         ((IMAGES, None), "targets are needed", None),
     ],
