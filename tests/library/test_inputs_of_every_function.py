@@ -35,9 +35,6 @@ TAKERS: dict[str, Callable[..., Any]] = {
     "plan": lambda model, *x, **named: nl.plan(model, "skipinit", *x, **named),
     "mixes_examples": lambda model, *x, **named: nl.mixes_examples(model, *x, **named).modules,
     "fold": lambda model, *x, **named: str(nl.fold(model.eval(), *x, **named)[1]),
-    "param_groups": lambda model, *x, **named: [
-        group["name"] for group in nl.param_groups(model, *x, lr=0.1, weight_decay=1e-4, **named)
-    ],
     "inspect_network": partial(inspect_network, schemes=["skipinit", "lsuv"]),
 }
 
@@ -59,6 +56,12 @@ def test_arguments_come_one_by_one_or_as_one_value(name: str) -> None:
     assert found(x, gain=gain) == expected
     with pytest.raises(ValueError, match="separate arguments or as example_inputs=…, got both"):
         found(x, gain, example_inputs=(x, gain))
+
+
+def test_parameter_groups_take_them_as_one_value_too() -> None:
+    model, x, gain = network(), torch.randn(4, 3, 5, 5), torch.ones(4, 1, 1)
+    groups = nl.param_groups(model, x, gain, lr=0.1, weight_decay=1e-4)
+    assert str(groups) == str(nl.param_groups(model, lr=0.1, weight_decay=1e-4, example_inputs=(x, gain)))
 
 
 IMAGES, LABELS = torch.randn(4, 3, 5, 5), torch.tensor([0, 1, 1, 0])

@@ -244,5 +244,5 @@ def test_the_moments_are_predicted_with_the_factor(traced: bool) -> None:
     ],
 )
 def test_bad_arguments_are_refused(edit: ScaleBranches) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match="exponent of 1/2 to 1.* base depth .*adam or sgd"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"exponent of 1/2 to 1.* base depth .*adam or sgd"):
         edited(wide_resnet(10, 1), edit)
