@@ -114,7 +114,7 @@ def _figure_1(runs: Runs) -> list[Check]:
     against, unnormalized = {AXIS: HIGH}, dict[str, Any]({AXIS: NONE})
     if runs.trains("It trains.", against=against, least=LEAST, **unnormalized).verdict != "holds":
         low = [not_asked(check, "the unnormalized network did not train at the low rate") for check in low]
-        checks = [_at_plateau(runs, check, NONE, LOW) for check in low]
+    checks = [_at_plateau(runs, check, NONE, LOW) for check in low]
     words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
     for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
         tests = {
