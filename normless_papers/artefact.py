@@ -16,10 +16,9 @@ from normless.registry import Registry
 from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
 from normless_papers.budgets import typed
-from normless_papers.claims import Basis, Check, qualified
+from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
 from normless_papers.evidence import Evidence as Evidence
 from normless_papers.published import Published, UnknownArtefactError, entries_of, published, published_as
-from normless_papers.stated_claims import Tests, checks_by
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory

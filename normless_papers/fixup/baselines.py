@@ -14,16 +14,15 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
-from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, near, over_draws
-from normless_papers.effort import Effort
+from normless_papers.claims import Check, Estimate, Test, decided, near, over_draws, stated
+from normless_papers.claims.agreement import Agreement, observed, worst_agreement
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.plots import GROWTH
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import Test, decided, stated
 
 
 def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:

@@ -15,11 +15,10 @@ from normless.models import dense, resnet, resnet_cifar
 from normless.probes import Watcher, observe
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, decades_over_draws, over_draws
+from normless_papers.claims import Estimate, Test, Tests, decades_over_draws, decided, exceeds, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import Test, Tests, decided, exceeds
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 

@@ -12,10 +12,10 @@ from matplotlib.axes import Axes
 from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, not_asked
-from normless_papers.effort import Effort
+from normless_papers.claims.training import chance_of, is_control
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary, with_published
 from normless_papers.plots import TEST_ERRORS, beside_published
-from normless_papers.runs import Runs, carry_out, evidence_of, summary, with_published
-from normless_papers.trained import chance_of, is_control
 
 RATE = 0.1
 """The learning rate at which networks with batch norm are usually trained."""

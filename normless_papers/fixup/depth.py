@@ -10,10 +10,10 @@ from normless.spec import parse_call
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.training import LEAST
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out
 from normless_papers.fixup.cifar import RATE
-from normless_papers.runs import Runs, carry_out
-from normless_papers.trained import LEAST
 
 METHODS: Mapping[str, str] = {"sqrt(1/2)": "sqrt2", "LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
 RULES: Mapping[str, str] = {

@@ -15,12 +15,11 @@ from normless import residual_map
 from normless.models import dense, resnet
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, difference, over_draws
+from normless_papers.claims import Estimate, Test, Tests, decided, difference, exceeds, lies_within, over_draws
 from normless_papers.evidence import with_quantities
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import function_update_table
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, exceeds, lies_within
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}

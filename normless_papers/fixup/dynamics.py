@@ -15,11 +15,10 @@ from normless.models import dense
 from normless.probes import RideAlong, every
 from normless_lab.plots import lines, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, over_draws, replicates
+from normless_papers.claims import Estimate, Tests, exceeds, over_draws, replicates
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import WeightDynamics
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, exceeds
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 

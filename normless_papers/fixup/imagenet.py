@@ -10,10 +10,10 @@ import pandas as pd
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
-from normless_papers.effort import Effort
+from normless_papers.claims.training import chance_of, trains
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary
 from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, draw_errors
-from normless_papers.runs import Runs, carry_out, evidence_of, summary
-from normless_papers.trained import chance_of, trains
 
 # The settings of each method, with the paper's α of Mixup. The authors' code for ImageNet gives scalars a tenth of
 # the learning rate, with and without Mixup (github.com/hongyi-zhang/Fixup, imagenet_train.py).

@@ -14,17 +14,17 @@ from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
 from normless.spec import parse_call
 from normless_lab.plots import lines, scheme_ink
-from normless_papers.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
+from normless_papers.claims.training import runs_train
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs, carry_out, chosen, evidence_of
-from normless_papers.seeded_inputs import seeded
-from normless_papers.trained import runs_train
 
 # Names that the table prints for methods on a text, if they differ from ours.
 PRINTED = MappingProxyType({("wmt_en_de", "layer_norm"): "layer_norm (Ott et al. 2018)"})

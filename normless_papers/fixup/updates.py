@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 from normless.models import resnet_cifar
 from normless_lab.plots import Plot, series_ink
-from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, over_draws
+from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
+from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, equals, lies_within, stated
 
 RATES = (1e-4, 5e-5, 2.5e-5)
 # The rate of the steps that measure a term, and the tolerance of their first-order approximation.

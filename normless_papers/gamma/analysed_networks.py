@@ -20,7 +20,7 @@ from normless_lab.sweeps import trained_threshold
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, in_every, over_draws
-from normless_papers.seeded_inputs import MeasuredBatch, seeded
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
 # Equations of blocks that reset the stream; how many block names fit below a plot.

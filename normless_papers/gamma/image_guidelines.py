@@ -18,12 +18,12 @@ from normless_lab.sweeps import is_minimized
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
 from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
-from normless_papers.runs import Runs, carry_out, chosen, estimate
-from normless_papers.trained import LEAST, best_accuracy, chance_of, trains
 
 L2 = "l2"
 BASELINE = "W"

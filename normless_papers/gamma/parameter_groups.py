@@ -18,8 +18,8 @@ from normless.residual import ResidualMap, residual_map
 from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, below, check
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.published import published_as
-from normless_papers.seeded_inputs import seeded
 
 # The paper's name of each role.
 GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}

@@ -13,8 +13,8 @@ from normless.residual import residual_map
 from normless_lab.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, below, near, over_draws
+from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
-from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 
 # The invariance holds exactly for a norm without ε.
 EPSILON = 1e-9

@@ -14,10 +14,10 @@ from normless_lab.data import default_root
 from normless_lab.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
-from normless_papers.effort import Effort
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import evidence_of
 from normless_papers.gamma.image_guidelines import BASELINE, DecayComparison, compared
-from normless_papers.runs import evidence_of
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND, OTHER = "gamma_1", "gamma_2", "gamma_other"

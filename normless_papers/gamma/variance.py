@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.residual import ResidualBlock, ResidualMap
-from normless_papers.agreement import observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, below, check, near, over_draws
+from normless_papers.claims.agreement import observed
 from normless_papers.gamma.analysed_networks import (
     analysis,
     beside_formula,
@@ -24,7 +24,7 @@ from normless_papers.gamma.analysed_networks import (
     set_gammas,
     stream_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, training_batch
+from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, training_batch
 
 # γ_last of the first and the last block; it rises from block to block.
 FIRST, LAST = 0.3, 2.0

@@ -20,7 +20,7 @@ from normless.residual import ResidualBlock
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, near, over_draws
-from normless_papers.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import seeded
 
 Values = npt.NDArray[np.float64]
 

@@ -18,9 +18,9 @@ from normless.residual import BlockStructure, Structure
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded, training_batch
 from normless_papers.plots import GROWTH
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded, training_batch
 
 
 class ConvolutionalBlock(nn.Module):

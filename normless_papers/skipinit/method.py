@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import build_model
-from normless_papers.agreement import (
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, larger
+from normless_papers.claims.agreement import (
     ROUNDING,
     Agreement,
     agreement,
@@ -21,19 +23,17 @@ from normless_papers.agreement import (
     unscaled_weights,
     worst_agreement,
 )
-from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.bias_and_dropout import regularized_facts
-from normless_papers.claims import Check, Estimate, check, larger
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
-from normless_papers.effort import Effort
-from normless_papers.imagenet_comparison import imagenet_table, on_imagenet
-from normless_papers.multiplier_agreements import blocks_at_start, placement
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.imagenet_comparison import imagenet_table, on_imagenet
+from normless_papers.networks.multipliers import blocks_at_start, placement
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.reference_forward import disturbed, multipliers
+from normless_papers.networks.regularized import regularized_facts
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.reference_forward import disturbed, multipliers
-from normless_papers.seeded_inputs import seeded
 
 # The methods of skipinit/table-1, whose runs are used here, by the initial α.
 STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}

@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from normless.models import wide_resnet
 from normless.nn import GhostBatchNorm2d
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, deviation
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
 
 
 def _definition_checks(facts: tuple[Sequence[Agreement], float]) -> list[Check]:

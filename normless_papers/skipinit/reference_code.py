@@ -11,16 +11,22 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
+from normless_papers.claims import Check, decided, stated
+from normless_papers.claims.agreement import (
+    ROUNDING,
+    Agreement,
+    agreement,
+    agreement_table,
+    observed,
+    worst_agreement,
+)
 from normless_papers.evidence import with_quantities
-from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.networks.multipliers import blocks_at_start
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.reference_forward import Parts, disturbed, multipliers, scaled
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.published_schemes import convert
-from normless_papers.reference_forward import Parts, disturbed, multipliers, scaled
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import decided, stated
 
 # (Output channels, bottleneck channels, stride) of every block of every group, as printed.
 GROUPS = (

@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger
-from normless_papers.comparison import SMALL_BATCH, Comparison
-from normless_papers.de_smith import (
+from normless_papers.evidence import with_quantities
+from normless_papers.experiments.comparison import SMALL_BATCH, Comparison
+from normless_papers.experiments.de_smith import (
     ACCURACY,
     LOSS,
     figure_over_batch_sizes,
@@ -23,8 +24,7 @@ from normless_papers.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.effort import Effort
-from normless_papers.evidence import with_quantities
+from normless_papers.experiments.effort import Effort
 
 COLUMN = "variant"
 DEPTHS = (16, 100, 1000)

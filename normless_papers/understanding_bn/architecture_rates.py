@@ -16,16 +16,25 @@ from scipy.stats import gmean
 from normless.nn import AlternatingBatchNorm2d
 from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
-from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, quantity_table
-from normless_papers.effort import Effort
-from normless_papers.formatting import spoken
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    Tests,
+    asked_at_scale,
+    check,
+    exceeds,
+    in_all,
+    lies_within,
+    quantity_table,
+)
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import carry_out
+from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.pages.tables import spoken
 from normless_papers.probes import find_divergence, largest_stable_rate
 from normless_papers.published import published_as
-from normless_papers.runs import carry_out
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from normless.probes import agreement
 from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import replicates
+from normless_papers.claims import Tests, decided, exceeds, in_all, lies_within, replicates
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
-from normless_papers.stated_claims import Tests, decided, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import (
     INKS,
     READING_LAYERS,
@@ -335,7 +334,7 @@ def draw_elements(elements: pd.DataFrame) -> Axes:
         y="size",
         by="class",
         inks={str(name): SCHEME_INKS["none"] if str(name) == first else QUIET for name in sizes["class"].unique()},
-        end_text=lambda name, _: f"class {name}" if name == first else "",
+        named=lambda name, _: f"class {name}" if name == first else "",
         log="y",
         y_limits=(1e-4 * top, 2 * top),
         title="Gradients of a weight by class",

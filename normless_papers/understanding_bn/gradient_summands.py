@@ -17,10 +17,9 @@ from matplotlib.axes import Axes
 from normless.probes import observe
 from normless_lab.plots import Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import replicates
+from normless_papers.claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within, replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
-from normless_papers.stated_claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within
 from normless_papers.understanding_bn.initializations import (
     Draw,
     Initializations,

@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, over_draws
+from normless_papers.claims import Estimate, Test, Tests, asked_at_scale, exceeds, in_all, lies_within, over_draws
 from normless_papers.probes import peak_counts
-from normless_papers.stated_claims import Test, Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import (
     HISTOGRAM_CHANNELS,
     HISTOGRAM_LAYERS,

@@ -22,8 +22,8 @@ from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
 from normless_papers.evidence import QUANTITY
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
 """The schemes without batch norm and with it, both with Xavier's weights."""

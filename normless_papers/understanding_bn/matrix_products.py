@@ -14,9 +14,9 @@ from torch import nn
 
 from normless_lab.plots import Plot, histogram
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import jacobian_spectrum
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, equals, exceeds, in_all
 from normless_papers.theory.fuss_catalan import density_table, support_edge
 from normless_papers.theory.matrix_factors import Entries
 from normless_papers.theory.singular_values import (

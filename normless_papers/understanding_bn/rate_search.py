@@ -19,18 +19,22 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
     Estimate,
+    Tests,
+    asked_at_scale,
     at_scale,
     check,
     difference,
+    exceeds,
     larger,
+    lies_within,
     quantity_table,
     replicates,
+    stated,
 )
-from normless_papers.effort import Effort
+from normless_papers.claims.training import best_accuracy, highest_trained_rate, runs_do_not_train
 from normless_papers.evidence import with_quantities
-from normless_papers.runs import Runs, carry_out, chosen, estimate
-from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, lies_within, stated
-from normless_papers.trained import best_accuracy, highest_trained_rate, runs_do_not_train
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
 
 # "For initialization, we use the Xavier-scheme [10]" (appendix B), with norms and without.
 _XAVIER = " + Reinitialize(kind='xavier')"

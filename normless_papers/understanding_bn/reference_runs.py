@@ -20,19 +20,20 @@ from normless_papers.claims import (
     at_scale,
     combined,
     difference,
+    exceeds,
     larger,
     not_asked,
     over_draws,
     quantity_table,
     replicates,
+    stated,
     within,
 )
-from normless_papers.effort import Effort
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs, carry_out
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import exceeds, stated
-from normless_papers.trained import LEAST
+from normless_papers.claims.training import LEAST
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"

@@ -18,9 +18,11 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
     Estimate,
+    Tests,
     at_scale,
     check,
     decades_over_draws,
+    exceeds,
     in_every,
     over_draws,
     quantity_table,
@@ -32,7 +34,6 @@ from normless_papers.probes import (
     momentum_sgd,
     steepest_descent,
 )
-from normless_papers.stated_claims import Tests, exceeds
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
 
 RATE = 0.002

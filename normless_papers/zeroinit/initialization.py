@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 from normless import param_groups
 from normless_lab.plots import Plot
-from normless_papers.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.bias_and_dropout import RegularizedFacts, regularized_facts
 from normless_papers.claims import Check, Estimate, check, larger, replicates
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
-from normless_papers.effort import Effort
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
-from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import chosen
+from normless_papers.networks.multipliers import blocks_at_start
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.regularized import RegularizedFacts, regularized_facts
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.runs import chosen
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 ID = "zeroinit/zeroinit"
 # Schemes by the printed quantity: of the experiments that do not mention dropout, and of ImageNet.

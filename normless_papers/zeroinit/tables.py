@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import (
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import (
     ACCURACY,
     BATCH_SIZE,
     LOSS,
@@ -19,10 +19,10 @@ from normless_papers.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.effort import Effort
-from normless_papers.imagenet_comparison import ImageNetComparison, imagenet_table
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.imagenet_comparison import ImageNetComparison, imagenet_table
+from normless_papers.experiments.runs import Runs
 from normless_papers.plots import OPTIMA_BY_NAME
-from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
 # The table has no row for batch norm, which is the control.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -18,14 +19,19 @@ from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
 from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
-from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps, built_wide_resnet, wide_resnet_text
-from normless_papers.effort import Effort
+from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
+from normless_papers.experiments.de_smith import (
+    BATCH_SIZE,
+    GHOST_BATCH_SIZE,
+    batch_sweeps,
+    built_wide_resnet,
+    wide_resnet_text,
+)
+from normless_papers.experiments.effort import Effort
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, decided
 
 ID = "zeroinit/training-protocol"
 _NETWORK = wide_resnet_text(16, 1)
@@ -103,7 +109,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """Build a run's optimizer; return it and the number of examples that share batch-norm statistics."""
-    small = TrainConfig.from_dict(config.to_dict() | {"data": "digits", "data_root": None})
+    small = replace(config, data="digits", data_root=None)
     with torch.random.fork_rng(devices=[]):
         data = load_data("digits")
         inputs = example_inputs(small, data)

@@ -11,7 +11,7 @@ import normless_papers
 from normless_papers.artefact import ARTEFACTS, artefacts
 from normless_papers.budgets import BUDGETS
 from normless_papers.published import PAPERS, entries_of, published
-from normless_papers.reproduction import plain
+from normless_papers.results.reproduction import plain
 
 PACKAGE = Path(normless_papers.__file__).parent
 

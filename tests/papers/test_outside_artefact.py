@@ -9,10 +9,10 @@ import pytest
 
 from normless.cli import main
 from normless_papers.artefact import ARTEFACTS, artefact_of
-from normless_papers.page import write_pages_of
+from normless_papers.pages.site import write_pages_of
 from normless_papers.published import UnknownArtefactError
-from normless_papers.reproduce import reproduce
-from normless_papers.storage import stored
+from normless_papers.results.reproduce import reproduce
+from normless_papers.results.storage import stored
 
 FILE = '''
 import pandas as pd
@@ -20,7 +20,7 @@ import torch
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, over_draws, within
-from normless_papers.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import seeded
 
 def _checks(mean: Estimate) -> list[Check]:
     return [within("The mean of N(0, 1) is 0, to 0.1.", mean, -0.1, 0.1)]

@@ -15,7 +15,7 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 from normless_papers.understanding_bn.rate_search import (
     best_decade,
     best_rate,
