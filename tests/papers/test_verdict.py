@@ -38,11 +38,11 @@ def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
     assume(abs(p - 0.05) > 1e-6)
     seeds = list(range(len(pairs)))
     order.shuffle(seeds)
-    one, other = (
+    index, other = (
         Estimate(values.mean(), values.std(ddof=1), len(values), {seed: values[seed] for seed in places})
         for values, places in ((first, seeds), (second, range(len(pairs))))
     )
-    found = larger("it is larger", one, other)
+    found = larger("it is larger", index, other)
     assert found.verdict == ("inconclusive" if p > 0.05 else "holds" if first.mean() > second.mean() else "fails")
     assert found.numbers["pairs"] == len(pairs)
 
