@@ -104,6 +104,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# `python -m benchmarks.card` measures a CUDA card.
 bench: $(INSTALLED)
 	$(BIN)/normless bench all
 

@@ -5,7 +5,7 @@ from normless.cli import Command
 DEMO = Command(
     "train networks of 16 to 400 layers with and without normalization: table, figures, page",
     "normless_lab.cli.demo",
-    "normless demo --depths 16 100 --epochs 2 --out normless-demo",
+    "normless demo --out normless-demo",
     resumes=True,
 )
 TRAIN = Command(

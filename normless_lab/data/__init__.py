@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from normless.extras import require_extra
 from normless.lazy import attach
 
-require_extra("lab", "Reading data sets", "PIL", "pyarrow", "scipy")
+require_extra("lab", "Reading data sets", "PIL", "pyarrow", "scipy", "torchvision")
 
 if TYPE_CHECKING:
     from normless.errors import DataFormatError as DataFormatError

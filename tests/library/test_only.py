@@ -1,4 +1,4 @@
-"""Conversions of a part of a network, and of towers that share modules."""
+"""Conversions of a part of a network: `only=` names modules or blocks, and the rest stays as it is."""
 
 from __future__ import annotations
 
@@ -6,32 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from streams_of_networks import WIDTH, Block, Trunk
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 from normless.errors import UnsupportedEditError
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
-        self.norm1, self.norm2 = (nn.BatchNorm2d(4) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
-
-
-class Trunk(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-        self.blocks = nn.Sequential(*(Block() for _ in range(3)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))
-        return y
 
 
 class TwoTowers(nn.Module):
@@ -39,11 +18,15 @@ class TwoTowers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right, self.norm, self.head = Trunk(), Trunk(), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.left, self.right, self.norm, self.head = (
+            Trunk(3),
+            Trunk(3),
+            nn.LayerNorm(2 * WIDTH),
+            nn.Linear(2 * WIDTH, 3),
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
-        return z
+        return self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
 
 
 class Siamese(nn.Module):
@@ -51,16 +34,17 @@ class Siamese(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trunk, self.head = Trunk(), nn.Linear(8, 3)
-        self.mix = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
-        self.out = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.trunk, self.head = Trunk(3), nn.Linear(2 * WIDTH, 3)
+        self.mix = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 8), nn.ReLU()) for _ in range(2)
+        )
+        self.out = nn.ModuleList(nn.Linear(8, 2 * WIDTH) for _ in range(2))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = torch.cat([self.trunk(x), self.trunk(y)], 1)
         for mix, out in zip(self.mix, self.out, strict=True):
             h = h + out(mix(h))
-        z: Tensor = self.head(h)
-        return z
+        return self.head(h)
 
 
 def networks() -> tuple[TwoTowers, Siamese, tuple[Tensor, Tensor]]:
@@ -73,8 +57,9 @@ def norms(net: nn.Module) -> set[str]:
     return {path for path, one in net.named_modules() if isinstance(one, kinds)}
 
 
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "rezero", "sqrt2", "layer_scale", "nf_resnet"])
-@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    ("scheme", "mode"), [("none", True), ("fixup", False), ("layer_scale", True), ("nf_resnet", False)]
+)
 def test_the_rest_stays_as_it_is(scheme: str, mode: bool) -> None:
     model, _, inputs = networks()
     model.train(mode)
@@ -118,18 +103,17 @@ def test_what_also_runs_outside_is_not_changed_there() -> None:
             self.relu = relu
 
         def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = x + self.norm2(self.second(self.relu(self.norm1(self.first(x)))))
-            return y
+            return x + self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
 
     relu = nn.ReLU()
-    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)
+    model, x = nn.Sequential(nn.Conv2d(3, WIDTH, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)
     net: Any = nl.convert(model, "fixup", x, only="1")
     assert type(net[2].relu) is nn.ReLU
-    assert net[1].first.output_bias is not None
-    h = torch.randn(2, 4, 4, 4)
+    assert net[1].conv1.output_bias is not None
+    h = torch.randn(2, WIDTH, 4, 4)
     torch.testing.assert_close(net[2](h), model[2](h))
-    model[2].first = model[1].first
-    with pytest.raises(UnsupportedEditError, match=r"1\.first.*several places"):
+    model[2].conv1 = model[1].conv1
+    with pytest.raises(UnsupportedEditError, match=r"1\.conv1.*several places"):
         nl.convert(model, "fixup", x, only="1")
 
 
@@ -145,114 +129,3 @@ def test_a_name_of_nothing_is_refused_with_what_was_meant() -> None:
         nl.convert(model, "fixup", *inputs, only="lefft")
     with pytest.raises(ValueError, match="qualified names"):
         nl.scheme("fixup(only=3)")
-
-
-class TowerBlock(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(2))
-        self.norm1, self.norm2 = (nn.BatchNorm2d(4) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
-
-
-class TowerTrunk(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.blocks = nn.Conv2d(3, 4, 3), nn.Sequential(TowerBlock(), TowerBlock())
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.blocks(F.relu(self.stem(x))).mean((2, 3))
-        return y
-
-
-class Called(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.trunk, self.head = TowerTrunk(), nn.Linear(8, 3)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(torch.cat([self.trunk(x), self.trunk(y)], 1))
-        return z
-
-
-class Named(Called):
-    """The same trunk under a second name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.other = self.trunk
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(torch.cat([self.trunk(x), self.other(y)], 1))
-        return z
-
-
-class Listed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.towers, self.head = nn.ModuleList([TowerTrunk()] * 3), nn.Linear(12, 3)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(
-            torch.cat([tower(one) for tower, one in zip(self.towers, (x, y, x + y), strict=True)], 1)
-        )
-        return z
-
-
-class Uneven(nn.Module):
-    """One block at two places, a ReLU after it at one of them alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm, self.head = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(8, 3)
-        self.block, self.own = TowerBlock(), TowerBlock()
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        one = F.relu(self.block(F.relu(self.stem(x))))
-        other = self.block(self.norm(self.stem(y)))
-        one = self.own(one)
-        z: Tensor = self.head(torch.cat([one.mean((2, 3)), other.mean((2, 3))], 1))
-        return z
-
-
-def inputs() -> tuple[Tensor, Tensor]:
-    return torch.randn(4, 3, 6, 6), torch.randn(4, 3, 6, 6)
-
-
-@pytest.mark.parametrize("kind", [Called, Named, Listed])
-@pytest.mark.parametrize("scheme", ["skipinit", "fixup", "sqrt2", "zeroinit_v1"])
-def test_a_shared_trunk_is_converted_once_however_it_is_called(kind: type[nn.Module], scheme: str) -> None:
-    torch.manual_seed(0)
-    model, (x, y) = kind().eval(), inputs()
-    net = nl.convert(model, scheme, x, y)
-    assert not any(isinstance(one, nn.BatchNorm2d) for one in net.modules())
-    multipliers = [path for path, _ in net.named_parameters() if path.endswith("multiplier")]
-    assert len(multipliers) == (0 if scheme == "sqrt2" else 2)
-    trunk = next(module for module in net.modules() if isinstance(module, TowerTrunk))
-    assert all(module is trunk for module in net.modules() if isinstance(module, TowerTrunk))
-    if scheme == "skipinit":
-        stem = F.relu(trunk.stem(x))
-        torch.testing.assert_close(trunk(x), stem.mean((2, 3)))
-
-
-@pytest.mark.parametrize("kind", [Called, Named, Listed])
-def test_its_runs_are_the_same_layers(kind: type[nn.Module]) -> None:
-    mapped = nl.residual_map(kind(), *inputs())
-    runs = 3 if kind is Listed else 2
-    names = {block.name.partition("#")[0] for block in mapped.blocks}
-    assert (len(mapped.blocks), len(names)) == (2 * runs, 2)
-    assert {len(block.after_sum) for block in mapped.blocks} == {1}
-    first, *others = ([layer.path for layer in block.layers] for block in mapped.blocks[::2])
-    assert all(one == first for one in others)
-
-
-def test_what_cannot_be_separated_is_refused_as_shared_and_only_converts_the_rest() -> None:
-    torch.manual_seed(0)
-    model, (x, y) = Uneven().eval(), inputs()
-    with pytest.raises(UnsupportedEditError, match=r"several places.*only="):
-        nl.convert(model, "fixup", x, y)
-    net = nl.convert(model, "skipinit", x, y, only="own")
-    left = {path for path, one in net.named_modules() if isinstance(one, nn.BatchNorm2d)}
-    assert left == {"norm", "block.norm1", "block.norm2"}

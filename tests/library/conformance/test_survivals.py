@@ -1,128 +1,26 @@
-"""A converted network is an ordinary module: operations on modules keep the function that it computes."""
+"""A converted network is an ordinary module: what is done to modules leaves the function it computes as it was."""
 
 from __future__ import annotations
 
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import onnxruntime
 import pytest
-import timm
 import torch
-from conformance_cases import perturbed
+from survivors import SLOW, SUBJECTS, SURVIVORS, images, original, survivor
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torchvision.models import resnet18
 from torchvision.models.resnet import BasicBlock
 
 import normless as nl
-from normless.models import resnet_cifar
-
-
-class FunctionalBlock(nn.Module):
-    """A post-activation block all of whose operators are functions in its forward code."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2))
-        self.norm_first, self.norm_second = nn.BatchNorm2d(channels), nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm_first(self.first(x)), inplace=True)
-        y = self.norm_second(self.second(y))
-        return F.relu(x + y)
-
-
-class Functional(nn.Module):
-    """Three such blocks between a convolution and a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(8)
-        self.blocks = nn.Sequential(*(FunctionalBlock(8) for _ in range(3)))
-        self.head = nn.Linear(8, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(F.relu(self.norm(self.stem(x))))
-        return self.head(torch.flatten(F.adaptive_avg_pool2d(x, 1), 1))
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A network, the schemes it is converted by, and where its blocks are."""
-
-    build: Callable[[], nn.Module]
-    schemes: tuple[str, ...]
-    blocks: tuple[str, ...]
-    side: int = 16
-
-
-SUBJECTS = {
-    "resnet18": Subject(
-        lambda: resnet18(num_classes=10),
-        ("skipinit", "fixup", "batch_norm_sqrt2"),
-        tuple(f"layer{stage}.{index}" for stage in (1, 2, 3, 4) for index in (0, 1)),
-        side=32,
-    ),
-    "resnet_cifar_8": Subject(
-        lambda: resnet_cifar(8),
-        ("skipinit", "fixup", "batch_norm_sqrt2"),
-        tuple(f"blocks.{index}" for index in range(3)),
-    ),
-    "test_vit": Subject(
-        lambda: timm.create_model("test_vit", img_size=32, num_classes=10),
-        ("skipinit", "rezero", "batch_norm_sqrt2"),
-        tuple(f"blocks.{index}" for index in range(6)),
-        side=32,
-    ),
-    "functional": Subject(
-        Functional, ("skipinit", "fixup", "batch_norm_sqrt2"), tuple(f"blocks.{index}" for index in range(3))
-    ),
-}
-# Large, or a kind of surgery that another pair has as well.
-SLOW = {
-    *(("resnet18", scheme) for scheme in SUBJECTS["resnet18"].schemes),
-    *(("test_vit", scheme) for scheme in ("rezero", "batch_norm_sqrt2")),
-    *(("resnet_cifar_8", scheme) for scheme in ("skipinit", "batch_norm_sqrt2")),
-}
-SURVIVORS = [(name, scheme) for name, subject in SUBJECTS.items() for scheme in subject.schemes]
-
-
-def images(network: str, size: int = 4) -> Tensor:
-    side = SUBJECTS[network].side
-    return torch.randn(size, 3, side, side)
-
-
-@cache
-def _original(network: str) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return SUBJECTS[network].build()
-
-
-@cache
-def _net(network: str, scheme: str) -> nn.Module:
-    return nl.convert(_original(network), scheme, images(network, 2))
-
-
-def original(network: str) -> nn.Module:
-    """A copy of the network before its conversion, always of the same weights."""
-    return deepcopy(_original(network))
-
-
-def survivor(network: str, scheme: str) -> nn.Module:
-    """A copy of the converted network, in training mode, with noise on every parameter so that no branch is zero."""
-    return perturbed(deepcopy(_net(network, scheme)), 0.03)
-
 
 NORM_TYPES = (nn.modules.batchnorm._NormBase, nn.LayerNorm)
 
@@ -165,22 +63,22 @@ def test_class_and_weight_keys(network: str, converted_by: str) -> None:
 
 
 @survivors
-def test_copies(network: str, converted_by: str, tmp_path: Path) -> None:
-    """`deepcopy`, `pickle`, a state dict, a saved folder: each computes the same, on its own weights."""
-    net, other, x = survivor(network, converted_by).eval(), survivor(network, converted_by).eval(), images(network)
+def test_copied_pickled_and_saved(network: str, converted_by: str, tmp_path: Path) -> None:
+    """`deepcopy`, `pickle`, a state dict, and `nl.save`: another network of the same function."""
+    net, other = survivor(network, converted_by).eval(), survivor(network, converted_by).eval()
+    x = images(network)
     expected = net(x)
-    assert expected.std() > 0
+    nl.save(net, tmp_path, example_inputs=x)
     assert not torch.allclose(other(x), expected)
     assert not any(other.load_state_dict(net.state_dict()))
-    nl.save(net, tmp_path, example_inputs=x)
-    copies = (other, deepcopy(net), pickle.loads(pickle.dumps(net)), nl.load(tmp_path, original(network)))
-    for copied in copies:
+    for copied in (deepcopy(net), pickle.loads(pickle.dumps(net)), other, nl.load(tmp_path, original(network))):
+        assert type(copied) is type(net)
         assert torch.equal(copied(x), expected)
         with torch.no_grad():
             for parameter in copied.parameters():
                 parameter.mul_(2)
+        assert torch.equal(net(x), expected)
         assert not torch.allclose(copied(x), expected)
-    assert torch.equal(net(x), expected)
 
 
 def test_pickle_in_a_process_that_converted_nothing(tmp_path: Path) -> None:
@@ -246,18 +144,18 @@ def test_autocast(network: str, converted_by: str) -> None:
 
 
 @survivors
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.03), (torch.float64, 1e-5)], ids=["bf16", "f64"])
-def test_dtype_and_memory_format(network: str, converted_by: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_dtypes_and_channels_last(network: str, converted_by: str) -> None:
     net, x = survivor(network, converted_by).eval(), images(network)
     expected = net(x)
-    found = net.to(dtype)(x.to(dtype))
-    assert found.dtype == dtype
-    assert relative_error(found, expected) < tolerance
-    assert all(value.dtype == dtype for value in net.state_dict().values() if value.is_floating_point())
-    net.to(memory_format=torch.channels_last)
-    assert relative_error(net(x.to(dtype, memory_format=torch.channels_last)), found) < 1e-9 + tolerance * (
-        dtype != torch.float64
-    )
+    for dtype, tolerance in ((torch.bfloat16, 0.03), (torch.float64, 1e-5)):
+        made = deepcopy(net).to(dtype)
+        found = made(x.to(dtype))
+        assert found.dtype == dtype
+        assert relative_error(found, expected) < tolerance
+        assert all(value.dtype == dtype for value in made.state_dict().values() if value.is_floating_point())
+    made.to(memory_format=torch.channels_last)
+    other = made(x.double().to(memory_format=torch.channels_last))
+    torch.testing.assert_close(other, found, rtol=1e-10, atol=1e-10)
 
 
 @survivors

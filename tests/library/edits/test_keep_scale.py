@@ -1,30 +1,20 @@
-"""KeepScale: weights take the scale that norms gave, in our networks and in others."""
+"""The edit that gives weights the scale of the norms: closed forms, what it leaves, what it records."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import pi, sqrt
-from typing import Any
 
 import pytest
-import timm
 import torch
-import torchvision
 from edit_helpers import altered, edited, images
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.parametrizations import weight_norm
-from transformers import BertConfig, BertForSequenceClassification, GPT2Config, GPT2LMHeadModel
 
 import normless as nl
-from normless.edits import Change, KeepScale, RemoveNorms
+from normless.edits import KeepScale, RemoveNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
 
-SCHEMES = ["none", "skipinit", "zeroinit", "regularized_skipinit", "rezero", "sqrt2", "remove_branches"]
-
-
-def without(scheme: str) -> str:
-    return f"{scheme[:-1]}, keep_scale=False)" if scheme.endswith(")") else f"{scheme}(keep_scale=False)"
+SCHEMES = ["none", "skipinit", "remove_branches"]
 
 
 def chain(gamma: float = 1.0) -> nn.Sequential:
@@ -80,27 +70,6 @@ def test_a_gamma_and_beta_are_what_the_layer_comes_to() -> None:
     assert found == pytest.approx(expected * sqrt(0.25 + 4) / 0.5, rel=1e-5)
 
 
-def test_he_weights_behind_a_relu_are_nearly_fixed_points() -> None:
-    torch.manual_seed(0)
-    model = edited(wide_resnet(16, 8), *nl.SCHEMES["batch_norm"]("he_fan_in"))
-    x = torch.randn(2, 3, 8, 8)
-    inner = {
-        name: factor
-        for name, factor in factors(model, nl.convert(nl_copy(model), "none", x)).items()
-        if "conv" in name or "shortcut" in name
-    }
-    assert len(inner) == 15
-    assert all(abs(factor - 1) < 0.15 for factor in inner.values()), inner
-    assert abs(sum(inner.values()) / len(inner) - 1) < 0.05
-
-
-def nl_copy(model: nn.Module) -> nn.Module:
-    """The same weights in a network that no scheme was applied to."""
-    plain = wide_resnet(16, 8)
-    plain.load_state_dict(model.state_dict())
-    return plain
-
-
 @pytest.mark.parametrize(
     ("scheme", "growth"), [("skipinit", 1.0), ("none", 2.0), ("skipinit(alpha=1/sqrt(L))", 1 + 1 / 9)]
 )
@@ -143,7 +112,7 @@ def test_what_no_norm_reads_further_on_stays() -> None:
 def test_weights_are_scaled_by_one_number_and_left_where_that_is_asked(scheme: str) -> None:
     model = wide_resnet(10, 1)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    kept, net = nl.convert(model, without(scheme)), nl.convert(model, scheme)
+    kept, net = nl.convert(model, f"{scheme}(keep_scale=False)"), nl.convert(model, scheme)
     assert not altered(model, kept)
     scaled = {name for name, factor in factors(model, net).items() if factor != 1}
     assert "stem.weight" in scaled
@@ -164,15 +133,7 @@ def test_trained_weights_are_left_bit_for_bit(scheme: str) -> None:
     assert not set(altered(model, nl.convert(model, scheme)))
     (said,) = [change for change in nl.plan(model, scheme) if "KeepScale" in change.edit]
     assert said.path == ""
-    assert said.what.startswith("left: blocks.0.norm1 is trained")
-    assert "keep_scale='all'" in said.what
-    assert "nl.fold" in said.what
-
-
-def test_trained_weights_are_scaled_where_that_is_asked() -> None:
-    model = trained(wide_resnet(10, 1))
-    net = nl.convert(model, "none(keep_scale=all)")
-    assert len({name for name, factor in factors(model, net).items() if factor != 1}) == 9
+    assert all(part in said.what for part in ("blocks.0.norm1", "keep_scale='all'", "nl.fold"))
 
 
 def test_a_forward_pass_does_not_make_a_network_trained() -> None:
@@ -225,134 +186,3 @@ def test_an_encoder_and_decoder_of_stated_structure() -> None:
     """Post-norm: only the stream's start has a norm's scale, and its embeddings are no layers of the structure."""
     model = transformer(vocabulary=11, layers=1, width=8, heads=2, feed_forward=8, dropout=0.0)
     assert not altered(model, nl.convert(model, "none"))
-
-
-TOKENS = torch.arange(4 * 24).reshape(4, 24) % 97
-BERT: dict[str, Any] = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 128,
-}
-GPT2: dict[str, Any] = {"vocab_size": 97, "n_embd": 64, "n_layer": 2, "n_head": 4, "use_cache": False}
-
-
-def vit() -> nn.Module:
-    return timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, depth=2, num_classes=10)
-
-
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "resnet18": (lambda: torchvision.models.resnet18(num_classes=10), 64),
-    "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(num_classes=10), 64),
-    "regnetx_002": (lambda: timm.create_model("regnetx_002", num_classes=10), 64),
-    "resnetv2": (lambda: timm.create_model("resnetv2_50", layers=(1, 1, 1, 1), num_classes=10), 64),
-    "convnext": (lambda: timm.create_model("test_convnext", num_classes=10), 64),
-    "coatnet": (lambda: timm.create_model("test_coatnet", num_classes=10, img_size=64), 64),
-    "vit": (vit, 32),
-    "bert": (lambda: BertForSequenceClassification(BertConfig(**BERT)), 0),
-    "gpt2": (lambda: GPT2LMHeadModel(GPT2Config(**GPT2)), 0),
-}
-
-
-def built(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
-    torch.manual_seed(seed)
-    build, size = NETWORKS[name]
-    return build(), torch.randn(8, 3, size, size) if size else TOKENS
-
-
-def spread(net: nn.Module, x: Tensor) -> float:
-    """The deviation of the logits, with the batch's statistics and without dropout."""
-    for module in net.modules():
-        module.training = isinstance(module, _BatchNorm)
-    with torch.no_grad():
-        found = net(x)
-    return float((found if isinstance(found, Tensor) else found.logits).std())
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
-    model, x = built(name)
-    mapped = nl.residual_map(model, x[:2])
-    net, before = (
-        nl.convert(model, text, x[:2], residual_map=mapped) for text in ("skipinit", "skipinit(keep_scale=False)")
-    )
-    # A layer scale near zero beside a multiplier of zero starts at 1.
-    assert not {changed for changed in altered(model, before) if not changed.endswith(".gamma")}
-    share = spread(net, x) / spread(model, x)
-    assert 0.25 <= share <= 4, share
-    assert spread(before, x) / spread(model, x) < 0.3
-
-
-def plan_of(model: nn.Module, x: Tensor) -> dict[str, Change]:
-    found = {change.path: change for change in nl.plan(model, "none", x[:2]) if "KeepScale" in change.edit}
-    assert found
-    return found
-
-
-def test_a_class_token_and_its_position_have_a_factor_of_their_own() -> None:
-    """A layer norm looks at each position by itself, and timm draws the token with a deviation of a millionth."""
-    model, x = built("vit")
-    net = nl.convert(model, "none", x[:2])
-    assert isinstance(model.cls_token, Tensor)
-    assert isinstance(net.pos_embed, Tensor)
-    stream: list[Tensor] = []
-    net.get_submodule("blocks.0").register_forward_hook(lambda _, inputs, output: stream.append(inputs[0]))
-    spread(net, x)
-    by_position = stream[0].square().mean((0, 2))
-    assert float(by_position[0]) == pytest.approx(1, rel=1e-4)
-    assert float(by_position[1:].mean()) == pytest.approx(1, rel=0.2)
-    assert set(plan_of(model, x)) == {"patch_embed.proj", "pos_embed", "cls_token"}
-
-
-def test_embeddings_that_a_norm_adds_up_have_one_factor() -> None:
-    model, x = built("bert")
-    found = plan_of(model, x)
-    tables = [f"bert.embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type")]
-    assert set(found) == set(tables)
-    squares = sum(float(model.get_parameter(name).detach().square().mean()) for name in tables)
-    assert {change.what for change in found.values()} == {
-        f"weight × {squares**-0.5:.4g}: second moment 1 before bert.embeddings.LayerNorm"
-    }
-
-
-def test_an_embedding_that_makes_the_logits_too_goes_half_of_the_way() -> None:
-    """Behind both of its uses the logits are √g · √g times as large, which is what the norm gave them."""
-    model, x = built("gpt2")
-    squares = sum(
-        float(model.transformer.get_parameter(f"{name}.weight").square().mean().detach()) for name in ("wte", "wpe")
-    )
-    net = nl.convert(model, "none", x[:2])
-    factor = net.transformer.wte.weight / model.transformer.wte.weight
-    torch.testing.assert_close(factor, torch.full_like(factor, squares**-0.25))
-    assert net.lm_head.weight is net.transformer.wte.weight
-    assert "makes the logits too" in plan_of(model, x)["transformer.wte.weight"].what
-
-
-def test_what_a_transformers_norms_did_not_make_irrelevant_stays() -> None:
-    model, x = built("vit")
-    assert altered(model, nl.convert(model, "none", x[:2])) == {
-        "cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"
-    }  # fmt: skip
-
-
-def test_zero_gammas_leave_branches_that_learn() -> None:
-    """timm starts the last γ of each branch at 0, which a multiplier stands for: the branch itself is not 0."""
-    torch.manual_seed(0)
-    model = timm.create_model("resnet18", num_classes=10, zero_init_last=True)
-    x = torch.randn(4, 3, 64, 64)
-    net = nl.convert(model, "skipinit(alpha=1)", x)
-    outputs: list[float] = []
-    conv = net.get_submodule("layer1.0.conv2")
-    # At once: the sum overwrites it.
-    conv.register_forward_hook(lambda _, inputs, output: outputs.append(float(output.square().mean())))
-    spread(net, x)
-    assert 0.3 < outputs[0] < 3
-
-
-def test_a_trained_network_is_left_and_its_plan_says_so() -> None:
-    model, x = built("resnetv2")
-    with torch.no_grad():
-        model.get_submodule("norm").weight[0] += 1e-3
-    assert not altered(model, nl.convert(model, "skipinit", x[:2]))
-    assert plan_of(model, x)[""].what.startswith("left: norm is trained, and so are the weights")

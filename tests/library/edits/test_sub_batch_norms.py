@@ -1,14 +1,13 @@
-"""Sub-batch norms of several libraries in conversions."""
+"""Batch norms of parts of a batch and of domains: schemes convert them as one norm each, and lead there and back."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-import timm
 import torch
+from sub_batch_norms import NORMS, WIDTH, Block, Network, given, trained
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -17,172 +16,7 @@ from normless.errors import NormlessError
 from normless.models import resnet_cifar
 from normless.nn import SplitBatchNorm
 
-WIDTH = 8
-
-
-class SubBatchNorm2d(nn.Module):
-    """As SlowFast's SubBatchNorm3d: statistics of parts in training by `split_bn`, those of `bn` in evaluation."""
-
-    def __init__(self, width: int, num_splits: int = 2) -> None:
-        super().__init__()
-        self.num_splits = num_splits
-        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        self.bn = nn.BatchNorm2d(width, affine=False)
-        self.split_bn = nn.BatchNorm2d(width * num_splits, affine=False)
-
-    @torch.no_grad()
-    def aggregate_stats(self) -> None:
-        mean, var = (one.view(self.num_splits, -1) for one in (self.split_bn.running_mean, self.split_bn.running_var))
-        self.bn.running_mean.copy_(mean.mean(0))
-        self.bn.running_var.copy_(var.mean(0) + (mean - mean.mean(0)).square().mean(0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            n, c, h, w = x.shape
-            x = self.split_bn(x.reshape(n // self.num_splits, c * self.num_splits, h, w)).view(n, c, h, w)
-        else:
-            x = self.bn(x)
-        return x * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
-
-
-class Chunked(nn.Module):
-    """As TabNet's ghost norm: one norm after the other over the chunks of a batch."""
-
-    def __init__(self, width: int, chunks: int = 2) -> None:
-        super().__init__()
-        self.chunks, self.bn = chunks, nn.BatchNorm2d(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.bn(one) for one in x.chunk(self.chunks)])
-
-
-class Halves(nn.Module):
-    """An auxiliary norm of its own for the second half of a training batch; a plain module."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.main, self.aux = nn.BatchNorm2d(width), nn.BatchNorm2d(width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return self.main(x)
-        clean, adversarial = x.chunk(2)
-        return torch.cat([self.main(clean), self.aux(adversarial)])
-
-
-class Mixed(nn.BatchNorm2d):
-    """As AdvProp's MixBatchNorm2d: the kind of the batch is an attribute that the training loop sets."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.aux_bn, self.batch_type = nn.BatchNorm2d(width), "clean"
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.batch_type == "adv":
-            return self.aux_bn(x)
-        if self.batch_type == "clean":
-            return super().forward(x)
-        half = x.shape[0] // 2
-        return torch.cat([super().forward(x[:half]), self.aux_bn(x[half:])])
-
-
-class Chosen(nn.Module):
-    """One norm of a list by a number that the training loop sets."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.norms, self.domain = nn.ModuleList([nn.BatchNorm2d(width) for _ in range(3)]), 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norms[self.domain](x)
-
-
-class Named(nn.Module):
-    """One of two attributes by a flag."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bn_source, self.bn_target, self.is_target = nn.BatchNorm2d(width), nn.BatchNorm2d(width), False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bn_target(x) if self.is_target else self.bn_source(x)
-
-
-class Passed(nn.Module):
-    """One norm of a list by an argument."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bns = nn.ModuleList([nn.BatchNorm2d(width) for _ in range(2)])
-
-    def forward(self, x: Tensor, domain: int) -> Tensor:
-        return self.bns[domain](x)
-
-
-class Block(nn.Module):
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.conv1, self.norm1 = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
-        self.conv2, self.norm2 = nn.Conv2d(WIDTH, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
-
-    def forward(self, x: Tensor, *domain: Any) -> Tensor:
-        y = torch.relu(self.norm1(self.conv1(x), *domain))
-        return torch.relu(x + self.norm2(self.conv2(y), *domain))
-
-
-class Network(nn.Module):
-    """Two residual blocks with norms of one kind."""
-
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.conv, self.norm = nn.Conv2d(3, WIDTH, 3, padding=1, bias=False), norm(WIDTH)
-        self.blocks = nn.ModuleList([Block(norm), Block(norm)])
-        self.head = nn.Linear(WIDTH, 3)
-
-    def forward(self, x: Tensor, *domain: Any) -> Tensor:
-        x = torch.relu(self.norm(self.conv(x), *domain))
-        for block in self.blocks:
-            x = block(x, *domain)
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
-
-
-NORMS: dict[str, Callable[[int], nn.Module]] = {
-    "SlowFast": SubBatchNorm2d,
-    "TabNet": Chunked,
-    "timm's split": timm.layers.SplitBatchNorm2d,
-    "halves": Halves,
-    "mixed": Mixed,
-    "chosen": Chosen,
-    "named": Named,
-    "passed": Passed,
-}
-
-
-def given(name: str, x: Tensor) -> tuple[Any, ...]:
-    """The arguments of the network with norms of this name."""
-    return (x, 1) if name == "passed" else (x,)
-
-
-def trained(name: str) -> Network:
-    """A network whose norms have γ, β and statistics that differ, in evaluation mode."""
-    torch.manual_seed(0)
-    net = Network(NORMS[name])
-    for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            assert module.running_mean is not None
-            assert module.running_var is not None
-            module.running_mean.normal_()
-            module.running_var.uniform_(0.5, 2)
-        weight, bias = getattr(module, "weight", None), getattr(module, "bias", None)
-        if isinstance(weight, nn.Parameter) and weight.dim() == 1 and bias is not None:
-            nn.init.uniform_(weight, 0.5, 2)
-            nn.init.normal_(bias)
-    return net.eval()
-
-
 PARTS = ["SlowFast", "TabNet", "timm's split", "halves"]
-CHOSEN = ["mixed", "chosen", "named", "passed"]
 
 
 def images() -> Tensor:
@@ -219,8 +53,13 @@ def test_removing_norms_leaves_none_for_any_part_or_domain(name: str) -> None:
         torch.testing.assert_close(switched(net).train(training)(*inputs), without(model, inputs))
 
 
-@pytest.mark.parametrize("name", NORMS)
-@pytest.mark.parametrize("scheme", ["skipinit(alpha=0.3)", "fixup", "group_norm(groups=2)", "dyt"])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("SlowFast", "skipinit(alpha=0.3)"), ("TabNet", "fixup"), ("timm's split", "group_norm(groups=2)"),
+        ("halves", "dyt"), ("mixed", "fixup"), ("chosen", "group_norm(groups=2)"), ("passed", "dyt"),
+    ],
+)  # fmt: skip
 def test_schemes_without_batches_compute_each_example_on_its_own(name: str, scheme: str) -> None:
     model, inputs = trained(name), given(name, images())
     net = switched(nl.convert(model, scheme, *inputs)).train()
@@ -230,8 +69,9 @@ def test_schemes_without_batches_compute_each_example_on_its_own(name: str, sche
     torch.testing.assert_close(whole, alone)
 
 
-@pytest.mark.parametrize("name", PARTS)
-@pytest.mark.parametrize("scheme", ["none", "dyt(alpha=0.5)", "plain_batch_norm"])
+@pytest.mark.parametrize(
+    ("name", "scheme"), [*zip(PARTS, ["none", "dyt(alpha=0.5)", "plain_batch_norm", "none"], strict=True)]
+)
 def test_the_mode_of_the_network_does_not_matter(name: str, scheme: str) -> None:
     inputs = given(name, images())
     nets = [nl.convert(trained(name).train(training), scheme, *inputs).eval() for training in (False, True)]
@@ -251,15 +91,20 @@ def test_norms_of_parts_become_the_plain_one_of_evaluation(name: str) -> None:
     torch.testing.assert_close(net.norm.running_mean, by_hand.norm.running_mean)
 
 
-@pytest.mark.parametrize("name", [*PARTS, "mixed"])
-@pytest.mark.parametrize("scheme", ["frozen_batch_norm", "domain_batch_norm", "split_batch_norm", "ghost_batch_norm"])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("SlowFast", "frozen_batch_norm"), ("TabNet", "domain_batch_norm"), ("halves", "split_batch_norm"),
+        ("mixed", "ghost_batch_norm"), ("timm's split", "frozen_batch_norm"),
+    ],
+)  # fmt: skip
 def test_other_kinds_compute_the_same_in_evaluation(name: str, scheme: str) -> None:
     model, inputs = trained(name), given(name, images())
     net = nl.convert(model, scheme, *inputs).eval()
     torch.testing.assert_close(net(*inputs), model(*inputs), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: Network(nn.BatchNorm2d), lambda: one_norm()])
+@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: one_norm()])
 def test_parts_of_a_batch_have_norms_of_their_own_and_become_plain_again(build: Any) -> None:
     model, x = build().eval(), torch.randn(6, 3, 16, 16)
     net = nl.convert(model, "split_batch_norm(parts=3)", x)
@@ -294,8 +139,10 @@ class Beside(Block):
         return torch.relu(x + second(self.conv2(torch.relu(first(self.conv1(x))))))
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, lambda width: nn.GroupNorm(2, width), nn.SyncBatchNorm])
-@pytest.mark.parametrize("scheme", ["none(keep_scale=False)", "dyt", "skipinit"])
+@pytest.mark.parametrize(
+    ("norm", "scheme"),
+    [(nn.BatchNorm2d, "none"), (lambda width: nn.GroupNorm(2, width), "dyt"), (nn.SyncBatchNorm, "skipinit")],
+)
 def test_norms_beside_the_one_that_ran_are_converted_alike(norm: Any, scheme: str) -> None:
     model = Network(nn.BatchNorm2d)
     model.blocks = nn.ModuleList([Beside(norm), Beside(norm)])

@@ -1,9 +1,6 @@
-"""Layers with scalar parts against plain compositions of operators."""
+"""Scalar layers against the plain composition α·(W ∗ (x + b₁) + b) + b₂ with elementwise scalars."""
 
 from __future__ import annotations
-
-import math
-from copy import deepcopy
 
 import pytest
 import torch
@@ -11,23 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.pytorch_utils import Conv1D
 
 from normless.errors import UnsupportedEditError
 from normless.nn import ScalarAffine, scalar_affine
-from normless.nn.affine import (
-    ScalarConv1d,
-    ScalarConv2d,
-    ScalarConv3d,
-    ScalarLinear,
-    ScalarMultiheadAttention,
-    is_attention,
-    one_element,
-    outputs_of,
-    takes_scalars,
-    with_input_bias,
-)
-from normless.nn.standardized import scaled_std
+from normless.nn.affine import ScalarConv1d, ScalarConv2d, ScalarConv3d, ScalarLinear, one_element
 
 CONVOLUTION = {1: (nn.Conv1d, F.conv1d), 2: (nn.Conv2d, F.conv2d), 3: (nn.Conv3d, F.conv3d)}
 PARTS = ("multiplier", "layer_scale", "input_bias", "output_bias")
@@ -206,21 +190,14 @@ def test_other_types_are_refused_by_name(layer: nn.Module) -> None:
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_is_added_once(part: str) -> None:
-    layer = scalar_affine(nn.Linear(2, 3))
+    layer = scalar_affine(nn.Linear(2, 3).double())
     add_random_parts(layer, {part})
     first = getattr(layer, part)
+    assert isinstance(first, nn.Parameter)
+    assert first.dtype is torch.float64
     with pytest.raises(UnsupportedEditError, match=f"the layer already has its {part.replace('_', ' ')}"):
         add_random_parts(layer, {part})
     assert getattr(layer, part) is first
-
-
-def test_a_part_takes_the_dtype_of_the_weight() -> None:
-    layer = scalar_affine(nn.Linear(2, 3).double())
-    layer.add_part("multiplier", one_element(0.5))
-    assert isinstance(layer.multiplier, nn.Parameter)
-    assert layer.multiplier.dtype is torch.float64
-    assert layer.multiplier.shape == (1,)
-    assert layer.multiplier.requires_grad
 
 
 def test_a_parameter_given_as_a_part_is_shared() -> None:
@@ -232,136 +209,3 @@ def test_a_parameter_given_as_a_part_is_shared() -> None:
     x = torch.randn(4, 2)
     (one(x).sum() + other(x).sum()).backward()
     torch.testing.assert_close(one.input_bias.grad, 4 * (one.weight.sum() + other.weight.sum()).reshape(1))
-
-
-def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
-    layer = scalar_affine(nn.Linear(3, 2))
-    layer.before = nn.ReLU()
-    layer.add_part("input_bias", torch.tensor([0.7]))
-    x = torch.randn(5, 3)
-    torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))
-
-
-@given(
-    parts=st.sets(st.sampled_from(PARTS)),
-    inputs=st.integers(1, 5),
-    outputs=st.integers(1, 5),
-    batch=st.sampled_from([(3,), (2, 3), (2, 1, 4)]),
-)
-@settings(deadline=None, max_examples=30)
-def test_it_is_the_linear_layer(parts: set[str], inputs: int, outputs: int, batch: tuple[int, ...]) -> None:
-    sideways, upright = Conv1D(outputs, inputs).double(), nn.Linear(inputs, outputs).double()
-    sideways.weight.data = upright.weight.data.T.clone()
-    sideways.bias.data = upright.bias.data.clone()
-    one, other = scalar_affine(sideways), scalar_affine(upright)
-    assert one.weight is sideways.weight
-    for name in sorted(parts):
-        value = torch.randn(outputs if name == "layer_scale" else 1, dtype=torch.float64)
-        one.add_part(name, value.clone())
-        other.add_part(name, value.clone())
-    x = torch.randn(*batch, inputs, dtype=torch.float64)
-    torch.testing.assert_close(one(x), other(x))
-    one(x).square().sum().backward()
-    other(x).square().sum().backward()
-    for name, parameter in other.named_parameters():
-        found = one.get_parameter(name).grad
-        assert found is not None
-        torch.testing.assert_close(found.T if name == "weight" else found, parameter.grad)
-
-
-def test_what_is_known_of_it() -> None:
-    layer = Conv1D(7, 4)
-    assert takes_scalars(layer)
-    assert outputs_of(layer, layer.weight) == outputs_of(scalar_affine(layer), layer.weight) == 7
-    assert outputs_of(nn.Linear(4, 7), nn.Linear(4, 7).weight) == 7
-    with pytest.raises(UnsupportedEditError, match="standardized in convolutions and linear layers, not in a Conv1D"):
-        scaled_std(layer)
-
-
-def biased(first: float | None, last: float | None, **options: object) -> tuple[nn.MultiheadAttention, nn.Module]:
-    """An attention with random weights, and the same with biases before its projections."""
-    plain = nn.MultiheadAttention(8, 2, batch_first=True, dtype=torch.float64, **options)  # type: ignore[arg-type]
-    with torch.no_grad():
-        for parameter in plain.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    made = with_input_bias(deepcopy(plain))
-    out = with_input_bias(made.out_proj)
-    made.out_proj = out
-    for layer, value in ((made, first), (out, last)):
-        if value is not None:
-            layer.add_part("input_bias", one_element(value))
-    return plain, made
-
-
-def by_hand(plain: nn.MultiheadAttention, x: Tensor, memory: Tensor, first: float, last: float) -> Tensor:
-    weights = plain.in_proj_weight.chunk(3)
-    shifts = plain.in_proj_bias.chunk(3) if plain.in_proj_bias is not None else (0, 0, 0)
-    q, k, v = (
-        ((one + first) @ weight.T + shift).unflatten(-1, (2, 4)).transpose(1, 2)
-        for one, weight, shift in zip((x, memory, memory), weights, shifts, strict=True)
-    )
-    found = ((q @ k.mT / math.sqrt(4)).softmax(-1) @ v).transpose(1, 2).flatten(2)
-    bias = plain.out_proj.bias if plain.out_proj.bias is not None else 0
-    return (found + last) @ plain.out_proj.weight.T + bias
-
-
-@given(
-    first=st.none() | st.floats(-2, 2, width=32),
-    last=st.none() | st.floats(-2, 2, width=32),
-    bias=st.booleans(),
-    sizes=st.tuples(st.integers(1, 3), st.integers(1, 4), st.integers(1, 4)),
-    cross=st.booleans(),
-)
-@settings(deadline=None, max_examples=30)
-def test_values_and_gradients(
-    first: float | None, last: float | None, bias: bool, sizes: tuple[int, int, int], cross: bool
-) -> None:
-    plain, made = biased(first, last, bias=bias)
-    batch, length, other = sizes
-    x = torch.randn(batch, length, 8, dtype=torch.float64, requires_grad=True)
-    memory = torch.randn(batch, other, 8, dtype=torch.float64) if cross else x
-    expected = by_hand(plain, x, memory, first or 0.0, last or 0.0)
-    actual, _ = made(x, memory, memory, need_weights=False)
-    torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-10)
-    direction = torch.randn_like(expected)
-    wanted = torch.autograd.grad(expected, [x, *plain.parameters()], direction)
-    named = dict(made.named_parameters())
-    found = torch.autograd.grad(actual, [x, *(named[name] for name, _ in plain.named_parameters())], direction)
-    for one, two in zip(found, wanted, strict=True):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-10)
-    with torch.no_grad():
-        # The fused path of evaluation mode reads the same weights.
-        torch.testing.assert_close(made.eval()(x, memory, memory)[0], expected.detach(), rtol=1e-9, atol=1e-10)
-
-
-def test_the_biases_learn_and_the_weights_keep_their_names() -> None:
-    plain, made = biased(0.0, 0.0)
-    assert made.state_dict().keys() - plain.state_dict().keys() == {"input_bias", "out_proj.input_bias"}
-    assert plain.state_dict().keys() <= made.state_dict().keys()
-    x = torch.randn(3, 5, 8, dtype=torch.float64)
-    made(x, x, x)[0].square().sum().backward()
-    # A step along the gradient by finite differences.
-    for name in ("input_bias", "out_proj.input_bias"):
-        parameter, gradient = made.get_parameter(name), made.get_parameter(name).grad.clone()
-        with torch.no_grad():
-            parameter.fill_(1e-6)
-            above = made(x, x, x)[0].square().sum()
-            parameter.fill_(-1e-6)
-            below = made(x, x, x)[0].square().sum()
-            parameter.zero_()
-        assert gradient.item() == pytest.approx((above - below).item() / 2e-6, rel=1e-5)
-
-
-def test_only_an_input_bias_and_only_once() -> None:
-    _, made = biased(0.1, None)
-    with pytest.raises(UnsupportedEditError, match="already has its input bias"):
-        made.add_part("input_bias", one_element(0.0))
-    with pytest.raises(UnsupportedEditError, match="takes an input bias, no output bias"):
-        made.add_part("output_bias", one_element(0.0))
-    assert is_attention(made)
-    assert isinstance(made, ScalarMultiheadAttention)
-
-    class Own(nn.MultiheadAttention):
-        pass
-
-    assert not is_attention(Own(4, 1))

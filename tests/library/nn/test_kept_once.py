@@ -1,11 +1,6 @@
-"""Functions that keep one tensor for their backward pass, on the CPU and by kernels."""
+"""Functions that keep one tensor, against the formulas written with operators."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +9,9 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normless import convert
 from normless.models import resnet_cifar
-from normless.nn import ShiftedActivation, kept_once
+from normless.nn import kept_once
 from normless.nn.affine import ScalarConv2d
 from normless.nn.kept_once import ShiftedReLU, shifted_convolution
-from normless.nn.on_cuda import kernels_fit, multiplied, scaled, shifted
 
 
 @pytest.fixture(autouse=True)
@@ -115,15 +109,6 @@ def test_each_activation_is_kept_once() -> None:
     assert len([one for one in kept.values() if one.shape[1] != 3]) == 13
 
 
-def test_a_hook_of_the_activation_runs() -> None:
-    module, x = ShiftedActivation(nn.ReLU()), torch.randn(5, requires_grad=True)
-    module.add_part("output_bias", torch.ones(1))
-    seen = []
-    module.activation.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    module(x)
-    assert len(seen) == 1
-
-
 # torch 2.15 compiles its forward-mode rules with what it deprecates itself.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
@@ -143,30 +128,3 @@ def test_autocast_compilers_and_transforms_see_the_operators() -> None:
     torch.testing.assert_close(
         torch.func.jvp(layer, (x.detach(),), (tangent,))[1], nn.functional.conv2d(tangent, layer.weight, padding=1)
     )
-
-
-def test_kernels_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    root = Path(__file__).parents[3]
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(root / "tests" / "kernel_checks.py")]
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
-def test_a_scalar_of_another_dtype_leaves_that_of_the_tensor(dtype: torch.dtype) -> None:
-    x, scalar = torch.randn(3, 4, 5).to(dtype), torch.tensor([0.5], requires_grad=True)
-    assert not kernels_fit(x, scalar)
-    for y, expected in ((shifted(x, scalar), x + 0.5), (multiplied(x, scalar), x * 0.5)):
-        assert torch.equal(y, expected)
-        (gradient,) = torch.autograd.grad(y.double().sum(), [scalar])
-        assert gradient.shape == (1,)
-    assert shifted(x, None) is x
-
-
-def test_a_factor_for_each_channel_or_output() -> None:
-    x, factors = torch.randn(2, 3, 4, dtype=torch.float64), torch.tensor([2.0, 3.0, 4.0], dtype=torch.float64)
-    torch.testing.assert_close(multiplied(x, factors), x * factors[None, :, None])
-    weight = torch.randn(3, 5, dtype=torch.float64)
-    torch.testing.assert_close(scaled(weight, factors), factors[:, None] * weight)

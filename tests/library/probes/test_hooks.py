@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import normless as nl
@@ -191,8 +191,7 @@ def test_recomputed_layers_are_observed_once() -> None:
         def forward(self, x: Tensor) -> Tensor:
             if torch.compiler.is_exporting():
                 return self.inner(x)
-            y: Tensor = checkpoint(self.inner, x, use_reentrant=False)
-            return y
+            return checkpoint(self.inner, x, use_reentrant=False)
 
     torch.manual_seed(0)
     model = stack(Recomputed())

@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 from normless.models import wide_resnet
@@ -115,18 +115,6 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
         "Description(name='needy', summary=\"The probe 'needy' needs no_such_library, not installed here: "
         "pip install 'normless[papers]'.\", origin='counting')",
     ]
-
-
-def test_a_given_watcher() -> None:
-    class Calls(Watcher):
-        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
-            self.count = getattr(self, "count", 0) + 1
-
-        def table(self) -> pd.DataFrame:
-            return pd.DataFrame({"calls": [self.count]})
-
-    model = network()
-    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Expectations of functions of normal variables, and distributions of the stream."""
+"""Expectations and gains of activations, against closed forms, integrals of mpmath and samples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from normless.nn import ShiftedActivation
-from normless.signal import Stream, activation_gain, is_homogeneous, normal_moments
+from normless.signal import activation_gain, is_homogeneous, normal_moments
 from normless.signal.quadrature import kinks
 
 # Var[φ(z)] by hand: a leaky slope s gives (1 + s²)/2 - (1 - s)²/(2π).
@@ -29,17 +29,6 @@ CLOSED = [
 def test_closed_forms(activation: nn.Module, gain: float) -> None:
     # PReLU's slope 0.25 is exact in float32; the other slopes are float64.
     assert activation_gain(activation) == pytest.approx(gain, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "activation",
-    [nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.ReLU6(), nn.Hardswish(), nn.Tanh(), nn.Sigmoid(), nn.ELU(), nn.Mish()],
-    ids=repr,
-)
-def test_samples(activation: nn.Module) -> None:
-    """10⁶ draws: the standard error of a variance is below 0.3% for these, of its root half of that."""
-    z = torch.randn(10**6, dtype=torch.float64)
-    assert activation_gain(activation) == pytest.approx(activation(z).std().item() ** -1, rel=6e-3)
 
 
 def test_parameters_without_values_are_refused() -> None:
@@ -90,7 +79,7 @@ FUNCTIONS: dict[str, tuple[nn.Module, Callable[[Any], Any], list[float]]] = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (-1.3, 0.4), (2.7, 5.0), (0.2, 1e-3), (40.0, 30.0)])
+@pytest.mark.parametrize(("mean", "deviation"), [(0.0, 1.0), (-1.3, 0.4), (40.0, 30.0)])
 def test_expectations_are_exact_to_ten_digits(name: str, mean: float, deviation: float) -> None:
     """Against adaptive quadrature of mpmath, split at the kinks."""
     activation, function, places = FUNCTIONS[name]
@@ -136,29 +125,3 @@ def test_slopes_per_channel_are_part_of_the_settings(slopes: tuple[float, float]
     mean, _ = normal_moments(activation, zero, one)
     expected = [(1 - slope) / sqrt(2 * pi) for slope in slopes]
     assert mean.detach().flatten().tolist() == pytest.approx(expected, abs=1e-12)
-
-
-def test_without_activations_the_variance_adds_up_exactly() -> None:
-    stream = Stream.standard()
-    for _ in range(50):
-        stream = stream.plus(0.04)
-    assert stream.variance == pytest.approx(3.0, rel=1e-14)
-
-
-def test_a_rectified_normal() -> None:
-    assert Stream.standard().through(nn.ReLU()).variance == pytest.approx((1 - 1 / pi) / 2, rel=2e-3)
-    assert Stream.standard().plus(3).through(nn.ReLU()).variance == pytest.approx(2 * (1 - 1 / pi), rel=2e-3)
-    assert Stream.standard().through(nn.Identity()).variance == pytest.approx(1, rel=2e-3)
-
-
-def test_a_rectified_random_walk_agrees_with_samples() -> None:
-    """h ← relu(h + αz) thirty times, with zeros added half-way, on 10⁶ elements."""
-    stream, samples = Stream.standard().through(nn.ReLU()), torch.randn(10**6, dtype=torch.float64).relu()
-    for step in range(30):
-        if step == 15:
-            stream = stream.padded(0.5)
-            samples = samples * (torch.rand(10**6) < 0.5)
-        stream = stream.plus(0.04).through(nn.ReLU())
-        samples = (samples + 0.2 * torch.randn(10**6, dtype=torch.float64)).relu()
-        assert stream.variance == pytest.approx(samples.var().item(), rel=0.01)
-        assert stream.values.mean() == pytest.approx(samples.mean().item(), rel=0.01)
