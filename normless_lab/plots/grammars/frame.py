@@ -125,7 +125,8 @@ def finish(
     name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
     named = {name: line for name, line in ((handles or {}) | laws).items() if name}
     if "names" not in frame and named:
-        add_legend(axes, dict(sorted(named.items(), key=lambda item: -_end(item[1]))), beside=True)
+        by_end = sorted(named, key=lambda name: -_end(named[name]))
+        add_legend(axes, {name: named[name] for name in by_end}, beside=True)
     elif frame.get("names", "none") != "none":
         add_legend(axes, beside=frame["names"] == "beside")
     return axes
