@@ -49,7 +49,9 @@ def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
     config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
     assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.05, 0.05]
     cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
-    first, same = (train(one, tmp_path / name).epochs[0] for name, one in (("warm", config), ("cold", cold)))
+    first, same = (
+        train(configuration, tmp_path / name).epochs[0] for name, configuration in (("warm", config), ("cold", cold))
+    )
     assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
 
 

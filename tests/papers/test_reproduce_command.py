@@ -31,7 +31,7 @@ def carried_out(context: Context, *, verdict: bool | None) -> Evidence:
 
 def artefact(name: str) -> Artefact:
     """Of a paper's artefacts the first holds, the second fails and the third raises; others are inconclusive."""
-    names = [one for one in published() if one.partition("/")[0] == name.partition("/")[0]]
+    names = [entry for entry in published() if entry.partition("/")[0] == name.partition("/")[0]]
     place = names.index(name)
     settings: dict[str, Any] = {"verdict": {0: True, 1: False}.get(place)} | ({"unknown": 1} if place == 2 else {})
     made = Artefact(published_as(name), "training", carried_out, checks=tuple)
