@@ -103,7 +103,9 @@ class _View:
         if self.across is not None:
             table = self.optima.assign(**{self.across: self.optima[self.across].astype(float)})
             up = f"{self.words} (%)" if self.unit else self.words
-            axes = optimum_against(table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, up=up)
+            axes = optimum_against(
+                table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, y_label=up
+            )
             caption = f"{self.words.capitalize()} at the best learning rate. Hollow: no rate trains the network."
             return [SweepFigure("optimum", axes, caption)]
         if self.metric == "test_accuracy":
