@@ -21,7 +21,7 @@ from normless_lab.sweeps.executors.card_worker import Ended, Order, Turns
 from normless_lab.sweeps.worker import begin_run, carry_out_run
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.image_task import load_config_data
-from normless_lab.train.result import Report, Row
+from normless_lab.train.result import Row
 from normless_lab.train.run_listener import RunListener, RunStart
 from normless_lab.train.training_run import own_settings
 
@@ -64,14 +64,14 @@ class Counter(Admission):
         return (len(self._times) - 1) / (self._times[-1] - self._times[0])
 
 
-class Stopwatch(RunListener[Row, Report]):
+class Stopwatch(RunListener):
     """The seconds from the start of a training's first epoch to the end of each, with evaluation and saving."""
 
     def __init__(self) -> None:
         self._start = 0.0
         self.seconds: list[float] = []
 
-    def on_start(self, start: RunStart[Row]) -> None:
+    def on_start(self, start: RunStart) -> None:
         """The first epoch begins."""
         self._start = perf_counter()
 

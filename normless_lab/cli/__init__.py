@@ -14,18 +14,6 @@ TRAIN = Command(
     'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
     resumes=True,
 )
-TRAIN_TRANSLATION = Command(
-    "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
-    "normless_lab.train:TRAIN_TRANSLATION",
-    "normless train-translation --data grammar --scheme fixup",
-    resumes=True,
-)
-TRAIN_TEXT = Command(
-    "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
-    "normless_lab.train:TRAIN_TEXT",
-    "normless train-text --data sentiment --decay-policy weights+last",
-    resumes=True,
-)
 WATCH = Command(
     "show a run or a sweep while it trains, on a local page: curves, signal by block, findings",
     "normless_lab.cli.watch",

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
 
 OUT = Path("normless-sweeps")
-OWN_RUNS = ("train", "train-text", "train-translation")
 # Between two looks at the status.
 SECONDS = 2.0
 
@@ -54,27 +53,20 @@ class SweepCommand(NamedTuple):
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """Return the sweep of a file after checking that the metrics are columns of the table of runs."""
+    from normless_lab.sweeps import KINDS, Sweep
+
     # Before torch is imported; `Sweep` reports other errors of the file.
     with suppress(OSError, AttributeError, TypeError):
         stated = read_yaml(path)
-        # Runs of other packages may have settings of these names that mean something else.
-        if stated.get("run", OWN_RUNS[0]) in OWN_RUNS:
+        # Other runs may have settings of these names that mean something else.
+        if stated.get("run", "train") in KINDS:
             check_names(stated.get("base") or {})
             check_names(stated.get("axes") or {})
-
-    from normless_lab.sweeps import Sweep
-
-    check_metrics(namespace)
-    return Sweep.from_yaml(path)
-
-
-def check_metrics(namespace: Namespace) -> None:
-    """Raise a ValueError for a metric that is not a column of the table of runs."""
-    from normless_lab.sweeps import METRICS
-
-    unknown = [name for name in namespace.metrics if name not in METRICS]
+    sweep = Sweep.from_yaml(path)
+    unknown = [name for name in namespace.metrics if name not in sweep.metrics]
     if unknown:
-        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(METRICS)}.")
+        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(sweep.metrics)}.")
+    return sweep
 
 
 def _add_run(parser: ArgumentParser) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.result_tables import SweepResult as SweepResult
     from normless_lab.sweeps.result_tables import further_points as further_points
     from normless_lab.sweeps.result_tables import sweep_result as sweep_result
+    from normless_lab.sweeps.runs import KINDS as KINDS
     from normless_lab.sweeps.runs import METRICS as METRICS
     from normless_lab.sweeps.runs import OUTCOMES as OUTCOMES
     from normless_lab.sweeps.runs import Kind as Kind
