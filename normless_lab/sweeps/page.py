@@ -19,7 +19,6 @@ from normless_lab.plots import (
     Table,
     accuracy_against_rate,
     inks_of,
-    inline_svg,
     optimum_against,
     save_png,
     save_svg,
@@ -75,10 +74,7 @@ def write_sweep_page(
         title=result.sweep.name,
         finding=view.finding(),
         caution=view.caution(),
-        figures=[
-            Figure(inline_svg(figure.axes, name=figure.name, description=figure.caption), figure.caption)
-            for figure in figures
-        ],
+        figures=[Figure(figure.axes, figure.caption) for figure in figures],
         tables=[view.table()],
         facts=_facts(result),
     )
