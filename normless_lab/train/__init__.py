@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from normless_lab.train.config import TranslationConfig as TranslationConfig
     from normless_lab.train.directory import RunDirectory as RunDirectory
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
-    from normless_lab.train.durable_files import replaced as replaced
     from normless_lab.train.image_task import build_network as build_network
     from normless_lab.train.image_task import build_optimizer as build_optimizer
     from normless_lab.train.image_task import example_inputs as example_inputs

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from normless import schemes
 from normless.conversion import convert
 from normless.models import build_model
+from normless.saving import replaced
 from normless.spec import format_call, parse_call
 from normless_lab.data import (
     SPECIAL_TOKENS,
@@ -26,7 +27,6 @@ from normless_lab.train.config import TranslationConfig
 from normless_lab.train.decoding import Bleu, bleu, translate
 from normless_lab.train.decoding.translate import require_sacrebleu
 from normless_lab.train.directory import VOCABULARY_FILE
-from normless_lab.train.durable_files import replaced
 from normless_lab.train.objective import evaluate, token_cross_entropy
 from normless_lab.train.result import (
     TranslationResult,
