@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from normless.extras import require_extra
 from normless.lazy import attach
 
-require_extra("lab", "A sweep", "sqlalchemy", "pebble", "orjson")
+require_extra("lab", "A sweep", "sqlalchemy", "orjson")
 
 if TYPE_CHECKING:
     from normless_lab.sweeps.executors.card import CardExecutor as CardExecutor

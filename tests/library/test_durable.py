@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,18 @@ def test_a_changed_file_is_damaged_and_a_file_without_a_digest_is_not(tmp_path: 
     assert digests.is_intact(tmp_path / "c")
 
 
+def _fail_within(writer: AbstractContextManager[Path]) -> None:
+    with writer as part:
+        part.write_text("aft")
+        raise OSError(errno.ENOSPC, "full")
+
+
 def test_an_error_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_text("before")
     for writer in (replaced, Digests(tmp_path).replaced):
-        with pytest.raises(OSError, match="full"), writer(path) as part:
-            part.write_text("aft")
-            raise OSError(errno.ENOSPC, "full")
+        with pytest.raises(OSError, match="full"):
+            _fail_within(writer(path))
     assert [file.name for file in tmp_path.iterdir()] == ["a"]
     assert path.read_text() == "before"
 
@@ -72,9 +78,10 @@ def test_repeated_failures_to_rename_damage_nothing(
         return replace(path, target)
 
     for attempt in range(4):
-        with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(code)):
+        with monkeypatch.context() as patch:
             patch.setattr(Path, "replace", refuse)
-            write(tmp_path, f"3, attempt {attempt}")
+            with pytest.raises(OSError, match=os.strerror(code)):
+                write(tmp_path, f"3, attempt {attempt}")
         # The file is kept before the new one has its name.
         assert texts(tmp_path) in (["2", "1"], ["2"])
     write(tmp_path, "4")
