@@ -184,12 +184,14 @@ def sqlite_url(path: Path) -> sa.URL:
 
 
 def shown_url(url: str | sa.URL) -> str:
-    """A database's URL as messages may show it: without password and query, and *** for what may contain a password."""
+    """A database's URL as messages may show it, without query and without what is or may be a password."""
     try:
         place = sa.make_url(url)
     except (SQLAlchemyError, ValueError):
         return "***"
-    if place.get_backend_name() != "sqlite" and _UNQUOTED_PASSWORD.search(str(url)):
+    if place.drivername.startswith("sqlite"):
+        return f"sqlite:///{place.database or ''}"
+    if _UNQUOTED_PASSWORD.search(str(url)):
         return f"{place.drivername}://***"
     return place.set(query={}).render_as_string(hide_password=True)
 
