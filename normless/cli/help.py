@@ -1,4 +1,4 @@
-"""The help of a command, in the words of its user: no types of Python, and defaults as they would be written."""
+"""The help of a command, without Python types and with defaults as on the command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from jsonargparse import DefaultHelpFormatter
 
 
 class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
-    """Shows defaults and what is required, and leaves the lines of descriptions and examples as they are."""
+    """Show defaults and required options, and keep the lines of descriptions and examples."""
 
     def _get_help_string(self, action: Action) -> str:
         text = action.help or ""
@@ -22,12 +22,12 @@ class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
         return [line for part in text.splitlines() for line in super(HelpFormatter, self)._split_lines(part, width)]
 
     def _format_args(self, action: Action, default_metavar: str) -> str:
-        # An option that is left out has no value; a value for that is for files.
+        # The value null is only needed in files.
         return super()._format_args(action, default_metavar).replace(",null}", "}")
 
 
 def _written(default: Any) -> str:
-    """A default as it would be written on the command line; empty for none."""
+    """Return a default as on the command line, or an empty string."""
     if default is None or default == SUPPRESS:
         return ""
     if isinstance(default, bool):

@@ -1,4 +1,4 @@
-"""Parsing the command line: only the module of the chosen command is imported."""
+"""Parse the command line, and import only the module of the chosen command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def main_help(group: str = "") -> str:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
     lines += ["commands:", *(f"  {_words(name):<{width}}{help_of(name)}" for name in names), "", "options:"]
     command = _words(names[0]) if group else "COMMAND"
-    lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
+    lines.append(f"  -h, --help  show this help; normless {command} --help shows the help of a command")
     if not group:
         lines.append("  --version   show the version")
         lines.append("  --debug     show the whole traceback of an error")
@@ -42,9 +42,9 @@ def _words(name: str) -> str:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
-    """The function that runs the chosen command, and its arguments.
+    """Return the function that runs the chosen command, and its arguments.
 
-    SystemExit says that help has been printed, on request or because a group's command is missing.
+    SystemExit is raised after help was printed, on request or for a group without a command.
     """
     name, rest = command_of(words)
     command = COMMANDS[name]
@@ -66,7 +66,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 
 def interruption(words: Sequence[str]) -> str:
-    """Return the sentence on a command that Ctrl-C ended, and whether repeating it continues."""
+    """Return the sentence for a command that was interrupted, with the way to continue it."""
     name, _ = command_of(words)
     if not COMMANDS[name].resumes:
         return "interrupted."
@@ -75,14 +75,14 @@ def interruption(words: Sequence[str]) -> str:
 
 
 def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str:
-    """Return what the parser says of an argument in one line, with the flag that was meant by an unknown one."""
+    """Return the message of the parser in one line, with a suggestion for an unknown flag."""
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     meant = [did_you_mean(flag, known) for flag in flags if flag not in known]
     return " ".join(message.split()).rstrip(".") + "".join(f" ({text.strip()})" for text in meant if text)
 
 
 def _without_aliases(text: str) -> Any:
-    """What YAML says; no setting needs aliases, which can stand for more values than fit in memory."""
+    """Load YAML without aliases, which can stand for more values than fit in memory."""
     if _ANCHOR_AND_ALIAS.search(text):
         raise ValueError("Expected YAML without aliases (*NAME), which settings do not need.")
     return _LOAD_YAML(text)
@@ -98,6 +98,6 @@ def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     name = ".".join(words[:length])
     if name not in COMMANDS:
         known = [_words(known) for known in COMMANDS]
-        meant = did_you_mean(_words(name), known) or f" It is one of {', '.join(known)}."
+        meant = did_you_mean(_words(name), known) or f" The commands are {', '.join(known)}."
         raise NormlessError(f"{_words(name)!r} is not a command.{meant}")
     return name, words[length:]

@@ -16,13 +16,16 @@ from normless.lifting import LiftError
 from normless.nn.affine import of_class
 from normless.nn.attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
 from normless.residual.graph import Dataflow
-from normless.residual.operations import ATTENTION, LAYOUT, NORM, SOFTMAX
-
-_PRODUCTS = {"matmul", "bmm", "mm"}
-# Products with operands in any order of axes.
-_UNNAMED = {"einsum", "baddbmm"}
-# Operations between the product of queries and keys and the softmax.
-_BETWEEN = LAYOUT | {"mul", "div", "add", "sub", "masked_fill", "where", "dropout"}
+from normless.residual.operations import (
+    ATTENTION,
+    BEFORE_SOFTMAX,
+    LAYOUT,
+    NAMED_PRODUCT,
+    NORM,
+    PLAIN_PRODUCT,
+    PRODUCT,
+    SOFTMAX,
+)
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             _refuse_second(surgery, path, known, part)
             yield path, known, _width(surgery, flow, attention), attention.before
             continue
-        if operation.name in _UNNAMED:
+        if operation.name in NAMED_PRODUCT:
             reason = f"its logits are made by {operation.name}; write them as q @ k.transpose(-2, -1)"
             raise surgery.unsupported(path, reason)
         width = _width(surgery, flow, attention)
@@ -114,7 +117,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             raise surgery.unsupported(path, "the code that multiplies queries and keys was not found")
         if part == "q_norm" and _is_normalized(flow, attention):
             raise surgery.unsupported(path, "its queries are normalized already")
-        is_product = operation.name in _PRODUCTS
+        is_product = operation.name in PLAIN_PRODUCT
         made: list[nn.Module] = [
             LogitProduct(attention.scale) if is_product else AttentionFunction() for _ in call.turns
         ]
@@ -135,12 +138,12 @@ def attentions(flow: Dataflow) -> Iterator[Attention]:
         if operation.name not in SOFTMAX:
             continue
         at, factors = operation.parents[0], list[float]()
-        while flow[at].name in _BETWEEN and flow[at].parents:
+        while flow[at].name in BEFORE_SOFTMAX and flow[at].parents:
             operation = flow[at]
             if operation.name in ("mul", "div") and operation.numbers:
                 factors.append(operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0])
             at = operation.operands[0] if operation.operands else operation.parents[0]
-        if flow[at].name in _PRODUCTS | _UNNAMED and not flow[at].parameters and len(flow[at].parents) == 2:
+        if flow[at].name in PRODUCT and not flow[at].parameters and len(flow[at].parents) == 2:
             yield Attention(at, prod(factors), _factor_before(flow, at))
 
 
@@ -200,6 +203,6 @@ def _operands(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     if not isinstance(node, ast.Call):
         raise LiftError(f"`{ast.unparse(node)}` is not a product or a call")
     named = ast.unparse(node.func).rpartition(".")[2]
-    is_method = named in _PRODUCTS and len(node.args) == 1 and isinstance(node.func, ast.Attribute)
+    is_method = named in PLAIN_PRODUCT and len(node.args) == 1 and isinstance(node.func, ast.Attribute)
     own = [node.func.value] if is_method and isinstance(node.func, ast.Attribute) else []
-    return [*own, *node.args], [] if named in _PRODUCTS else node.keywords
+    return [*own, *node.args], [] if named in PLAIN_PRODUCT else node.keywords

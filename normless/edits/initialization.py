@@ -83,10 +83,10 @@ class ZeroClassifier(Edit):
                 surgery.record(head.path, f"stays: {head.obstacle}")
             elif len(logits) > 1:
                 others = ", ".join(path for path in logits if path != head.path)
-                surgery.record(head.path, f"stays: {others} make outputs too, so that it is not the only classifier")
+                surgery.record(head.path, f"stays: {others} compute outputs too, so it is not the only classifier")
         path = surgery.map.classifier
         if path is None:
-            surgery.record("", "it has no classifier, whose weights would become zero")
+            surgery.record("", "it has no classifier to set to zero")
         elif not heads or logits == [path]:
             tied = path in surgery.tied_layers()
             start_at_zero(surgery, path, weight=not tied)
@@ -168,7 +168,9 @@ class LSUV(Edit):
                     break
                 layer.weight.div_(variance**0.5)
                 output = layer.forward(*inputs)
-            raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")
+            raise surgery.unsupported(
+                path, f"the variance of its output does not converge to 1; it is {variance:.4g}"
+            )
 
         # In evaluation, dropout does not disturb the variances and batch norm keeps its statistics.
         surgery.profile(sorted(pending), calibrate)
@@ -178,7 +180,7 @@ class LSUV(Edit):
 
 @edit
 class KeepScale(Edit):
-    """Weights are scaled so that activations keep the second moment that norms gave; no data is read.
+    """Scale weights so that activations keep the second moment that norms gave, without data.
 
     Each weight layer that a norm reads gets the factor
 
@@ -218,8 +220,8 @@ class KeepScale(Edit):
         if surgery.is_meta:
             left = "its weights have no values on the device meta"
         elif self.weights == "fresh" and trained is not None:
-            left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
-            left += "nl.fold takes norms into trained weights exactly"
+            left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them too, and "
+            left += "nl.fold folds norms into trained weights exactly"
         else:
             steps = steps_of(surgery.model, surgery.map)
         if steps is None:

@@ -14,21 +14,20 @@ from dataclasses import dataclass
 from normless.residual.blocks import Kind
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
-from normless.residual.main_path import PRODUCTS, gates, main_path, spans_streams
+from normless.residual.main_path import gates, main_path, spans_streams
 from normless.residual.operations import (
+    ADDITION,
     ATTENTION,
     BATCH_NORM,
+    BEFORE_SOFTMAX,
     CONVOLUTION,
-    LAYOUT,
     POOLING,
+    PRODUCT,
     RECURRENT,
     SOFTMAX,
 )
 
-_ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
-# Operations between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
-_LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ class SumFinder:
     def _terms(self, operation: Operation) -> list[int]:
         """Return the summands of an operation: those of an addition, or the members of a stack that it sums over."""
         arguments = operation.arguments
-        if operation.name in _ADDS:
+        if operation.name in ADDITION:
             terms = operation.operands[:: -1 if operation.name == "rsub" else 1]
         elif operation.name in {"sum", "mean"} and isinstance(arguments[0], Operand):
             stack = self.flow[arguments[0].index]
@@ -116,7 +115,7 @@ class SumFinder:
     def _starts_at(self, fork: int, term: int) -> bool:
         """Whether the parts of a term are branches from the fork that share no weight layer, at most a norm."""
         inner = self.sums.get(term)
-        joined = term if self.flow[term].name in _ADDS else self.flow[term].parents[0]
+        joined = term if self.flow[term].name in ADDITION else self.flow[term].parents[0]
         start = self.flow.dominators[joined] if inner is None else inner.fork
         if start is None or not self.flow.depends(start, fork):
             return False
@@ -195,7 +194,7 @@ class SumFinder:
     def _weighs(self, at: int) -> bool:
         """Whether an operation multiplies a value by factors of streams, or by a gate computed from the value."""
         operation = self.flow[at]
-        is_product = operation.name in PRODUCTS | {"mul"} and len(operation.parents) == 2
+        is_product = operation.name in PRODUCT | {"mul"} and len(operation.parents) == 2
         pairs = (operation.parents, operation.parents[::-1]) if is_product else ()
         return any(
             gates(self.layers, value, factor) or spans_streams(self.flow, operation, value, factor)
@@ -326,7 +325,7 @@ class SumFinder:
                 operation = self.flow[reader]
                 if operation.name in SOFTMAX or (operation.name in ATTENTION and index not in operation.parents[:3]):
                     reached = True
-                elif operation.name not in _LOGIT_STEPS or len(seen) > 40:
+                elif operation.name not in BEFORE_SOFTMAX or len(seen) > 40:
                     return False
                 elif reader not in seen:
                     seen.add(reader)

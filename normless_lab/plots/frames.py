@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Ticks: TypeAlias = (
     Literal["auto", "values", "integers", "percent", "powers of 2", "powers of 10"] | Mapping[float, str]
 )
-Names: TypeAlias = Literal["ends", "legend", "beside", "none"]
+Names: TypeAlias = Literal["beside", "legend", "none"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,9 @@ class Frame(TypedDict, total=False):
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
         name: format of the names of the series, such as ``"M = {}"``.
-        names: position of the names of the series: at the ends of their lines, in a legend, or in one beside the
-        plot. size: of a new figure, in inches.
+        names: where the names of the series are: in a legend beside the plot (the default), in one within it, or
+            nowhere.
+        size: of a new figure, in inches.
     """
 
     title: str

@@ -33,7 +33,7 @@ _ACCURACY_AGAINST_DEPTH = Plot(
     y="test_accuracy",
     by="scheme",
     hollow="failed",
-    end_text=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
+    named=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
     log="x",
     y_ticks="percent",
     y_limits=(0, 1),
@@ -57,7 +57,7 @@ _OPTIMUM = Plot(
     y="mean",
     error="deviation",
     hollow="untrained",
-    end_text=lambda name, _: name.replace("_", " "),
+    named=lambda name, _: name.replace("_", " "),
     log="x",
 )
 
@@ -173,7 +173,7 @@ def rate_against(
         by=series,
         error=("rate_low", "rate_high"),
         inks=inks,
-        end_text=lambda name, _: name.replace("_", " "),
+        named=lambda name, _: name.replace("_", " "),
         log="x",
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
@@ -214,7 +214,7 @@ def skip_variance_against_block(
         measured="skip_variance",
         by="scheme",
         law="law_skip_variance" if "law_skip_variance" in signal else None,
-        end_text=lambda scheme: f"{scheme}  {texts[scheme]}" if scheme in texts else scheme,
+        named=lambda scheme: f"{scheme}  {texts[scheme]}" if scheme in texts else scheme,
         log="xy",
         x_limits=(0.9, max(blocks, 2) * 1.1),
         y_limits=(low, max(4.0 * blocks, 1000 * low)),

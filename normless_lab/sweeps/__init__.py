@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.optimum import optima as optima
     from normless_lab.sweeps.optimum import trained_against as trained_against
     from normless_lab.sweeps.optimum import trained_threshold as trained_threshold
+    from normless_lab.sweeps.page import SweepFigure as SweepFigure
+    from normless_lab.sweeps.page import write_sweep_page as write_sweep_page
     from normless_lab.sweeps.progress import LaboratoryListener as LaboratoryListener
     from normless_lab.sweeps.progress import SweepProgress as SweepProgress
     from normless_lab.sweeps.rates import RateGrid as RateGrid
     from normless_lab.sweeps.result_tables import SweepResult as SweepResult
     from normless_lab.sweeps.result_tables import further_points as further_points
     from normless_lab.sweeps.result_tables import sweep_result as sweep_result
+    from normless_lab.sweeps.runs import KINDS as KINDS
     from normless_lab.sweeps.runs import METRICS as METRICS
     from normless_lab.sweeps.runs import OUTCOMES as OUTCOMES
     from normless_lab.sweeps.runs import Kind as Kind

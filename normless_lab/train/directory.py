@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -16,8 +16,6 @@ from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
 from normless_lab.train.result import Report
 from normless_lab.train.settings import Settings
-
-VOCABULARY_FILE = "vocabulary.json"
 
 Config = TypeVar("Config", bound=Settings)
 Result = TypeVar("Result", bound=Report)
@@ -33,15 +31,16 @@ class RunDirectory(Generic[Config, Result]):
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
     `tensorboard/` the same for TensorBoard, `unfinished.csv` the losses of an epoch under way, `findings.json` what a
-    watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
-    ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
-    SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
-    If the epochs of a run are doubled, each training has its own folder `epochs-N/`. A process that trains locks
+    watch says of the training, `probes/` the tables of probes; `digests.json` the SHA-256 of files that are read
+    again, `contents.json` that of the user's own files and the provenance of the data; `files` are those of its kind
+    of run. If a run has several trainings, each has its own folder `epochs-N/`. A process that trains locks
     `run.lock`. `former/` holds the previous run after a restart. The type arguments are the types stored in
     `config.yaml` and `result.json`.
     """
 
-    def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
+    def __init__(
+        self, path: Path, config_type: type[Config], result_type: type[Result], files: Sequence[str] = ()
+    ) -> None:
         self.path = path
         self.config_type = config_type
         self.result_type = result_type
@@ -55,8 +54,7 @@ class RunDirectory(Generic[Config, Result]):
         self.unfinished = path / "unfinished.csv"
         self.findings = path / "findings.json"
         self.probes = path / "probes"
-        self.vocabulary = path / VOCABULARY_FILE
-        self.translations = path / "translations.txt"
+        self.files = tuple(files)
         self.former = path / "former"
         self.digests = Digests(path)
         self.contents = path / "contents.json"
@@ -67,8 +65,8 @@ class RunDirectory(Generic[Config, Result]):
         self._begin_run: Callable[[], None] = self._take_lock
 
     def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
-        """Return the directory of one training of a run with doubled epochs, by the run's configuration."""
-        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+        """Return the directory of one of several trainings of a run, by the run's configuration."""
+        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type, self.files)
         inner._begin_run = lambda: self.begin(config)
         inner.starts_over = self.starts_over
         return inner
@@ -93,11 +91,10 @@ class RunDirectory(Generic[Config, Result]):
         stored, wanted = former.fields_of_identity(), config.fields_of_identity()
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         self._check_contents(config.contents)
-        doubled = getattr(config, "epochs_until_plateau", False)
         if "devices" in differing and not self.result.exists():
             # Another number of processes goes on with the same batches.
             differing.remove("devices")
-        if differing == ["epochs"] and config.epochs > former.epochs and not doubled:
+        if differing == ["epochs"] and config.epochs > former.epochs and config.is_one_training:
             if not (config.is_open_ended or self.lengthens):
                 raise RunDirectoryError(
                     f"{self.path} holds the same run of {former.epochs} epochs, and its schedule depends on their "
@@ -220,5 +217,6 @@ class RunDirectory(Generic[Config, Result]):
     def _files(self) -> list[Path]:
         """Return the files of a run that are there, except `config.yaml` and the previous run."""
         own = {file for file in vars(self).values() if isinstance(file, Path)} | {self.digests.path}
-        own |= {*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")}
+        own |= {*(self.path / name for name in self.files), *self.path.glob("*.part")}
+        own |= {*self.path.glob("epochs-*[0-9]")}
         return sorted(file for file in own - {self.path, self.config, self.former} if file.exists())

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -28,11 +28,13 @@ from normless_lab.train.config import TrainConfig
 from normless_lab.train.result import RunResult
 from normless_lab.train.task import check_logits, few, groups_of, load_saved, saved_folder
 
+Config = TypeVar("Config", bound=TrainConfig)
+
 # Of all images of a pass together.
 PIXELS_PER_PASS = 2**20
 
 
-class ImageTask(ClassificationTask[TrainConfig]):
+class ImageTask(ClassificationTask[Config]):
     """A network on images, by stochastic gradient descent with momentum."""
 
     RESULT = RunResult
@@ -63,12 +65,6 @@ class ImageTask(ClassificationTask[TrainConfig]):
     def warmup(self) -> int:
         """The steps over which the learning rate first rises linearly."""
         return self.config.warmup_epochs * self.steps_per_epoch
-
-    def lr(self, done: int) -> float:
-        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
-        if done < self.config.warm_start_epochs * self.steps_per_epoch:
-            return self.config.warm_start_rate
-        return super().lr(done)
 
     @property
     def examples_per_pass(self) -> int:

@@ -76,7 +76,7 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 @pytest.mark.parametrize(
     ("spec", "scheme"),
     [
-        *((CIFAR, scheme) for scheme in ("fixup", "ghost_batch_norm(size=2)", "lsuv", "nf_resnet", "sqrt2")),
+        *((CIFAR, scheme) for scheme in ("ghost_batch_norm(size=2)", "lsuv", "nf_resnet")),
         *((FOREIGN, scheme) for scheme in ("fixup", "skipinit(alpha=1/sqrt(L))", "batch_norm_sqrt2")),
     ],
 )
@@ -92,41 +92,6 @@ def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path
     assert same_state(net, loaded)
     assert ties(loaded) == ties(net)
     assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
-
-
-def test_scalar_biases_that_blocks_share_stay_one_parameter(tmp_path: Path) -> None:
-    net = trained(nl.convert(build_model(FOREIGN), "fixup", IMAGES), IMAGES)
-    assert ties(net)
-    weights, _ = nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES)
-    assert len(load_file(weights)) == len(dict(net.named_parameters()))
-    loaded = nl.load(tmp_path)
-    loaded(IMAGES).sum().backward()
-    assert len(list(loaded.parameters())) == len(list(net.parameters()))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_dtypes_are_kept(dtype: torch.dtype, tmp_path: Path) -> None:
-    net = trained(nl.convert(build_model(FOREIGN), "batch_norm_sqrt2", IMAGES).to(dtype), IMAGES.to(dtype))
-    nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES.to(dtype))
-    loaded = nl.load(tmp_path)
-    assert same_state(net, loaded)
-    assert loaded(IMAGES.to(dtype)).dtype == dtype
-
-
-def test_modes_are_kept_module_by_module(tmp_path: Path) -> None:
-    net = nl.convert(build_model(CIFAR), "batch_norm_sqrt2").eval()
-    net.get_submodule("blocks.1").train()
-    net.get_submodule("blocks.1.norm1").eval()
-    _, recipe = nl.save(net, tmp_path, CIFAR)
-    assert json.loads(recipe.read_text())["training"] == {"": False, "blocks.1": True, "blocks.1.norm1": False}
-    expected = {name: module.training for name, module in net.named_modules()}
-    assert {name: module.training for name, module in nl.load(tmp_path).named_modules()} == expected
-
-
-def test_a_compiled_network_is_saved_as_the_one_inside(tmp_path: Path) -> None:
-    net = nl.convert(build_model(CIFAR), "skipinit")
-    nl.save(torch.compile(net, backend="eager"), tmp_path, CIFAR)
-    assert same_state(nl.load(tmp_path), net)
 
 
 def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
@@ -292,10 +257,8 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors cannot be read"),
     (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
     (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
-    (lambda folder: (folder / "recipe.json").write_text("[1]"), "states no format"),
     (edited(lambda values: values.update(format=99)), "written by a later version of normless"),
     (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
-    (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
     (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
     (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
@@ -303,7 +266,6 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
         r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
     ),
-    (edited(lambda values: values.update(scheme="fixup")), "are not in the file, the first"),
     (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
     (
         reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
@@ -335,10 +297,8 @@ def test_weights_that_do_not_fit_name_the_version_they_came_from(tmp_path: Path)
         (CIFAR, None, None, "normless:resnet_cifar(depth=8, in_channels=3)"),
         (CIFAR, 7, (1, 8, 8), "normless:resnet_cifar(depth=8, classes=7, in_channels=1)"),
         ("normless:dense(depth=1, width=4)", None, (1, 4, 4), "normless:dense(depth=1, width=4, in_features=16)"),
-        (FOREIGN, None, None, FOREIGN),
         (FOREIGN, 5, (2, 32, 32), "timm:test_resnet(num_classes=5, in_chans=2)"),
         ("timm:test_resnet(in_chans=2)", None, (2, 32, 32), "timm:test_resnet(in_chans=2)"),
-        ("torchvision:squeezenet1_1", 5, (3, 64, 64), "torchvision:squeezenet1_1(num_classes=5)"),
     ],
 )
 def test_the_text_of_a_fitted_network_names_it_alone(

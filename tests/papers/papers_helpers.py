@@ -12,7 +12,7 @@ from typing import Any, Self
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots.save import inline_svg
+from normless_lab.plots import svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import Check
@@ -80,7 +80,7 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
     if evidence.draw is not None:
         axes = evidence.draw()
         assert isinstance(axes, Axes)
-        assert inline_svg(axes, name="test", description="a figure").startswith("<svg")
+        assert "<svg" in svg_text(axes)
     if published.rows:
         assert evidence.on, "published numbers stand beside measured ones"
     merged = beside(published.rows, evidence.measured, evidence.on)

@@ -14,8 +14,8 @@ from normless_lab.plots import accuracy_against_depth
 from normless_papers.budgets import Budget
 from normless_papers.claims import Check, Verdict
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction
-from normless_papers.storage import FIGURE, save
+from normless_papers.results.reproduction import Reproduction
+from normless_papers.results.storage import FIGURE, save
 
 CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 

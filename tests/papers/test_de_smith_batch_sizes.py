@@ -14,9 +14,9 @@ from papers_helpers import check_of
 from worlds.de_smith_batches import as_said, cifar100
 
 from normless_lab.sweeps import RateGrid
-from normless_papers.comparison import ordered
-from normless_papers.de_smith import rates_at
-from normless_papers.effort import Effort
+from normless_papers.experiments.comparison import ordered
+from normless_papers.experiments.de_smith import rates_at
+from normless_papers.experiments.effort import Effort
 
 
 def test_an_optimum_at_an_end_of_the_grid_is_no_optimum(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from papers_helpers import assert_whole, carried_out
 from normless_lab.sweeps import RateGrid, RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, Evidence
 from normless_papers.claims import verdict_of
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 from normless_papers.fixup import translation as template
 
 PUBLISHED_ELSEWHERE = (

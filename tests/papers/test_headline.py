@@ -14,16 +14,16 @@ from synthetic_results import made_up as result_of
 
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
-from normless_papers.compared import compared, effect_of, left_of
-from normless_papers.headline import (
+from normless_papers.claims.training import opposite, trains
+from normless_papers.pages.headline import (
     Decided,
     Headline,
     decide,
     headline_artefacts,
     headlines,
 )
+from normless_papers.pages.wording import compared, effect_of, left_of
 from normless_papers.published import published
-from normless_papers.trained import opposite, trains
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}

@@ -14,12 +14,12 @@ from synthetic_results import figure
 from normless.errors import NormlessError
 from normless_lab.train import TrainConfig
 from normless_lab.train.pauses import TerminatedError
-from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
 from normless_papers.published import published_as
-from normless_papers.reproduce import laboratory_in, reproduce
-from normless_papers.storage import folder_of, load
+from normless_papers.results import reproduce as module
+from normless_papers.results.reproduce import laboratory_in, reproduce
+from normless_papers.results.storage import folder_of, load
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]

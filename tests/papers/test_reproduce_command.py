@@ -13,10 +13,10 @@ from command_outputs import check_output
 
 from normless.cli import main
 from normless_lab.plots import accuracy_against_depth
-from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
 from normless_papers.published import published, published_as
+from normless_papers.results import reproduce as module
 
 Capture = pytest.CaptureFixture[str]
 

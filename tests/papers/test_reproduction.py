@@ -15,7 +15,7 @@ from synthetic_results import made_up
 
 from normless_papers.claims import verdict_of
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
+from normless_papers.results.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}

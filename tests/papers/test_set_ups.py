@@ -18,7 +18,7 @@ from normless import convert, param_groups
 from normless.models.spec import build_model
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
-from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
+from normless_papers.experiments.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.published import published
 
 DE_SMITH = ("skipinit/", "zeroinit/")

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pandas as pd
 
-from normless_papers.claims import Estimate, at_scale, check, close, in_every, larger, replicates, within
-from normless_papers.stated_claims import (
+from normless_papers.claims import (
+    Estimate,
     asked_at_scale,
+    at_scale,
+    check,
+    close,
     decided,
     equals,
     exceeds,
     in_all,
+    in_every,
+    larger,
     lies_within,
+    replicates,
     stated,
+    within,
 )
 
 DRAWS = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 2])

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from synthetic_results import figure, made_up
 
-from normless_papers import storage
-from normless_papers.reproduction import ResultError
-from normless_papers.storage import load, save
+from normless_papers.results import storage
+from normless_papers.results.reproduction import ResultError
+from normless_papers.results.storage import load, save
 
 
 def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:

@@ -9,14 +9,13 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
-import torch
 from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 from normless_papers.understanding_bn.rate_search import (
     best_decade,
     best_rate,
@@ -174,24 +173,6 @@ def test_table_3_end_to_end(shared: Context) -> None:
     evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
     assert set(evidence.measured["layers"]) == {8}
-
-
-def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
-    evidence = carried_out("understanding-bn/equation-1", context)
-    assert_whole("understanding-bn/equation-1", evidence)
-    assert len(evidence.checks) == 2 * 7 + 4
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-
-
-@pytest.mark.slow
-def test_masked_gradients_add_up(context: Context) -> None:
-    changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
-    evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)
-    assert_whole("understanding-bn/class-wise-mask", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-    assert isinstance(evidence.measured, pd.DataFrame)
-    assert torch.get_default_dtype() == torch.float32
-    assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128
 
 
 def test_rates_are_compared_seed_by_seed() -> None:

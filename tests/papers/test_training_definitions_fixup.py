@@ -12,7 +12,7 @@ from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 
 # Runs of the paper's setup: of each artefact the sweeps' numbers of runs.
 COUNTS = {

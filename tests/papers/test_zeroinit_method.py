@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from invented_runs import Optimum, invented
-from papers_helpers import assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, check_of
 
-from normless_papers.artefact import Context, artefact_of
+from normless_papers.artefact import artefact_of
 from normless_papers.claims import verdict_of
 
 FEW = {
@@ -52,17 +52,6 @@ def test_the_runs_are_those_of_the_tables(tmp_path: Path) -> None:
                 for one in (name, table)
             )  # fmt: skip
             assert mine <= runs, (name, budget)
-
-
-def test_linear_at_init(context: Context) -> None:
-    changes = {"depths": (10, 40), "images": 8, "draws": 4}
-    evidence = carried_out("zeroinit/linear-at-init", context, **changes)
-    merged = assert_whole("zeroinit/linear-at-init", evidence)
-    assert len(merged) == 4
-    assert {one.verdict for one in evidence.checks[:3]} == {"holds"}
-    numbers = check_of(evidence, "At depth 40").numbers
-    assert numbers["first"] > numbers["second"]
-    assert numbers["pairs"] == 4
 
 
 def test_l2_dominates(tmp_path: Path) -> None:

@@ -10,9 +10,10 @@ from typing import Any, Unpack
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from pandas.api.types import is_numeric_dtype
 
-from normless_lab.plots.axes import SMALL_FONT_SIZE, Curve
+from normless_lab.plots.axes import SMALL_FONT_SIZE
 from normless_lab.plots.frames import Frame, require_columns
 from normless_lab.plots.grammars.frame import (
     bar_lengths,
@@ -74,18 +75,18 @@ def points(
         _draw_rows(axes, table, (x, y, by or y), (hollow, beside, beside_marker, groups), ends, inks, frame)
         finish(axes, {**frame, "names": "none"}, x=x)
         return _style_rows(axes, table, y, groups)
-    axes, curves = begin(ax, frame), list[Curve]()
+    axes, handles = begin(ax, frame), dict[str, Line2D]()
     for name, rows, ink in series_of(table, by, frame, inks):
         _cloud(axes, rows, x, y, hollow, ink, name, "y" in frame.get("log", ""))
         if summary:
             middle = rows.groupby(x)[y].agg(summary).dropna()
             label = f"{name}, {summary}" if name else summary
-            axes.plot(middle.index, middle, color=ink.light, linewidth=1.6, zorder=3, label=label)
-            curves.append(Curve(name, middle.index.to_numpy(float), middle.to_numpy(float), ink.light))
+            style: dict[str, Any] = {"color": ink.light, "linewidth": 1.6, "zorder": 3}
+            handles[name] = axes.plot(middle.index, middle, label=label, **style)[0]
     for axis, column in (("x", x), ("y", y)):
         if axis in frame.get("log", ""):
             frame.setdefault(f"{axis}_limits", _decades(table[column]))  # type: ignore[misc]
-    return finish(axes, frame, curves, table=table, x=x, y=y)
+    return finish(axes, frame, handles, table=table, x=x, y=y)
 
 
 def _cloud(

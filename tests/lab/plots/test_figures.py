@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from base64 import b64decode
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,12 +12,14 @@ import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from page_reader import Reader
 
 from normless_lab.plots import (
     accuracy_against_depth,
-    inline_svg,
+    inline_image,
     save_svg,
     skip_variance_against_block,
+    svg_text,
 )
 
 
@@ -49,7 +51,10 @@ def _line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
 
 
 def _texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
+    """The texts of the figure and of its legend."""
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in (*axes.texts, *legend.get_texts())]
 
 
 def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
@@ -79,7 +84,7 @@ def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
             np.testing.assert_array_equal(variances, rows[column])
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == 4 * 198
-    assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ ↑", "batch_norm", "skipinit"}
+    assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ", "batch_norm", "skipinit"}
 
 
 @pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
@@ -109,18 +114,21 @@ def test_svg_keeps_text_and_is_the_same_twice(runs: pd.DataFrame, tmp_path: Path
     assert "skipinit  70 %" in "".join(ElementTree.fromstring(first).itertext())
 
 
-def test_inline_svg_has_its_own_ids_and_follows_the_page(runs: pd.DataFrame) -> None:
-    svg = inline_svg(accuracy_against_depth(runs), name="accuracy", description="Accuracy & depth")
-    root = ElementTree.fromstring(svg)
-    ids = {element.get("id") for element in root.iter() if element.get("id")}
-    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | {
-        element.attrib["href"].removeprefix("#") for element in root.iter() if "href" in element.attrib
-    }
-    assert ids
-    assert all(name.startswith("accuracy-") for name in ids)
-    assert used
-    assert used <= ids
-    assert root.get("aria-label") == "Accuracy & depth"
-    assert "var(--scheme-skipinit, #0068a8)" in svg
-    assert "xlink" not in svg
-    assert "http" not in svg
+def test_an_image_in_a_page_is_the_figure_in_the_colours_of_the_page(runs: pd.DataFrame) -> None:
+    image = inline_image(svg_text(accuracy_against_depth(runs)), 'Accuracy & "depth"')
+    ((tag, attributes),) = Reader(image).tags
+    assert (tag, attributes["alt"]) == ("img", 'Accuracy & "depth"')
+    kind, _, code = str(attributes["src"]).partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    svg = b64decode(code).decode()
+    assert "skipinit  70 %" in "".join(ElementTree.fromstring(svg).itertext())
+    assert "fill: var(--scheme-skipinit,#0068a8)" in svg
+    assert "--scheme-skipinit:#63b8f2;" in svg
+
+
+def test_lengths_are_shortened_and_texts_are_not() -> None:
+    text = '<svg width="72pt"><path d="M 1.23456 -7.5 L 0.1 2"/><text x="3.14159">0.00391</text></svg>'
+    attributes = Reader(inline_image(text, "d")).tags[0][1]
+    svg = b64decode(str(attributes["src"]).partition(",")[2]).decode()
+    assert '<path d="M 1.23 -7.5 L 0.1 2"/><text x="3.14">0.00391</text>' in svg
+    assert attributes["style"] == "max-width: 90pt"

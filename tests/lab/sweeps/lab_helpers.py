@@ -76,7 +76,7 @@ def tiny_result(config: TinyConfig, *, resumed_after: int = 0) -> TinyResult:
     accuracy = 1 / (1 + distance) - 1e-3 * config.seed
     diverged = config.fate == "diverges" and config.rate > config.good
     rows = tuple(
-        EpochRow(epoch, config.rate, distance / epoch, distance, accuracy, distance, accuracy, None, 0.01)
+        EpochRow(epoch, config.rate, distance / epoch, accuracy, 0.01, distance, distance, accuracy, None)
         for epoch in range(1, 1 if diverged else config.epochs + 1)
     )
     loss = float("nan") if diverged else distance

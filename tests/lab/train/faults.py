@@ -31,8 +31,8 @@ from run_helpers import Interrupt, without_seconds
 from normless.errors import NormlessError
 from normless_lab.sweeps import Laboratory
 from normless_lab.train import TrainConfig, train, trained_network
-from normless_papers.page import write_pages_of
-from normless_papers.reproduce import reproduce
+from normless_papers.pages.site import write_pages_of
+from normless_papers.results.reproduce import reproduce
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.fsync")
 CONFIG = TrainConfig(

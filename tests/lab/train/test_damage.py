@@ -97,7 +97,7 @@ def test_a_second_process_is_refused_while_one_trains(tmp_path: Path, whole: tup
         f"train(TrainConfig.from_dict({CONFIG.to_dict()!r}), sys.argv[1])"
     )
 
-    class Second(RunListener[object, object]):
+    class Second(RunListener):
         told = ""
 
         def on_step(self, step: int, loss: float) -> None:

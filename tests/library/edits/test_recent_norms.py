@@ -133,14 +133,21 @@ def conversion(name: str, scheme: str, **options: Any) -> tuple[nn.Module, nn.Mo
     return model, net, inputs
 
 
+QUICK = ("timm vit", "torch pre-norm", "gemma", "resnet", "dense")
 DERF = ("derf(alpha=0.7)", torch.erf, 0.7)
 
 
 @pytest.mark.parametrize(
     ("name", "scheme", "function", "alpha"),
     [
-        *((name, "dyt", torch.tanh, 0.5) for name in NETWORKS),
-        *((name, *DERF) for name in ("gpt2", "wide resnet", "torch post-norm")),
+        *((name, "dyt", torch.tanh, 0.5) for name in QUICK),
+        ("gpt2", *DERF),
+        *(
+            pytest.param(name, "dyt", torch.tanh, 0.5, marks=pytest.mark.slow)
+            for name in NETWORKS
+            if name not in QUICK
+        ),
+        *(pytest.param(name, *DERF, marks=pytest.mark.slow) for name in ("wide resnet", "torch post-norm")),
     ],
 )
 def test_norms_become_the_published_functions(name: str, scheme: str, function: Any, alpha: float) -> None:
@@ -159,10 +166,7 @@ def test_norms_become_the_published_functions(name: str, scheme: str, function: 
 def test_alpha_of_the_norms_ahead_of_attention() -> None:
     expected = {
         "gpt2": {"transformer.h.0.ln_1", "transformer.h.1.ln_1"},
-        "llama": {"model.layers.0.input_layernorm", "model.layers.1.input_layernorm"},
-        "torch pre-norm": {f"encoder.layers.{index}.norm1" for index in range(3)},
         "torch post-norm": {f"encoder.layers.{index}.norm2" for index in range(2)},
-        "bert": {"bert.embeddings.LayerNorm", "bert.encoder.layer.0.output.LayerNorm"},
         "timm vit": {f"blocks.{index}.norm1" for index in range(6)},
     }
     for name, paths in expected.items():
@@ -199,11 +203,6 @@ def test_roles_of_the_parameters() -> None:
 
 LAYERS = {
     "gpt2": {f"transformer.h.{index}.ln_{part}": index + 1 for index in range(2) for part in (1, 2)},
-    "llama": {
-        f"model.layers.{index}.{part}_layernorm": index + 1
-        for index in range(2)
-        for part in ("input", "post_attention")
-    },
     "torch pre-norm": {f"encoder.layers.{index}.norm{part}": index + 1 for index in range(3) for part in (1, 2)},
     "timm vit": {f"blocks.{index}.norm{part}": index + 1 for index in range(6) for part in (1, 2)},
 }
@@ -239,6 +238,7 @@ def test_encoder_and_decoder_count_their_layers_each() -> None:
     torch.testing.assert_close(net(*inputs), scaled(model, numbers)(*inputs))
 
 
+@pytest.mark.slow
 def test_attention_and_feed_forward_in_one_block_are_a_layer() -> None:
     sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12, "rotary_dim": 4}
     model = hf.GPTJForCausalLM(hf.GPTJConfig(**sizes)).eval()
@@ -258,10 +258,9 @@ def test_peri_norm_of_a_torch_encoder() -> None:
     torch.testing.assert_close(run(net, x), model.classifier(h.mean(1)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma"])
-def test_peri_norm_takes_rms_norms_of_others(name: str) -> None:
+def test_peri_norm_takes_rms_norms_of_others() -> None:
     """A hook on the last layer of each branch; the new γ is 2 where it is 1 + w too."""
-    model, net, inputs = conversion(name, "peri_norm(gamma=2)")
+    model, net, inputs = conversion("gemma", "peri_norm(gamma=2)")
     reference = deepcopy(model)
     for path, module in reference.named_modules():
         if path.endswith(("o_proj", "down_proj")):
@@ -326,23 +325,9 @@ def test_weight_standardization_has_no_gain(scheme: str) -> None:
     assert names == before
 
 
-@pytest.mark.parametrize("scheme", ["dyt", "derf(shift=0.3)", "dyt(alpha=2)"])
+@pytest.mark.parametrize("scheme", ["dyt(alpha=2)", "derf(shift=0.3)"])
 def test_moments_through_dyt_are_predicted(scheme: str) -> None:
     table = nl.probe(nl.convert(dense(4, 512, in_features=64), scheme), torch.randn(512, 64), ["signal"]).signal
     for side in ("branch", "sum"):
         expected = table[f"{side}_second_moment"].to_numpy()
         assert table[f"predicted_{side}_second_moment"].to_numpy() == pytest.approx(expected, rel=0.15), side
-
-
-@pytest.mark.parametrize(
-    ("scheme", "build"), [("peri_norm", lambda: wide_resnet(16, 2)), ("layer_norm_scaling", vit)]
-)
-def test_moments_with_further_or_scaled_norms_are_predicted(scheme: str, build: Callable[[], nn.Module]) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(16, 3, 32, 32)
-    net = nl.convert(build(), scheme, x).train()
-    table = nl.probe(net, x, ["signal"]).signal
-    known = table["predicted_branch_second_moment"].notna().to_numpy()
-    assert known.any() or scheme == "layer_norm_scaling"
-    expected = table["branch_second_moment"].to_numpy()[known]
-    assert table["predicted_branch_second_moment"].to_numpy()[known] == pytest.approx(expected, rel=0.2)

@@ -117,18 +117,6 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_given_watcher() -> None:
-    class Calls(Watcher):
-        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
-            self.count = getattr(self, "count", 0) + 1
-
-        def table(self) -> pd.DataFrame:
-            return pd.DataFrame({"calls": [self.count]})
-
-    model = network()
-    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))
-
-
 @pytest.mark.parametrize(
     ("measure", "said"),
     [

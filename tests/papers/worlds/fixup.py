@@ -12,8 +12,8 @@ import pandas as pd
 from worlds import fixup_training
 from worlds.world import World
 
-from normless_papers.agreement import Agreement
 from normless_papers.claims import Estimate
+from normless_papers.claims.agreement import Agreement
 from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH
 from normless_papers.fixup.dynamics import WITH, WITHOUT
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN

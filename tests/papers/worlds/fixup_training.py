@@ -11,13 +11,13 @@ import pandas as pd
 from made_up_runs import Ending, Endings, facts_of, made_up
 from worlds.world import World
 
-from normless_papers.agreement import Agreement
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Estimate
+from normless_papers.claims.agreement import Agreement
+from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import first_epochs
 from normless_papers.fixup.translation import SCHEMES
 from normless_papers.published import published_as
-from normless_papers.runs import Runs
 
 UNTRAINED = Ending(0.1, "diverged")
 

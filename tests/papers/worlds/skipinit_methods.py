@@ -12,8 +12,8 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
-from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.claims import Estimate
+from normless_papers.networks.regularized import RegularizedFacts
 from normless_papers.published import published_as
 
 # What the printed list of blocks adds up to, counted by hand.
