@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from lab_helpers import TinyConfig
+from lab_helpers import TinyConfig, within
 
 from normless_lab.process import available_cores
 from normless_lab.sweeps import Laboratory, LocalExecutor, WorkerDiedError
@@ -49,15 +49,6 @@ def _is_gone(process: int) -> bool:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
-
-
-def _within(seconds: float, condition: Callable[[], object]) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +139,8 @@ def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
     with LocalExecutor(1) as executor:
         running = executor.submit(_sleep, str(record))
         waiting = executor.submit(_process)
-        assert _within(60, lambda: record.exists() and record.read_text())
-    assert _within(10, lambda: _is_gone(int(record.read_text())))
+        assert within(60, lambda: record.exists() and record.read_text())
+    assert within(10, lambda: _is_gone(int(record.read_text())))
     for future in (running, waiting):
         with pytest.raises(CancelledError):
             future.result(timeout=1)
@@ -168,10 +159,10 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, str(script)]) as driver:
         try:
-            assert _within(120, lambda: record.exists() and record.read_text())
+            assert within(120, lambda: record.exists() and record.read_text())
         finally:
             driver.kill()
-    assert _within(10, lambda: _is_gone(int(record.read_text())))
+    assert within(10, lambda: _is_gone(int(record.read_text())))
 
 
 @pytest.mark.slow
