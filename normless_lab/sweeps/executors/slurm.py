@@ -97,9 +97,7 @@ class SlurmExecutor:
             ended: Ended = job.result()
             settle(future, ended.result, ended.error)
         else:
-            words = (
-                f"its job {job.job_id} ended as {job.state} without a result; its messages are in {job.paths.stderr}."
-            )
+            words = f"its job {job.job_id} ended as {job.state} without a result; see {job.paths.stderr}."
             settle(future, error=WorkerDiedError(words))
 
 

@@ -31,9 +31,7 @@ def _jobs(folder: Path, **changes: object) -> SlurmExecutor:
     return SlurmExecutor(folder, {"timeout_min": 5}, cluster="local", **changes)  # type: ignore[arg-type]
 
 
-def test_a_killed_run_goes_on_in_another_job_and_one_that_raises_is_a_failed_row(
-    tmp_path: Path, folder: Path
-) -> None:
+def test_a_killed_run_goes_on_in_another_job_and_one_that_raises_fails(tmp_path: Path, folder: Path) -> None:
     configs = [TinyConfig(seed=0, fate="dies", epochs=3), TinyConfig(seed=1, fate="raises")]
     with Laboratory(tmp_path / "lab", executor=lambda: _jobs(folder)) as lab:
         dies, raises = lab.carry_out(configs)
