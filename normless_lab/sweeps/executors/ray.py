@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from functools import partial
-from types import ModuleType
 from typing import Any, Self
 
 from normless.errors import NormlessError
+from normless.extras import import_extra
 from normless_lab.process import available_cores
 from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
 
@@ -96,7 +96,7 @@ class RayExecutor:
         self._open[future].future().add_done_callback(partial(self._finish, future))
         return future
 
-    def _connect(self, ray: ModuleType) -> None:
+    def _connect(self, ray: Any) -> None:
         options: dict[str, Any] = {}
         if self._address is None:
             options = {
@@ -117,18 +117,11 @@ class RayExecutor:
             settle(future, error=_in_words(error))
 
 
-def _ray(*, local: bool) -> ModuleType:
+def _ray(*, local: bool) -> Any:
     """Import Ray without its messages; `local` if it will start a cluster on this machine."""
     for name, value in (QUIET | ON_LOOPBACK if local else QUIET).items():
         os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "ray is not installed; install it with: pip install 'normless[cluster]'", name="ray"
-        ) from error
-    module: ModuleType = ray
-    return module
+    return import_extra("cluster", "A Ray cluster", "ray")
 
 
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:

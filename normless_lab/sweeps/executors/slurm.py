@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
+from normless.extras import import_extra
 from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
 from normless_lab.sweeps.executors.local import called
 from normless_lab.sweeps.executors.processes import Ended, Order
@@ -49,12 +50,7 @@ class SlurmExecutor:
         self.window = MOST_JOBS if workers is None else workers
         if self.window < 1:
             raise ValueError(f"Expected 1 or more workers, got {workers}.")
-        try:
-            import submitit
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "submitit is not installed; install it with: pip install 'normless[cluster]'", name="submitit"
-            ) from error
+        submitit = import_extra("cluster", "A job of Slurm", "submitit")
         self._executor = submitit.AutoExecutor(folder.absolute(), cluster=cluster)
         try:
             self._executor.update_parameters(**{"name": "normless"} | dict(parameters or {}))
