@@ -49,6 +49,8 @@ def _save_when_told(record: str) -> str:
     return "saved"
 
 
+# submitit leaves a process that it cancels to itself.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_run_is_told_before_its_time_ends_and_leaving_cancels_the_others(tmp_path: Path, folder: Path) -> None:
     records = [tmp_path / name for name in "ab"]
     with _jobs(folder) as executor:
