@@ -243,7 +243,7 @@ class ForgetfulDropout(nn.Module):
         self.always = always
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.dropout(self.embed(x.flatten(1)).relu(), 0.8, training=self.always or self.training)
+        x = F.dropout(self.embed(x.flatten(1)).relu(), 0.9, training=self.always or self.training)
         return self.classify(x)
 
 
@@ -267,8 +267,8 @@ class Flattened(nn.Module):
     def __init__(self, early: bool) -> None:
         super().__init__()
         self.early = early
-        self.conv1 = nn.Conv2d(1, 32, 3, padding=1)
-        self.conv2 = nn.Conv2d(32, 32, 3, padding=1)
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
         self.pool: nn.Module = nn.AdaptiveAvgPool2d(1) if early else nn.AdaptiveAvgPool2d(4)
         self.fc = nn.Linear(32 if early else 512, 10)
 
