@@ -56,8 +56,8 @@ class PatchNet(nn.Module):
     ),
     both(_RATE, r"high|large|too (big|great)|lower|smaller|reduce|decrease|below|at most|diverg\w*|above"),
     symptom=NOT_FINITE + "|diverg|rises|dead|" + NOT_FITTED,
-    reaches=0.8,
-    below=0.5,
+    reaches=0.9,
+    below=0.75,
 )
 def adam_rate_of_one_tenth(broken: bool) -> Training:
     """Adam with rate 0.1 on a network of keypoints kills its ReLUs; 0.002 is right."""
@@ -247,17 +247,17 @@ def adam_epsilon_of_one(broken: bool) -> Training:
 
 @fault(
     "optimizer",
-    autotrainer("Oscillating_Loss_Case; here by momentum 0.999"),
+    autotrainer("Oscillating_Loss_Case; here by momentum 1"),
     both(r"momentum|" + _RATE, r"momentum|high|large|too|oscillat\w*|lower|smaller|diverg\w*|reduce"),
     symptom="oscillat|diverg|rises|unstable|" + NOT_FITTED,
     reaches=0.8,
     below=0.5,
 )
 def momentum_of_nearly_one(broken: bool) -> Training:
-    """Momentum of 0.9995 multiplies the rate of 0.05 by two thousand, and the loss oscillates."""
+    """Momentum of 1 never forgets a gradient, and the loss oscillates."""
     x, y = data.smooth_function()
     model = LeakyNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9995 if broken else 0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=1.0 if broken else 0.9)
 
     def success() -> float:
         value = measures.r_squared(model, x, y)()
