@@ -1,1 +1,1 @@
-"""Broken trainings from published sets, each with its repaired twin, and healthy odd ones: a benchmark for diagnosers."""
+"""A benchmark for diagnosers: broken trainings from published sets, their repaired twins, and healthy odd ones."""

@@ -46,7 +46,6 @@ class Training:
         optimizer: the optimizer of the training.
         success: returns a number, 1 at best and 0 for guessing, of the network as it is now.
         stream: returns the batch of step i; the same batch at every step if None.
-        closure: whether the optimizer needs a closure.
     """
 
     model: nn.Module
@@ -55,7 +54,6 @@ class Training:
     optimizer: Optimizer
     success: Callable[[], float]
     stream: Callable[[int], Batch] | None = None
-    closure: bool = False
 
 
 @dataclass
@@ -146,7 +144,8 @@ def fault(
         source: where the fault was published.
         cause: a regular expression that the text of a finding must match to name the cause.
         modules: names of modules, one of which the finding must contain as well.
-        symptom: a regular expression of a finding that is right but names only a symptom.
+        symptom: a regular expression of a finding that is right but names only a symptom; that the batch is not
+            fitted counts as a symptom of everything but a leak.
         steps: the number of steps after which success is measured.
         reaches: the success that the repaired training reaches.
         below: the success that the broken training stays below.
@@ -154,7 +153,7 @@ def fault(
 
     def add(builder: Callable[[bool], Training | Loop]) -> Callable[[bool], Training | Loop]:
         description = " ".join((builder.__doc__ or "").split())
-        truth = Truth(cause, modules, symptom)
+        truth = Truth(cause, modules, symptom if kind == "leak" else f"{symptom}|{NOT_FITTED}")
         _add(Case(builder.__name__, kind, source, description, builder, truth, steps, reaches, below))
         return builder
 

@@ -30,8 +30,8 @@ class Row:
     def __str__(self) -> str:
         mark = "ok" if self.passed else "FAILS"
         return (
-            f"{self.case.name:42} {self.case.half:4} {self.case.kind:14} N={self.case.steps:<3} twin {self.twin:6.2f} "
-            f"≥ {self.case.reaches:.2f}  broken {self.broken:7.2f} < {self.case.below:.2f}  "
+            f"{self.case.name:42} {self.case.half:4} {self.case.kind:14} N={self.case.steps:<3} "
+            f"twin {self.twin:6.2f} ≥ {self.case.reaches:.2f}  broken {self.broken:7.2f} < {self.case.below:.2f}  "
             f"{1e3 * self.seconds:5.1f} ms a step  {mark}"
         )
 

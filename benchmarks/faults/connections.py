@@ -21,17 +21,18 @@ class RoundedAutoencoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         code = 4 * self.encoder(x)
-        if self.rounded:
-            code = torch.round(code)
-        else:
-            code = code + (torch.round(code) - code).detach()  # straight through
-        return self.decoder(code)
+        rounded = torch.round(code)
+        return self.decoder(rounded if self.rounded else code + (rounded - code).detach())  # straight through
 
 
 @fault(
     "gradient",
     remembered("torch.round has zero gradient: quantized bottleneck without straight-through estimator"),
-    both(r"round\w*|quanti[sz]\w*|straight.?through|piecewise|step function|gradients? (is|are)?\s*(exactly )?zero|zero gradient|no gradient", r"encoder|round\w*|code"),
+    both(
+        r"round\w*|quanti[sz]\w*|straight.?through|piecewise|step function|gradients? (is|"
+        r"are)?\s*(exactly )?zero|zero gradient|no gradient",
+        r"encoder|round\w*|code",
+    ),
     modules=("encoder", "encoder.0", "encoder.2"),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
     reaches=0.6,
@@ -48,7 +49,9 @@ def code_rounded_without_straight_through(broken: bool) -> Training:
 class Siamese(nn.Module):
     def __init__(self, frozen: bool) -> None:
         super().__init__()
-        self.backbone = nn.Sequential(nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 4))
+        self.backbone = nn.Sequential(
+            nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(144, 4)
+        )
         self.compare = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 1))
         self.frozen = frozen
 
@@ -77,7 +80,9 @@ def backbone_left_under_no_grad(broken: bool) -> Training:
     first, second = x[:256], x[256:]
     same = torch.rand(256) < 0.5
     by_class = [torch.nonzero(y == label)[:, 0] for label in range(10)]
-    partner = torch.stack([by_class[int(label)][torch.randint(len(by_class[int(label)]), (1,))[0]] for label in y[:256]])
+    partner = torch.stack(
+        [by_class[int(label)][torch.randint(len(by_class[int(label)]), (1,))[0]] for label in y[:256]]
+    )
     second = torch.where(same[:, None, None, None], x[partner], second)
     labels = (y[:256] == torch.where(same, y[partner], y[256:])).float()
     model = Siamese(frozen=broken)
@@ -99,7 +104,10 @@ class WaveClassifier(nn.Module):
 @fault(
     "mixing",
     remembered("nn.LSTM without batch_first=True"),
-    both(r"batch.?first|examples?|batch|mix\w*|axis|dimension|sequence", r"batch.?first|mix\w*|leak\w*|depends? on|other examples|across|transpos\w*|independent|swap\w*|order"),
+    both(
+        r"batch.?first|examples?|batch|mix\w*|axis|dimension|sequence",
+        r"batch.?first|mix\w*|leak\w*|depends? on|other examples|across|transpos\w*|independent|swap\w*|order",
+    ),
     symptom=NOT_FITTED + "|eval|generali",
     reaches=0.9,
     below=0.6,
@@ -111,9 +119,7 @@ def lstm_without_batch_first(broken: bool) -> Training:
     model = WaveClassifier(batch_first=not broken)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     success = measures.accuracy(model, *shuffled[10])
-    return Training(
-        model, shuffled[0], nn.CrossEntropyLoss(), optimizer, success, lambda step: shuffled[step % 10]
-    )
+    return Training(model, shuffled[0], nn.CrossEntropyLoss(), optimizer, success, lambda step: shuffled[step % 10])
 
 
 class Tagger(nn.Module):
@@ -138,7 +144,10 @@ class Tagger(nn.Module):
         "word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)",
         "https://github.com/pytorch/examples/tree/main/word_language_model",
     ),
-    both(r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?", r"mis\w*|wrong|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|other|permut\w*|depends?"),
+    both(
+        r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?",
+        r"mis\w*|wrong|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|other|permut\w*|depends?",
+    ),
     reaches=0.5,
     below=0.3,
 )
@@ -172,7 +181,10 @@ class LongMemory(nn.Module):
 @fault(
     "mixing",
     remembered("the last step of a padded sequence is padding"),
-    both(r"padd\w*|last (time )?step|long|time steps?|memory|recurr\w*|forget\w*|depth|vanish\w*|sequence", r"padd\w*|vanish\w*|forget\w*|lengths?|shrink\w*|time|gradient"),
+    both(
+        r"padd\w*|last (time )?step|long|time steps?|memory|recurr\w*|forget\w*|depth|vanish\w*|sequence",
+        r"padd\w*|vanish\w*|forget\w*|lengths?|shrink\w*|time|gradient",
+    ),
     modules=(),
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.85,

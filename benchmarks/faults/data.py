@@ -1,4 +1,4 @@
-"""Small data with structure: tables and digits of scikit-learn, and generators of images, sequences, graphs and pairs."""
+"""Small data with structure: tables and digits of scikit-learn, and generators of images, sequences and graphs."""
 
 import functools
 

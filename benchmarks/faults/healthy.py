@@ -75,7 +75,9 @@ def most_labels_ignored() -> Training:
     labels = tags.clone()
     labels[torch.rand(64, 12) < 0.66] = -100
     labels[:, 0] = -100
-    model = nn.Sequential(nn.Embedding(12, 32), Transpose(), nn.Conv1d(32, 48, 3, padding=1), nn.ReLU(), nn.Conv1d(48, 3, 1))
+    model = nn.Sequential(
+        nn.Embedding(12, 32), Transpose(), nn.Conv1d(32, 48, 3, padding=1), nn.ReLU(), nn.Conv1d(48, 3, 1)
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def success() -> float:
@@ -175,7 +177,14 @@ def dropout_with_a_small_batch() -> Training:
     x, y = data.digits(512)
     batches = [(x[part], y[part]) for part in torch.randperm(512).view(32, 16)]
     model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 10)
+        nn.Flatten(),
+        nn.Linear(64, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 64),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(64, 10),
     )
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     success = measures.accuracy(model, x, y)

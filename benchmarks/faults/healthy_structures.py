@@ -1,6 +1,7 @@
 """Healthy trainings that look like a fault: frozen, zero, shared, lazy, scripted or complex parts."""
 
 import copy
+import warnings
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +17,12 @@ from benchmarks.faults.sources import own, traincheck
 
 @healthy(own("LoRA on a frozen, pretrained trunk"))
 def lora_on_a_frozen_trunk() -> Training:
-    """A trunk trained on other digits is frozen; only low-rank adapters, one factor zero, and the head are trained."""
+    """A trunk trained on other digits is frozen; low-rank adapters, one factor zero, and the head are trained."""
     x, y = data.digits(512)
     trunk = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
-    schooling = Training(trunk, (x[256:], y[256:]), F.cross_entropy, torch.optim.Adam(trunk.parameters(), lr=5e-3), lambda: 0.0)
+    schooling = Training(
+        trunk, (x[256:], y[256:]), F.cross_entropy, torch.optim.Adam(trunk.parameters(), lr=5e-3), lambda: 0.0
+    )
     measures.train(schooling, 40)
     model = copy.deepcopy(trunk)
     for index in (1, 3):
@@ -29,7 +32,9 @@ def lora_on_a_frozen_trunk() -> Training:
     model[5] = nn.Linear(64, 10)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=5e-3)
     labels = 9 - y[:256]
-    return Training(model, (x[:256], labels), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, x[:256], labels))
+    return Training(
+        model, (x[:256], labels), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, x[:256], labels)
+    )
 
 
 class ZeroBranches(nn.Module):
@@ -192,7 +197,9 @@ class Scripted(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         block = nn.Sequential(nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 48), nn.ReLU())
-        self.block = torch.jit.trace(block, torch.randn(4, 64))  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            self.block = torch.jit.trace(block, torch.randn(4, 64))
         self.head = nn.Linear(48, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +219,9 @@ class Checkpointed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.stem = nn.Conv2d(1, 16, 3, padding=1)
-        self.stages = nn.ModuleList(nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU()) for _ in range(3))
+        self.stages = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU()) for _ in range(3)
+        )
         self.head = nn.Linear(16, 10)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -238,7 +247,7 @@ def lbfgs_with_closure() -> Training:
     x, y = series[:, :-1, None], series[:, 1:, None]
     model = SeriesLSTM()
     optimizer = torch.optim.LBFGS(model.parameters(), lr=0.8, max_iter=6)
-    return Training(model, (x, y), nn.MSELoss(), optimizer, measures.r_squared(model, x, y), closure=True)
+    return Training(model, (x, y), nn.MSELoss(), optimizer, measures.r_squared(model, x, y))
 
 
 class SeriesLSTM(nn.Module):

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from benchmarks.faults import data, measures
 from benchmarks.faults.attention import Encoder
 from benchmarks.faults.case import Training, healthy
-from benchmarks.faults.losses import VAE, contrastive, TwoTowers
+from benchmarks.faults.losses import VAE, TwoTowers, contrastive
 from benchmarks.faults.optimization import TinyResNet
 from benchmarks.faults.sources import traincheck
 from benchmarks.faults.structure import GraphNet

@@ -1,5 +1,7 @@
 """Faults of the initialization: zero, constant, too large, too small."""
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -68,7 +70,10 @@ def weights_all_equal(broken: bool) -> Training:
 @fault(
     "initialization",
     deeplocalize("48385830"),
-    both(_INIT + r"|signal|variance|activations?|outputs?|logits|scale", r"large|explod\w*|grows?|std|variance|too (big|high)|scale|huge|million"),
+    both(
+        _INIT + r"|signal|variance|activations?|outputs?|logits|scale",
+        r"large|explod\w*|grows?|std|variance|too (big|high)|scale|huge|million",
+    ),
     symptom=NOT_FINITE + "|" + NOT_FITTED,
     reaches=0.8,
     below=0.5,
@@ -79,7 +84,7 @@ def normal_weights_of_variance_one(broken: bool) -> Training:
     x = x.flatten(1)
     widths = [64, 128, 128, 128, 128, 128, 128]
     layers: list[nn.Module] = []
-    for before, after in zip(widths[:-1], widths[1:], strict=True):
+    for before, after in itertools.pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     model = nn.Sequential(*layers, nn.Linear(128, 10))
     for module in model:
@@ -129,7 +134,10 @@ class Scorer(nn.Module):
 @fault(
     "initialization",
     autotrainer("DyingReLU; with the biases of NeuraLint's TF_lenet_non_zeros_biases"),
-    both(r"relu\w*|units?|activations?|bias\w*|output", r"dead|dying|die|never (fire|active)|always (0|zero|off)|negative|inactive|zero for (all|every)|all zero"),
+    both(
+        r"relu\w*|units?|activations?|bias\w*|output",
+        r"dead|dying|die|never (fire|active)|always (0|zero|off)|negative|inactive|zero for (all|every)|all zero",
+    ),
     modules=("hidden",),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
 )

@@ -37,7 +37,12 @@ def images_divided_twice(broken: bool) -> Training:
     x, y = data.digits(256)
     x = x / 255 if broken else x
     model = nn.Sequential(
-        nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.Conv2d(16, 16, 3, stride=2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(144, 10),
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     return Training(model, (x, y), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, x, y))
@@ -96,7 +101,11 @@ def constant_columns_standardized_to_nan(broken: bool) -> Training:
 @fault(
     "data",
     deepfd("59282996, whose patch relabels the data (fault: training data quality)"),
-    both(r"label|target", r"shuffl\w*|random|unrelated|chance|do not (go|belong|match)|mismatch\w*|noise|permut\w*|misalign\w*|neighbou?r|independent"),
+    both(
+        r"label|target",
+        r"shuffl\w*|random|unrelated|chance|do not (go|belong|match)|mismatch\w*|noise|permut\w*|"
+        r"misalign\w*|neighbou?r|independent",
+    ),
     symptom=r"memori[sz]\w*|generali[sz]\w*|overfit\w*|" + NOT_FITTED,
     reaches=0.8,
     below=0.2,
@@ -144,7 +153,10 @@ class TextClassifier(nn.Module):
 @fault(
     "data",
     remembered("vocabulary of lower-case words, text in capitals: every token is unknown"),
-    both(r"input|token|example|batch|embedding|sequence", r"same|identical|constant|equal|alike|unknown|one (value|token)|duplicate\w*|no information"),
+    both(
+        r"input|token|example|batch|embedding|sequence",
+        r"same|identical|constant|equal|alike|unknown|one (value|token)|duplicate\w*|no information",
+    ),
 )
 def every_token_unknown(broken: bool) -> Training:
     """All words are missing from the vocabulary, so that every sequence is the same row of unknown tokens."""
@@ -152,7 +164,9 @@ def every_token_unknown(broken: bool) -> Training:
     tokens = torch.full_like(tokens, 12) if broken else tokens
     model = TextClassifier()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    return Training(model, (tokens, labels), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, tokens, labels))
+    return Training(
+        model, (tokens, labels), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, tokens, labels)
+    )
 
 
 class Dosage(nn.Module):
@@ -169,7 +183,11 @@ class Dosage(nn.Module):
 @fault(
     "data",
     own("LayerNorm over a single feature"),
-    both(r"norm\w*", r"constant|one (feature|channel|element)|single|removes?|zero|same|independent|no information|does not depend|1 (feature|element)"),
+    both(
+        r"norm\w*",
+        r"constant|one (feature|channel|element)|single|removes?|zero|same|independent|no information|"
+        r"does not depend|1 (feature|element)",
+    ),
     modules=("norm",),
 )
 def layer_norm_over_one_feature(broken: bool) -> Training:

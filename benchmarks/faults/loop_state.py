@@ -13,12 +13,18 @@ from benchmarks.faults.loops import Batches, Observe, digit_accuracy, digit_batc
 from benchmarks.faults.sources import remembered, thread, traincheck
 from benchmarks.faults.truth import NOT_FINITE, NOT_FITTED, both
 
-_OVERWRITTEN = r"overwrit\w*|outside|reset\w*|re-?initiali[sz]\w*|replaced|copied|restored|changed (between|without|other)|between (the )?steps|not by the optimizer|revert\w*|went back|jump\w*"
+_OVERWRITTEN = (
+    r"overwrit\w*|outside|reset\w*|re-?initiali[sz]\w*|replaced|copied|restored|changed (between|"
+    r"without|other)|between (the )?steps|not by the optimizer|revert\w*|went back|jump\w*"
+)
 
 
 @fault(
     "loop",
-    thread("Missed to restore model weights in training after validation with EMA on", "https://github.com/PKU-YuanGroup/Open-Sora-Plan/issues/186"),
+    thread(
+        "Missed to restore model weights in training after validation with EMA on",
+        "https://github.com/PKU-YuanGroup/Open-Sora-Plan/issues/186",
+    ),
     both(r"weights?|parameters?|model|ema\b|average", _OVERWRITTEN),
     symptom=NOT_FITTED + "|jump|spike|rises",
     reaches=0.8,
@@ -52,7 +58,10 @@ def averaged_weights_left_in_place(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    traincheck("transformers-17877: initialization is invoked repeatedly", "https://github.com/huggingface/transformers/pull/17877"),
+    traincheck(
+        "transformers-17877: initialization is invoked repeatedly",
+        "https://github.com/huggingface/transformers/pull/17877",
+    ),
     both(r"weights?|parameters?|model", _OVERWRITTEN),
     symptom=NOT_FITTED + "|jump|spike|rises",
     reaches=0.8,
@@ -90,7 +99,12 @@ def initialized_again_every_epoch(broken: bool) -> Loop:
 @fault(
     "loop",
     traincheck("success story 2: gradients are computed and never applied", "https://orderlab.io/TrainCheck"),
-    both(r"optimizer|parameters?|weights?|head|gradients?", r"stale|old|replaced|not (in|held|part of|updated|applied|the same)|does not (hold|contain|update|own)|never (updated|change\w*|applied|move)|other (model|parameters)|do not (change|move)|new (head|layer|parameters)|no longer"),
+    both(
+        r"optimizer|parameters?|weights?|head|gradients?",
+        r"stale|old|replaced|not (in|held|part of|updated|applied|the same)|does not (hold|contain|"
+        r"update|own)|never (updated|change\w*|applied|move)|other (model|parameters)|do not (change|"
+        r"move)|new (head|layer|parameters)|no longer",
+    ),
     symptom=NOT_FITTED,
     reaches=0.8,
     below=0.6,
@@ -162,7 +176,10 @@ def eval_mode_left_on(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    traincheck("stackoverflow-67180955: workers return identical data", "https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/"),
+    traincheck(
+        "stackoverflow-67180955: workers return identical data",
+        "https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/",
+    ),
     both(r"batch\w*|data|examples?|inputs?", r"same|identical|repeat\w*|duplicate\w*|again|never changes"),
     symptom=r"overfit\w*|memori[sz]\w*|generali[sz]\w*|too (fast|easy)|zero",
     reaches=0.8,
@@ -188,7 +205,10 @@ def same_batch_at_every_step(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("DataLoader without shuffle over files sorted by class"),
-    both(r"shuffl\w*|sorted|one class|single class|class(es)?|label\w*|order", r"shuffl\w*|sorted|one class|single|same label|each batch|per batch|order"),
+    both(
+        r"shuffl\w*|sorted|one class|single class|class(es)?|label\w*|order",
+        r"shuffl\w*|sorted|one class|single|same label|each batch|per batch|order",
+    ),
     symptom=NOT_FITTED + "|spike|oscillat|forget|jump",
     reaches=0.8,
     below=0.5,
@@ -215,7 +235,11 @@ def batches_sorted_by_class(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("one corrupted batch: a spike of Adam's update that the weights do not recover from"),
-    both(r"spike\w*|outlier\w*|one (step|batch)|single (step|batch)|suddenly|jump\w*|large (gradient|update|batch|input)|step 60|clip\w*", r"gradient|update|norm|batch|inputs?|loss|clip\w*"),
+    both(
+        r"spike\w*|outlier\w*|one (step|batch)|single (step|batch)|suddenly|jump\w*|large (gradient|"
+        r"update|batch|input)|step 60|clip\w*",
+        r"gradient|update|norm|batch|inputs?|loss|clip\w*",
+    ),
     symptom="rises|diverg|" + NOT_FINITE,
     reaches=0.8,
     below=0.65,
@@ -242,7 +266,10 @@ def corrupted_batch_not_clipped(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    thread("weight clipping of WGAN examples, applied to a network that is no critic", "https://github.com/martinarjovsky/WassersteinGAN"),
+    thread(
+        "weight clipping of WGAN examples, applied to a network that is no critic",
+        "https://github.com/martinarjovsky/WassersteinGAN",
+    ),
     both(r"weights?|parameters?|clamp\w*|clip\w*", r"clamp\w*|clip\w*|bounded|limit\w*|within|0\.01|" + _OVERWRITTEN),
     symptom=NOT_FITTED + "|small|vanish",
     reaches=0.8,
@@ -271,7 +298,11 @@ def weights_clamped_after_steps(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("a new optimizer in every step"),
-    both(r"optimizer|momentum|state", r"new|recreat\w*|creat\w*|reset\w*|lost|every step|each step|never (builds|accumulates)|several optimizers|state|first step"),
+    both(
+        r"optimizer|momentum|state",
+        r"new|recreat\w*|creat\w*|reset\w*|lost|every step|each step|never (builds|accumulates)|"
+        r"several optimizers|state|first step",
+    ),
     symptom=NOT_FITTED + "|slow|oscillat|noisy|rate",
     reaches=0.95,
     below=0.9,

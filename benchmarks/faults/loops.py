@@ -17,7 +17,9 @@ Batches = Sequence[tuple[Tensor, Tensor]]
 Observe = Callable[[Tensor], None]
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|schedul\w*"
-_UNMOVED = r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
+_UNMOVED = (
+    r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
+)
 
 
 def digit_batches(count: int, size: int = 32) -> Batches:
@@ -40,7 +42,10 @@ def digit_net() -> nn.Sequential:
 
 @fault(
     "loop",
-    traincheck("stackoverflow-60335387: zero_grad is missing", "https://stackoverflow.com/questions/60335387/pytorch-mnist-example-not-converge"),
+    traincheck(
+        "stackoverflow-60335387: zero_grad is missing",
+        "https://stackoverflow.com/questions/60335387/pytorch-mnist-example-not-converge",
+    ),
     r"zero_grad|accumulat\w*|not (zeroed|cleared|reset)|sum of (all|several|previous)|add(ed)? up",
     symptom=NOT_FINITE + "|diverg|explod|grow|rate|spike",
     reaches=0.8,
@@ -66,7 +71,10 @@ def zero_grad_missing(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("zero_grad between backward and step"),
-    both(r"zero_grad|gradients?", r"zero_grad|(is|are) (all |exactly )?(zero|none)|before (the )?step|cleared|erased|no gradient|at the step"),
+    both(
+        r"zero_grad|gradients?",
+        r"zero_grad|(is|are) (all |exactly )?(zero|none)|before (the )?step|cleared|erased|no gradient|at the step",
+    ),
     symptom=_UNMOVED + "|" + NO_GRADIENT,
     reaches=0.8,
     below=0.3,
@@ -104,7 +112,11 @@ class WaveNet(nn.Module):
 @fault(
     "loop",
     thread("Scheduler was incorrectly stepped in the batch loop", "https://github.com/ivadomed/ivadomed/pull/55"),
-    both(_RATE, r"zero|\b0\b|per batch|every (batch|step)|too (fast|early|soon)|fell|falls|decay\w*|small|vanish\w*|tiny|1e-\d+"),
+    both(
+        _RATE,
+        r"zero|\b0\b|per batch|every (batch|step)|too (fast|early|soon)|fell|falls|decay\w*|small|"
+        r"vanish\w*|tiny|1e-\d+",
+    ),
     symptom=_UNMOVED,
     reaches=0.8,
     below=0.6,
@@ -131,7 +143,11 @@ def step_schedule_per_batch(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("cosine schedule with T_max in epochs, stepped per batch"),
-    both(_RATE, r"zero|\b0\b|per batch|every (batch|step)|oscillat\w*|rises again|up and down|cycl\w*|period\w*|T_max|returns|small|vanish\w*|falls|fell"),
+    both(
+        _RATE,
+        r"zero|\b0\b|per batch|every (batch|step)|oscillat\w*|rises again|up and down|cycl\w*|"
+        r"period\w*|T_max|returns|small|vanish\w*|falls|fell",
+    ),
     symptom=_UNMOVED,
     reaches=0.9,
     below=0.7,
@@ -188,7 +204,11 @@ def warm_up_never_stepped(broken: bool) -> Loop:
 @fault(
     "loop",
     thread("Scheduler.step() doesn't perform optimizer.step()", "https://github.com/pytorch/pytorch/issues/3814"),
-    both(r"step\b|optimizer|update\w*|weights|parameters", r"never (called|stepped|steps|taken|change|updated)|no (step|update)s?|not (called|stepped|updated|changed?)|without|has not|0 steps|unchanged|do not (move|change)"),
+    both(
+        r"step\b|optimizer|update\w*|weights|parameters",
+        r"never (called|stepped|steps|taken|change|updated)|no (step|update)s?|not (called|stepped|"
+        r"updated|changed?)|without|has not|0 steps|unchanged|do not (move|change)",
+    ),
     symptom=_UNMOVED,
     reaches=0.8,
     below=0.3,
@@ -214,8 +234,14 @@ def optimizer_never_stepped(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    thread("add scaler.unscale_(optimizer) before clip_grad_norm_", "https://github.com/pytorch/examples/issues/1196"),
-    both(r"clip\w*|scal\w*|gradients?", r"unscal\w*|scaled|scaler|tiny|small|norm|clip\w*", r"clip\w*|scal\w*|65536|before"),
+    thread(
+        "add scaler.unscale_(optimizer) before clip_grad_norm_", "https://github.com/pytorch/examples/issues/1196"
+    ),
+    both(
+        r"clip\w*|scal\w*|gradients?",
+        r"unscal\w*|scaled|scaler|tiny|small|norm|clip\w*",
+        r"clip\w*|scal\w*|65536|before",
+    ),
     symptom=_UNMOVED + "|small|tiny|slow|vanish",
     reaches=0.8,
     below=0.4,
@@ -243,7 +269,9 @@ def clipped_before_unscaling(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    thread("Should `loss` be divided by `gradient_accumulation_steps`?", "https://github.com/karpathy/nanoGPT/issues/168"),
+    thread(
+        "Should `loss` be divided by `gradient_accumulation_steps`?", "https://github.com/karpathy/nanoGPT/issues/168"
+    ),
     r"accumulat\w*|divid\w*|micro.?batch\w*|several (backward|batches)|backward passes|sum of|times too (large|high)",
     symptom=NOT_FINITE + r"|diverg|learning rate|large|explod|spike|rises|oscillat|" + NOT_FITTED,
     reaches=0.5,
@@ -278,7 +306,11 @@ def accumulated_loss_not_divided(broken: bool) -> Loop:
 @fault(
     "loop",
     defaultpp("RGC: threshold of gradient clipping"),
-    both(r"clip\w*|gradients?|norm", r"clip\w*|threshold|max_norm|always|every step|cut", r"clip\w*|small|tiny|low|threshold"),
+    both(
+        r"clip\w*|gradients?|norm",
+        r"clip\w*|threshold|max_norm|always|every step|cut",
+        r"clip\w*|small|tiny|low|threshold",
+    ),
     symptom=_UNMOVED + "|small|tiny|slow",
     reaches=0.8,
     below=0.4,

@@ -9,7 +9,10 @@ from benchmarks.faults.case import Training, fault
 from benchmarks.faults.sources import deeplocalize, remembered, thread
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
-_UNBOUNDED = r"unbounded|no (lower )?bound|negative loss|loss (is|becomes|falls to|goes to) negative|minus infinity|-inf\w*|below (0|zero)"
+_UNBOUNDED = (
+    r"unbounded|no (lower )?bound|negative loss|loss (is|becomes|falls to|goes to) negative|"
+    r"minus infinity|-inf\w*|below (0|zero)"
+)
 
 
 @fault(
@@ -46,7 +49,10 @@ def softmax_over_the_batch(broken: bool) -> Training:
 @fault(
     "loss",
     remembered("NLLLoss on raw scores gives a negative loss"),
-    both(r"nll\w*|negative log.?likelihood|log.?softmax|log.?prob\w*|" + _UNBOUNDED, r"log.?softmax|log.?prob\w*|raw|logits|cross.?entropy|scores"),
+    both(
+        r"nll\w*|negative log.?likelihood|log.?softmax|log.?prob\w*|" + _UNBOUNDED,
+        r"log.?softmax|log.?prob\w*|raw|logits|cross.?entropy|scores",
+    ),
     symptom=r"negative|unbounded|diverg\w+|grows?|-inf",
     reaches=0.6,
     below=0.1,
@@ -94,7 +100,10 @@ class Segmenter(nn.Module):
 @fault(
     "loss",
     remembered("view is not permute: channels last reshaped to channels first"),
-    both(r"reshap\w*|view|permut\w*|transpos\w*|axis|axes|layout|channels?", r"permut\w*|transpos\w*|mix\w*|scrambl\w*|order|wrong|reshap\w*|view"),
+    both(
+        r"reshap\w*|view|permut\w*|transpos\w*|axis|axes|layout|channels?",
+        r"permut\w*|transpos\w*|mix\w*|scrambl\w*|order|wrong|reshap\w*|view",
+    ),
     reaches=0.7,
     below=0.5,
 )
@@ -153,7 +162,11 @@ def attraction_only(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
 @fault(
     "loss",
     remembered("representation collapse: positive pairs only"),
-    both(r"collaps\w*|negatives?|same (output|embedding|vector)|constant (output|embedding)|identical|alike|all (outputs|embeddings)", r"pairs?|embedding|output|collaps\w*|example"),
+    both(
+        r"collaps\w*|negatives?|same (output|embedding|vector)|constant (output|embedding)|identical|"
+        r"alike|all (outputs|embeddings)",
+        r"pairs?|embedding|output|collaps\w*|example",
+    ),
     symptom=r"identical|alike|constant|too (easy|fast)",
     reaches=0.8,
     below=0.5,
@@ -173,7 +186,10 @@ def two_towers_without_negatives(broken: bool) -> Training:
 @fault(
     "loss",
     remembered("CosineSimilarity is minimized instead of maximized"),
-    both(r"sign|ascent|maximi[sz]\w*|negat\w*|minimi[sz]\w*|opposite|unbounded|wrong direction|reward|objective", r"loss|objective|similarity|gradient"),
+    both(
+        r"sign|ascent|maximi[sz]\w*|negat\w*|minimi[sz]\w*|opposite|unbounded|wrong direction|reward|objective",
+        r"loss|objective|similarity|gradient",
+    ),
     symptom=r"negative|diverg\w+|worse|rises|" + NOT_FITTED,
     reaches=0.5,
     below=0.2,
@@ -239,7 +255,10 @@ class VAE(nn.Module):
 @fault(
     "loss",
     remembered("VAE: reconstruction averaged over pixels, KL summed over the batch"),
-    both(r"kl\w*|divergence|latent|posterior|mean|log_variance|terms?", r"collaps\w*|dominat\w*|weight\w*|ignor\w*|outweigh\w*|scale|larger|balance"),
+    both(
+        r"kl\w*|divergence|latent|posterior|mean|log_variance|terms?",
+        r"collaps\w*|dominat\w*|weight\w*|ignor\w*|outweigh\w*|scale|larger|balance",
+    ),
     symptom=NOT_FITTED + r"|same output|constant",
     reaches=0.3,
     below=0.15,
@@ -262,7 +281,11 @@ class Detector(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.backbone = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()
+            nn.Conv2d(1, 16, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
         )
         self.classes = nn.Linear(32 * 16, 4)
         self.box = nn.Linear(32 * 16, 2)
@@ -275,7 +298,10 @@ class Detector(nn.Module):
 @fault(
     "loss",
     remembered("detection: boxes in pixels against a classification loss of order one"),
-    both(r"box|head|terms?|targets?|regression|loss\w*", r"dominat\w*|scale\w*|large\w*|balance|weight\w*|thousands|magnitude|normali[sz]e"),
+    both(
+        r"box|head|terms?|targets?|regression|loss\w*",
+        r"dominat\w*|scale\w*|large\w*|balance|weight\w*|thousands|magnitude|normali[sz]e",
+    ),
     reaches=0.7,
     below=0.45,
     symptom=NOT_FITTED + "|explod|diverg",
@@ -292,7 +318,9 @@ def box_loss_outweighs_classes(broken: bool) -> Training:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 
     def loss(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(outputs["classes"], targets["classes"]) + F.smooth_l1_loss(outputs["box"], targets["box"])
+        return F.cross_entropy(outputs["classes"], targets["classes"]) + F.smooth_l1_loss(
+            outputs["box"], targets["box"]
+        )
 
     def success() -> float:
         chosen = measures.outputs_in_eval(model, x)["classes"].argmax(1)
@@ -329,7 +357,10 @@ class TransposedGenerator(nn.Module):
 @fault(
     "loss",
     thread("DCGAN of pytorch/examples, whose generator step must not detach", "https://github.com/pytorch/examples"),
-    both(NO_GRADIENT + r"|detach\w*|graph|disconnect\w*|not reach\w*|without gradient", r"generator|project|out\b|parameter|detach\w*|loss|weights"),
+    both(
+        NO_GRADIENT + r"|detach\w*|graph|disconnect\w*|not reach\w*|without gradient",
+        r"generator|project|out\b|parameter|detach\w*|loss|weights",
+    ),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
     reaches=0.5,
     below=0.3,

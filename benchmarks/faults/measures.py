@@ -69,7 +69,7 @@ def r_squared(model: nn.Module, inputs: Any, targets: Tensor) -> Callable[[], fl
 
 
 def fitted(model: nn.Module, inputs: Any, targets: Any, loss: LossFunction, guess: float) -> Callable[[], float]:
-    """Measure 1 − loss / guess, where `guess` is the loss of guessing; the loss is that of the training, or a better."""
+    """Measure 1 − loss / guess, where `guess` is the loss of guessing, in the training's loss or in a better one."""
 
     def measured() -> float:
         value = loss(outputs_in_eval(model, inputs), targets).item()
@@ -98,8 +98,10 @@ def train(training: Training, steps: int) -> list[float]:
                 loss.backward()
             return loss
 
-        value = optimizer.step(closure) if training.closure else closure()
-        if not training.closure:
+        if isinstance(optimizer, torch.optim.LBFGS):
+            value = optimizer.step(closure)  # type: ignore[no-untyped-call]
+        else:
+            value = closure()
             optimizer.step()
         losses.append(float(value))
     return losses

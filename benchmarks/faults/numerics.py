@@ -95,7 +95,7 @@ class LogFeatures(nn.Module):
 def gradient_through_unchosen_branch(broken: bool) -> Training:
     """`torch.where` hides the root of negative numbers forward, but its gradient is NaN."""
     x = torch.randn(256, 8)
-    y = data.standardized((x[:, :1].abs() + x[:, 1:2] * x[:, 2:3]))
+    y = data.standardized(x[:, :1].abs() + x[:, 1:2] * x[:, 2:3])
     model = LogFeatures(safe=not broken)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
 

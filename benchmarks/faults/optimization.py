@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import Source, autotrainer, deepfd, deeplocalize, remembered, thread, traincheck
+from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, thread, traincheck
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, both
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|step size"
@@ -150,8 +150,15 @@ class TransferNet(nn.Module):
 
 @fault(
     "optimizer",
-    traincheck("success story 3: the optimizer holds parameters that the model no longer has", "https://github.com/huggingface/accelerate/issues/2665"),
-    both(r"optimizer", r"not (in|held|part|known|own)|does not (hold|contain|know|have|own)|missing|stale|other|old|replaced|never updated|copy|unknown|not the (model|network)|without|lacks?|no parameter"),
+    traincheck(
+        "success story 3: the optimizer holds parameters that the model no longer has",
+        "https://github.com/huggingface/accelerate/issues/2665",
+    ),
+    both(
+        r"optimizer",
+        r"not (in|held|part|known|own)|does not (hold|contain|know|have|own)|missing|stale|other|old|"
+        r"replaced|never updated|copy|unknown|not the (model|network)|without|lacks?|no parameter",
+    ),
     symptom=NOT_FITTED + "|not updated|never change",
     reaches=0.85,
     below=0.5,
@@ -194,8 +201,14 @@ class TinyResNet(nn.Module):
 
 @fault(
     "optimizer",
-    traincheck("pytorch-forum-84911: all but the batch norms is frozen", "https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911"),
-    both(r"frozen|freez\w*|requires_grad|not train\w*|do not train", r"conv\w*|_fc|layers?|head|parameters?|weights?|most|classifier|%"),
+    traincheck(
+        "pytorch-forum-84911: all but the batch norms is frozen",
+        "https://discuss.pytorch.org/t/obtaining-abnormal-changes-in-loss-and-accuracy/84911",
+    ),
+    both(
+        r"frozen|freez\w*|requires_grad|not train\w*|do not train",
+        r"conv\w*|_fc|layers?|head|parameters?|weights?|most|classifier|%",
+    ),
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.85,
     below=0.6,
@@ -213,7 +226,10 @@ def everything_but_batch_norms_frozen(broken: bool) -> Training:
 @fault(
     "optimizer",
     Source("DEFault", "regularization fault: weight regularization", "https://arxiv.org/abs/2501.12560"),
-    both(r"weight.?decay|decay|regulari[sz]\w*|l2", r"large|high|strong|too|dominat\w*|shrink\w*|lower|zero|outweigh\w*"),
+    both(
+        r"weight.?decay|decay|regulari[sz]\w*|l2",
+        r"large|high|strong|too|dominat\w*|shrink\w*|lower|zero|outweigh\w*",
+    ),
     symptom=NOT_FITTED + "|shrink|vanish",
     reaches=0.85,
     below=0.5,
@@ -245,43 +261,13 @@ def adam_epsilon_of_one(broken: bool) -> Training:
     return Training(model, (x, y), nn.CrossEntropyLoss(), optimizer, success)
 
 
-@fault(
-    "optimizer",
-    autotrainer("Oscillating_Loss_Case; here by momentum 1"),
-    both(r"momentum|" + _RATE, r"momentum|high|large|too|oscillat\w*|lower|smaller|diverg\w*|reduce"),
-    symptom="oscillat|diverg|rises|unstable|" + NOT_FITTED,
-    reaches=0.8,
-    below=0.5,
-)
-def momentum_of_nearly_one(broken: bool) -> Training:
-    """Momentum of 1 never forgets a gradient, and the loss oscillates."""
-    x, y = data.smooth_function()
-    model = LeakyNet()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=1.0 if broken else 0.9)
-
-    def success() -> float:
-        value = measures.r_squared(model, x, y)()
-        return max(value, -1.0) if value == value else -1.0
-
-    return Training(model, (x, y), nn.MSELoss(), optimizer, success)
-
-
-class LeakyNet(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(6, 64)
-        self.body = nn.Linear(64, 64)
-        self.last = nn.Linear(64, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.last(F.leaky_relu(self.body(F.leaky_relu(self.stem(x)))))
-
-
 class LoRALinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int, broken: bool) -> None:
         super().__init__()
         self.base = base.requires_grad_(False)
-        self.down = nn.Parameter(torch.zeros(rank, base.in_features) if broken else 0.3 * torch.randn(rank, base.in_features))
+        self.down = nn.Parameter(
+            torch.zeros(rank, base.in_features) if broken else 0.3 * torch.randn(rank, base.in_features)
+        )
         self.up = nn.Parameter(torch.zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -298,11 +284,9 @@ class LoRALinear(nn.Module):
     below=0.3,
 )
 def lora_factors_both_zero(broken: bool) -> Training:
-    """Both factors of the low-rank adapters are zero: neither gets a gradient, and the frozen network stays as it is."""
+    """Both factors of the low-rank adapters are zero: neither gets a gradient, and the network stays as it is."""
     x, y = data.digits(256)
     layers = [nn.Linear(64, 64), nn.Linear(64, 10)]
-    model = nn.Sequential(
-        nn.Flatten(), LoRALinear(layers[0], 8, broken), nn.ReLU(), LoRALinear(layers[1], 8, broken)
-    )
+    model = nn.Sequential(nn.Flatten(), LoRALinear(layers[0], 8, broken), nn.ReLU(), LoRALinear(layers[1], 8, broken))
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2, weight_decay=0.0)
     return Training(model, (x, y), nn.CrossEntropyLoss(), optimizer, measures.accuracy(model, x, y))

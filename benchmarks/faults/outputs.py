@@ -10,7 +10,10 @@ from benchmarks.faults.sources import deepfd, deeplocalize, remembered, thread
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 _NORMALIZED = r"softmax|probabilit|normali[sz]ed (scores|outputs|twice)"
-_BOUNDED = r"bounded|range|between 0 and 1|\[0, ?1\]|\(0, ?1\)|cannot (reach|exceed|produce)|never (reach|exceed)\w*|saturat\w*"
+_BOUNDED = (
+    r"bounded|range|between 0 and 1|\[0, ?1\]|\(0, ?1\)|cannot (reach|exceed|produce)|never (reach|"
+    r"exceed)\w*|saturat\w*"
+)
 
 
 class DigitNet(nn.Module):
@@ -31,7 +34,10 @@ class DigitNet(nn.Module):
 
 @fault(
     "output",
-    thread("Cross Entropy loss is not decreasing", "https://discuss.pytorch.org/t/cross-entropy-loss-is-not-decreasing/43814"),
+    thread(
+        "Cross Entropy loss is not decreasing",
+        "https://discuss.pytorch.org/t/cross-entropy-loss-is-not-decreasing/43814",
+    ),
     both(_NORMALIZED, r"cross.?entropy|logits|twice|remove|log_softmax|before the loss|into the loss"),
     reaches=0.7,
     below=0.45,
@@ -169,7 +175,10 @@ class ClampedRegressor(nn.Module):
 @fault(
     "output",
     remembered("torch.clamp on the output stops the gradient"),
-    both(r"clamp\w*|clip\w* (output|value|prediction)|saturat\w*|clipped (output|value)|limit", r"gradient|output|zero|constant"),
+    both(
+        r"clamp\w*|clip\w* (output|value|prediction)|saturat\w*|clipped (output|value)|limit",
+        r"gradient|output|zero|constant",
+    ),
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.6,
     below=0.1,
@@ -188,7 +197,8 @@ def output_clamped_above_its_start(broken: bool) -> Training:
     deeplocalize("50079585"),
     both(
         r"one|single|1 (output|class|column|unit|logit)|argmax|label|target|class\w*",
-        r"always (0|zero|the same)|loss is (exactly )?(0|zero)|same (class|label|value)|one (class|column|output|logit)|"
+        r"always (0|zero|the same)|loss is (exactly )?(0|zero)|same (class|label|value)|one (class|"
+        r"column|output|logit)|"
         r"single (class|column|output|logit)|1 (output|class|logit)|constant (label|target)|all (0|zero)",
     ),
     symptom=r"loss (is|stays)|zero|no gradient|constant",

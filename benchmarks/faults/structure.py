@@ -13,7 +13,10 @@ from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 @fault(
     "structure",
     umlaut("Missing activation functions"),
-    both(r"linear|activation|nonlinear\w*", r"no |missing|without|linear in|affine|collapse\w*|stack\w*|add|only linear|single linear"),
+    both(
+        r"linear|activation|nonlinear\w*",
+        r"no |missing|without|linear in|affine|collapse\w*|stack\w*|add|only linear|single linear",
+    ),
 )
 def no_activation_between_layers(broken: bool) -> Training:
     """A disk inside a ring is to be separated by a network without activations."""
@@ -41,7 +44,9 @@ class DroppedNet(nn.Module):
 @fault(
     "structure",
     umlaut("High dropout rate (a keep probability passed as a drop probability)"),
-    both(r"dropout|drop1|drop2|dropped", r"0\.9\d|9\d ?%|high|rate|most|nearly all|probab\w*|large|lower|too much|p ?="),
+    both(
+        r"dropout|drop1|drop2|dropped", r"0\.9\d|9\d ?%|high|rate|most|nearly all|probab\w*|large|lower|too much|p ?="
+    ),
     symptom=NOT_FITTED + "|nois|eval|train",
     reaches=0.85,
     below=0.6,
@@ -71,7 +76,11 @@ class BlockList(nn.Module):
 @fault(
     "structure",
     remembered("layers in a Python list are not registered"),
-    both(r"regist\w*|modulelist|python list|not (in|among|part of) (the )?(model\.)?parameters|parameters\(\)|not (a )?(parameters?|submodules?)|unknown to|optimizer", r"list|layers?|parameters?|weights?|modules?"),
+    both(
+        r"regist\w*|modulelist|python list|not (in|among|part of) (the )?(model\.)?parameters|"
+        r"parameters\(\)|not (a )?(parameters?|submodules?)|unknown to|optimizer",
+        r"list|layers?|parameters?|weights?|modules?",
+    ),
     symptom=NOT_FITTED + "|few parameters|not trained|frozen",
     below=0.7,
 )
@@ -98,7 +107,11 @@ class FreshHead(nn.Module):
 @fault(
     "structure",
     remembered("a layer created in forward"),
-    both(r"creat\w*|new|fresh|random|each (call|forward)|every (call|forward|step)|not regist\w*|unregistered|differs? (between|from)|not determin\w*|nondetermin\w*", r"forward|head|layer|weights?|parameters?|output"),
+    both(
+        r"creat\w*|new|fresh|random|each (call|forward)|every (call|forward|step)|not regist\w*|"
+        r"unregistered|differs? (between|from)|not determin\w*|nondetermin\w*",
+        r"forward|head|layer|weights?|parameters?|output",
+    ),
     symptom=NOT_FITTED + "|unused|no gradient|never used|nois",
 )
 def layer_created_in_forward(broken: bool) -> Training:
@@ -129,7 +142,10 @@ class DeepResidual(nn.Module):
 @fault(
     "structure",
     defaultpp("RRS: skip connection bypassed"),
-    both(r"skip|residual|shortcut|depth|deep|vanish\w*|shrink\w*|alike|identity", r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|vanish\w*"),
+    both(
+        r"skip|residual|shortcut|depth|deep|vanish\w*|shrink\w*|alike|identity",
+        r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|vanish\w*",
+    ),
     reaches=0.85,
 )
 def skip_connections_forgotten(broken: bool) -> Training:
@@ -154,7 +170,10 @@ class Narrow(nn.Module):
 @fault(
     "structure",
     Source("DEFault", "layer fault: number of neurons changed (1 to 256)", "https://arxiv.org/abs/2501.12560"),
-    both(r"width|narrow|bottleneck|units?|neurons?|rank|dimension\w*|features?|capacity", r"one|1\b|narrow|few|small|low|bottleneck|single|wider"),
+    both(
+        r"width|narrow|bottleneck|units?|neurons?|rank|dimension\w*|features?|capacity",
+        r"one|1\b|narrow|few|small|low|bottleneck|single|wider",
+    ),
     modules=("squeeze",),
     reaches=0.9,
     below=0.7,
@@ -185,7 +204,10 @@ class GraphNet(nn.Module):
 @fault(
     "structure",
     traincheck("clean workload gcn, with the oversmoothing of deep graph networks (Li et al. 2018, from memory)"),
-    both(r"alike|smooth\w*|identical|same|correlat\w*|collaps\w*|similar|indistinguish\w*|converge", r"node|example|output|feature|representation|layer|depth|vector"),
+    both(
+        r"alike|smooth\w*|identical|same|correlat\w*|collaps\w*|similar|indistinguish\w*|converge",
+        r"node|example|output|feature|representation|layer|depth|vector",
+    ),
     symptom=NOT_FITTED + "|vanish|shrink|depth",
     reaches=0.7,
     below=0.4,
@@ -223,7 +245,7 @@ class NormedConv(nn.Module):
     below=0.6,
 )
 def batch_norm_momentum_of_tensorflow(broken: bool) -> Training:
-    """The running statistics move by a thousandth per step: after a short training, evaluation uses the initial ones."""
+    """The running statistics move by a thousandth per step: after a short training, evaluation uses initial ones."""
     x, y = data.digits(256)
     x = 8 * x + 10
     model = NormedConv(0.001 if broken else 0.1)
@@ -249,8 +271,14 @@ class ForgetfulDropout(nn.Module):
 
 @fault(
     "structure",
-    traincheck("transformers-33844: dropout is active in evaluation mode", "https://github.com/huggingface/transformers/pull/33844"),
-    both(r"dropout|random\w*|stochastic|nois\w*|differs?|not determin\w*|nondetermin\w*", r"eval\w*|inference|mode|training="),
+    traincheck(
+        "transformers-33844: dropout is active in evaluation mode",
+        "https://github.com/huggingface/transformers/pull/33844",
+    ),
+    both(
+        r"dropout|random\w*|stochastic|nois\w*|differs?|not determin\w*|nondetermin\w*",
+        r"eval\w*|inference|mode|training=",
+    ),
     symptom=r"dropout|random\w*|determin\w*|stochastic|eval",
     reaches=0.9,
     below=0.85,
@@ -281,7 +309,10 @@ class Flattened(nn.Module):
 @fault(
     "structure",
     own("global pooling before the convolutions (NeuraLint has a rule on too much pooling: checkDisPoolTooMuch)"),
-    both(r"pool\w*|spatial|position\w*|pixels?|permut\w*|resolution|information", r"pool\w*|lost|loses|averag\w*|1 ?[x×] ?1|invariant|discard\w*|never reach\w*|does not depend|early|mean"),
+    both(
+        r"pool\w*|spatial|position\w*|pixels?|permut\w*|resolution|information",
+        r"pool\w*|lost|loses|averag\w*|1 ?[x×] ?1|invariant|discard\w*|never reach\w*|does not depend|early|mean",
+    ),
     symptom=NOT_FITTED + "|" + NO_GRADIENT + "|alike|similar|constant",
     below=0.5,
 )

@@ -7,8 +7,7 @@ from typing import Literal
 Verdict = Literal["cause", "symptom", "wrong"]
 
 _EXCLUDED = re.compile(
-    r"(?:is|was|are|were)?\s*(?:not due to|not because of|not caused by|ruled? out|rules out|neither|"
-    r"is not the cause|no sign of|rather than)\b[^.;:\n]*",
+    r"(?:is|was|are|were)?\s*(?:not due to|not because of|not caused by|ruled? out|rules out|no sign of)\b[^.;:\n]*",
     re.IGNORECASE,
 )
 
@@ -19,11 +18,15 @@ def both(*patterns: str) -> str:
 
 
 NOT_FITTED = (
-    r"(can|could)\s?not (be )?fit|not fitted|cannot fit|fail\w* to fit|(does|do|did) not (learn|train|fall|decrease|improve)|"
+    r"(can|could)\s?not (be )?fit|not fitted|cannot fit|fail\w* to fit|(does|do|did) not (learn|train|"
+    r"fall|decrease|improve)|"
     r"no progress|stuck|stay\w*|plateau|barely|hardly|guess\w*|constant|flat|rises|diverg\w+|does not memori[sz]e"
 )
 NOT_FINITE = r"\bnan\b|\binf\b|infinit|not finite|non-?finite|overflow|diverg\w+|explod\w+"
-NO_GRADIENT = r"no gradient|zero gradient|gradients? (is|are|of)?\s*(none|zero|vanish\w*|exactly)|vanish\w*|receives? no|never change"
+NO_GRADIENT = (
+    r"no gradient|zero gradient|gradients? (is|are|of)?\s*(none|zero|vanish\w*|exactly)|vanish\w*|"
+    r"receives? no|never change"
+)
 LEAK = r"too (easy|good|fast)|suspicious\w*|leak\w*|trivial\w*|eval\w* (loss|accuracy)|generali[sz]"
 
 
