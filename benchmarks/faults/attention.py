@@ -271,8 +271,8 @@ class WrongAxis(nn.Module):
     "mixing",
     remembered("attention weights normalized over the batch: softmax(dim=0)"),
     both(
-        r"softmax|normali[sz]\w*|attention|examples?|batch|mix\w*",
-        r"batch|dim\w*|axis|across|other examples|depends? on|examples",
+        r"softmax|normali[sz]\w*|attention|mix\w*|depends? on|leak\w*",
+        r"\bbatch\b|other examples|across examples|dim\w*|axis",
     ),
     symptom=NOT_FITTED + "|eval|generali",
     reaches=0.8,

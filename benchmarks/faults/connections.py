@@ -106,7 +106,8 @@ class WaveClassifier(nn.Module):
     remembered("nn.LSTM without batch_first=True"),
     both(
         r"batch.?first|examples?|batch|mix\w*|axis|dimension|sequence",
-        r"batch.?first|mix\w*|leak\w*|depends? on|other examples|across|transpos\w*|independent|swap\w*|order",
+        r"batch.?first|mix\w*|leak\w*|depends? on|other examples|across|transpos\w*|independent|"
+        r"swap\w*|order|over the (examples|batch)",
     ),
     symptom=NOT_FITTED + "|eval|generali",
     reaches=0.9,
@@ -146,7 +147,8 @@ class Tagger(nn.Module):
     ),
     both(
         r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?",
-        r"mis\w*|wrong|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|other|permut\w*|depends?",
+        r"misalign\w*|mismatch\w*|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|"
+        r"other|permut\w*|depends?|major",
     ),
     reaches=0.5,
     below=0.3,
@@ -182,8 +184,8 @@ class LongMemory(nn.Module):
     "mixing",
     remembered("the last step of a padded sequence is padding"),
     both(
-        r"padd\w*|last (time )?step|long|time steps?|memory|recurr\w*|forget\w*|depth|vanish\w*|sequence",
-        r"padd\w*|vanish\w*|forget\w*|lengths?|shrink\w*|time|gradient",
+        r"padd\w*|last (time )?step|time steps?|recurr\w*|memory|sequence|forget\w*|\brnn\b",
+        r"padd\w*|vanish\w*|forget\w*|lengths?|shrink\w*|gradient",
     ),
     modules=(),
     symptom=NOT_FITTED + "|" + NO_GRADIENT,

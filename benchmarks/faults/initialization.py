@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
 from benchmarks.faults.sources import autotrainer, deeplocalize, defaultpp, neuralint
-from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, both
+from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 _INIT = r"initiali[sz]\w*|init\b|weights?|bias\w*|start"
 _SYMMETRIC = r"zero|constant|same|identical|equal|symmetr\w*|alike"
@@ -32,7 +32,11 @@ class LeNet(nn.Module):
 @fault(
     "initialization",
     neuralint("TF_lenet_zeros_init"),
-    both(_INIT, r"zero|\b0\b"),
+    both(
+        r"initiali[sz]\w*|all[- ](the )?(weights|parameters|zero)|zero[- ]weights|weights? (is|"
+        r"are) (all |exactly )?(zero|0)",
+        ZERO,
+    ),
     symptom=NO_GRADIENT + "|" + NOT_FITTED + "|symmetr|identical|alike",
 )
 def weights_all_zero(broken: bool) -> Training:
@@ -49,7 +53,10 @@ def weights_all_zero(broken: bool) -> Training:
 @fault(
     "initialization",
     neuralint("TF_lenet_constant_init"),
-    both(_INIT + r"|units?|channels?|filters?", _SYMMETRIC),
+    both(
+        r"initiali[sz]\w*|weights|units?|channels?|filters?|neurons?",
+        r"constant|same|identical|equal|symmetr\w*|alike|duplicate\w*",
+    ),
 )
 def weights_all_equal(broken: bool) -> Training:
     """All weights of a LeNet are initialized to the same constant, so that the units of a layer stay equal."""
@@ -71,8 +78,8 @@ def weights_all_equal(broken: bool) -> Training:
     "initialization",
     deeplocalize("48385830"),
     both(
-        _INIT + r"|signal|variance|activations?|outputs?|logits|scale",
-        r"large|explod\w*|grows?|std|variance|too (big|high)|scale|huge|million",
+        r"weights?|initiali[sz]\w*|signal|activations?|variance|logits",
+        r"large|explod\w*|grow\w*|std|standard deviation|too (big|high)|huge",
     ),
     symptom=NOT_FINITE + "|" + NOT_FITTED,
     reaches=0.8,
@@ -103,7 +110,7 @@ def normal_weights_of_variance_one(broken: bool) -> Training:
 @fault(
     "initialization",
     autotrainer("Gradient_Vanish_Case: deep network, gradient vanishing"),
-    both(r"vanish\w*|(shrink|fade|die|decay|small|tiny)\w*", r"gradient|signal|variance|activation|depth|layer"),
+    both(r"vanish\w*|\b(shrink|fade|die|decay|small|tiny)\w*", r"gradient|signal|variance|activation|depth|layer"),
 )
 def deep_sigmoid_network(broken: bool) -> Training:
     """Twelve layers of sigmoids: gradients vanish towards the input; the twin has ReLUs and Kaiming's weights."""
@@ -136,7 +143,8 @@ class Scorer(nn.Module):
     autotrainer("DyingReLU; with the biases of NeuraLint's TF_lenet_non_zeros_biases"),
     both(
         r"relu\w*|units?|activations?|bias\w*|output",
-        r"dead|dying|die|never (fire|active)|always (0|zero|off)|negative|inactive|zero for (all|every)|all zero",
+        r"dead|dying|\bdies?\b|never (fire|active)|always (0|zero|off)|negative|inactive|"
+        r"zero for (all|every)|all zero|\boff\b",
     ),
     modules=("hidden",),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
@@ -170,7 +178,7 @@ class Reader(nn.Module):
 @fault(
     "initialization",
     defaultpp("QZQ and QZK: query and key projections set to zero"),
-    both(_INIT + r"|attention|gradient", r"zero|uniform|\b0\b|no gradient|none"),
+    both(r"initiali[sz]\w*|weights?|attention|gradient", ZERO + r"|uniform|no gradient|none"),
     modules=("query", "key"),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
     reaches=0.8,

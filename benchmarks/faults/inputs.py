@@ -51,7 +51,7 @@ def images_divided_twice(broken: bool) -> Training:
 @fault(
     "data",
     deepfd("46642627"),
-    both(r"target|label|output|regression", _SCALE),
+    both(r"target|label|output|regression", _SCALE + r"|order|million|10⁶|e\+?0?6|000,?000"),
     symptom=NOT_FINITE + r"|learning rate|" + NOT_FITTED,
     reaches=0.7,
     below=0.3,
@@ -84,7 +84,7 @@ class GatedTable(nn.Module):
 @fault(
     "data",
     umlaut("NaN (not a number) in input"),
-    both(r"input|feature|column|data|batch", NOT_FINITE),
+    both(r"input|feature|column|data|pixels?", NOT_FINITE + r"|divi\w* by (0|zero)|0/0|which is 0"),
     symptom=NOT_FINITE,
     below=0.2,
 )
@@ -202,7 +202,7 @@ def layer_norm_over_one_feature(broken: bool) -> Training:
 @fault(
     "data",
     deeplocalize("39525358"),
-    both(r"input|feature|column|data", _SCALE),
+    both(r"input|feature|column|data|measurements?", _SCALE),
     symptom=NOT_FITTED + r"|dead|saturat\w*|learning rate",
     reaches=0.8,
     below=0.5,

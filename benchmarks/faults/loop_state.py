@@ -62,13 +62,16 @@ def averaged_weights_left_in_place(broken: bool) -> Loop:
         "transformers-17877: initialization is invoked repeatedly",
         "https://github.com/huggingface/transformers/pull/17877",
     ),
-    both(r"weights?|parameters?|model", _OVERWRITTEN),
+    both(
+        r"weights?|parameters?|model|initiali[sz]\w*",
+        _OVERWRITTEN + r"|initiali[sz]\w*.{0,30}(again|anew|repeatedly|every)",
+    ),
     symptom=NOT_FITTED + "|jump|spike|rises",
     reaches=0.8,
     below=0.6,
 )
 def initialized_again_every_epoch(broken: bool) -> Loop:
-    """The function of an epoch applies the initialization before it trains."""
+    """The function of an epoch initializes the weights again before it trains."""
 
     def initialize(module: nn.Module) -> None:
         if isinstance(module, nn.Linear):
@@ -100,10 +103,9 @@ def initialized_again_every_epoch(broken: bool) -> Loop:
     "loop",
     traincheck("success story 2: gradients are computed and never applied", "https://orderlab.io/TrainCheck"),
     both(
-        r"optimizer|parameters?|weights?|head|gradients?",
-        r"stale|old|replaced|not (in|held|part of|updated|applied|the same)|does not (hold|contain|"
-        r"update|own)|never (updated|change\w*|applied|move)|other (model|parameters)|do not (change|"
-        r"move)|new (head|layer|parameters)|no longer",
+        r"optimizer|stale|replaced",
+        r"stale|\bold\b|replaced|not (in|held|part of)|does not (hold|contain|update|own)|"
+        r"other (model|parameters)|new (head|layers?|parameters|ones)|no longer|never updates",
     ),
     symptom=NOT_FITTED,
     reaches=0.8,
@@ -147,7 +149,10 @@ class DeepNormed(nn.Module):
 @fault(
     "loop",
     thread("Finish validation without running model.train()", "https://github.com/fartashf/vsepp/issues/4"),
-    both(r"eval\w*|train\(\)|mode", r"mode|eval\w*|left|train\w*|statistics|never|back"),
+    both(
+        r"\beval\b|eval\(|evaluation|train\(\)|\bmode\b",
+        r"\bmode\b|\bleft\b|back to train|statistics|train\(\)|still",
+    ),
     symptom=NOT_FITTED + "|" + NOT_FINITE + "|statistics|rises|spike",
     reaches=0.8,
     below=0.6,
@@ -180,7 +185,9 @@ def eval_mode_left_on(broken: bool) -> Loop:
         "stackoverflow-67180955: workers return identical data",
         "https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/",
     ),
-    both(r"batch\w*|data|examples?|inputs?", r"same|identical|repeat\w*|duplicate\w*|again|never changes"),
+    both(
+        r"batch\w*|data|examples?|inputs?", r"same|identical|repeat\w*|duplicate\w*|again|never changes|first batch"
+    ),
     symptom=r"overfit\w*|memori[sz]\w*|generali[sz]\w*|too (fast|easy)|zero",
     reaches=0.8,
     below=0.6,
@@ -299,9 +306,8 @@ def weights_clamped_after_steps(broken: bool) -> Loop:
     "loop",
     remembered("a new optimizer in every step"),
     both(
-        r"optimizer|momentum|state",
-        r"new|recreat\w*|creat\w*|reset\w*|lost|every step|each step|never (builds|accumulates)|"
-        r"several optimizers|state|first step",
+        r"optimizer|momentum|state|adam",
+        r"\bnew\b|anew|recreat\w*|creat\w*|reset\w*|lost|never (builds|accumulates)|several optimizers|first step",
     ),
     symptom=NOT_FITTED + "|slow|oscillat|noisy|rate",
     reaches=0.95,

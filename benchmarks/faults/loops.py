@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Loop, fault
 from benchmarks.faults.sources import defaultpp, remembered, thread, traincheck
-from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, both
+from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 Batches = Sequence[tuple[Tensor, Tensor]]
 Observe = Callable[[Tensor], None]
@@ -73,7 +73,8 @@ def zero_grad_missing(broken: bool) -> Loop:
     remembered("zero_grad between backward and step"),
     both(
         r"zero_grad|gradients?",
-        r"zero_grad|(is|are) (all |exactly )?(zero|none)|before (the )?step|cleared|erased|no gradient|at the step",
+        r"zero_grad|zero (at|when|before)|(set|reset) to zero|cleared|erased|none (at|when)|"
+        r"before (the )?(step|they)|(are|is) (all |exactly )?(zero|none) (at|when|in)",
     ),
     symptom=_UNMOVED + "|" + NO_GRADIENT,
     reaches=0.8,
@@ -114,8 +115,7 @@ class WaveNet(nn.Module):
     thread("Scheduler was incorrectly stepped in the batch loop", "https://github.com/ivadomed/ivadomed/pull/55"),
     both(
         _RATE,
-        r"zero|\b0\b|per batch|every (batch|step)|too (fast|early|soon)|fell|falls|decay\w*|small|"
-        r"vanish\w*|tiny|1e-\d+",
+        ZERO + r"|per batch|every (batch|step)|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
     ),
     symptom=_UNMOVED,
     reaches=0.8,
@@ -145,8 +145,7 @@ def step_schedule_per_batch(broken: bool) -> Loop:
     remembered("cosine schedule with T_max in epochs, stepped per batch"),
     both(
         _RATE,
-        r"zero|\b0\b|per batch|every (batch|step)|oscillat\w*|rises again|up and down|cycl\w*|"
-        r"period\w*|T_max|returns|small|vanish\w*|falls|fell",
+        ZERO + r"|per batch|every batch|T_max|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
     ),
     symptom=_UNMOVED,
     reaches=0.9,
@@ -177,7 +176,7 @@ def cosine_schedule_of_too_few_steps(broken: bool) -> Loop:
 @fault(
     "loop",
     remembered("warm-up that starts at 0 and whose scheduler is never stepped"),
-    both(_RATE + "|warm.?up", r"zero|\b0\b|never (stepped|rises|grows)|stays"),
+    both(_RATE + "|warm.?up", ZERO + r"|never (stepped|rises|grows)"),
     symptom=_UNMOVED,
     reaches=0.8,
     below=0.3,
@@ -205,16 +204,16 @@ def warm_up_never_stepped(broken: bool) -> Loop:
     "loop",
     thread("Scheduler.step() doesn't perform optimizer.step()", "https://github.com/pytorch/pytorch/issues/3814"),
     both(
-        r"step\b|optimizer|update\w*|weights|parameters",
-        r"never (called|stepped|steps|taken|change|updated)|no (step|update)s?|not (called|stepped|"
-        r"updated|changed?)|without|has not|0 steps|unchanged|do not (move|change)",
+        r"optimizer|\bsteps?\b|step\(\)",
+        r"never (called|stepped|steps|taken|ran|run)|not (called|stepped|taken)|"
+        r"no (optimizer )?step\b|without (a |any )?step|has not|(?<!\d)0 steps|does not step|instead",
     ),
     symptom=_UNMOVED,
     reaches=0.8,
     below=0.3,
 )
 def optimizer_never_stepped(broken: bool) -> Loop:
-    """The loop steps the scheduler, in the belief that it steps the optimizer."""
+    """The loop steps the scheduler instead of the optimizer, which never steps."""
     model = digit_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -272,7 +271,8 @@ def clipped_before_unscaling(broken: bool) -> Loop:
     thread(
         "Should `loss` be divided by `gradient_accumulation_steps`?", "https://github.com/karpathy/nanoGPT/issues/168"
     ),
-    r"accumulat\w*|divid\w*|micro.?batch\w*|several (backward|batches)|backward passes|sum of|times too (large|high)",
+    r"accumulat\w*|divid\w*|micro.?batch\w*|several (backward|batches)|backward passes|summed|sum of|"
+    r"times too (large|high)|16 ",
     symptom=NOT_FINITE + r"|diverg|learning rate|large|explod|spike|rises|oscillat|" + NOT_FITTED,
     reaches=0.5,
     below=0.2,

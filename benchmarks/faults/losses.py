@@ -256,8 +256,8 @@ class VAE(nn.Module):
     "loss",
     remembered("VAE: reconstruction averaged over pixels, KL summed over the batch"),
     both(
-        r"kl\w*|divergence|latent|posterior|mean|log_variance|terms?",
-        r"collaps\w*|dominat\w*|weight\w*|ignor\w*|outweigh\w*|scale|larger|balance",
+        r"\bkl\b|divergence|latent|posterior|log_variance",
+        r"collaps\w*|dominat\w*|weight\w*|ignor\w*|outweigh\w*|scale|larger|balance|sum\w*|reduction|averag\w*",
     ),
     symptom=NOT_FITTED + r"|same output|constant",
     reaches=0.3,
@@ -299,8 +299,8 @@ class Detector(nn.Module):
     "loss",
     remembered("detection: boxes in pixels against a classification loss of order one"),
     both(
-        r"box|head|terms?|targets?|regression|loss\w*",
-        r"dominat\w*|scale\w*|large\w*|balance|weight\w*|thousands|magnitude|normali[sz]e",
+        r"\bbox\b|heads?\b|terms?\b|two losses|regression (loss|target|head)",
+        r"dominat\w*|outweigh\w*|balance|scale\w*|thousand|magnitude|normali[sz]e|larger?\b",
     ),
     reaches=0.7,
     below=0.45,
@@ -332,7 +332,10 @@ def box_loss_outweighs_classes(broken: bool) -> Training:
 @fault(
     "loss",
     deeplocalize("59325381"),
-    both(r"label|target|class", r"same|one class|single|constant|all (0|zero)|only|identical|equal"),
+    both(
+        r"label|target|class",
+        r"same|one class|single class|constant|all (0|zero)|only (one|class|0)|identical|equal|become 0|distinct",
+    ),
     symptom=r"zero|too (easy|fast)|loss",
 )
 def class_labels_divided_by_255(broken: bool) -> Training:
@@ -358,8 +361,9 @@ class TransposedGenerator(nn.Module):
     "loss",
     thread("DCGAN of pytorch/examples, whose generator step must not detach", "https://github.com/pytorch/examples"),
     both(
-        NO_GRADIENT + r"|detach\w*|graph|disconnect\w*|not reach\w*|without gradient",
-        r"generator|project|out\b|parameter|detach\w*|loss|weights",
+        r"detach\w*|graph|disconnect\w*|does not depend|not reach\w*|cut|(no|none of the|"
+        r"all) parameters?|requires? no grad\w*|no gradient",
+        r"generator|project|\bout\b|(no|none of the|all) parameters?|detach\w*|does not depend|any parameter",
     ),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
     reaches=0.5,

@@ -103,12 +103,12 @@ def train(training: Training, steps: int) -> list[float]:
         else:
             value = closure()
             optimizer.step()
-        losses.append(float(value))
+        losses.append(float(value.detach()))
     return losses
 
 
 def run_loop(loop: Loop) -> list[float]:
     """Run a loop, and return the losses that it shows."""
     losses: list[float] = []
-    loop.run(loop.model, loop.batches, loop.optimizer, lambda loss: losses.append(float(loss)))
+    loop.run(loop.model, loop.batches, loop.optimizer, lambda loss: losses.append(float(loss.detach())))
     return losses

@@ -25,7 +25,7 @@ class DistanceNet(nn.Module):
 @fault(
     "numerics",
     remembered("gradient of sqrt at 0 in a distance"),
-    both(NOT_FINITE, r"sqrt|root|norm|distance|SqrtBackward|pow"),
+    both(r"sqrt|root|norm|distance|SqrtBackward", NOT_FINITE + r"|∞|at (0|zero)"),
     symptom=NOT_FINITE,
     reaches=0.7,
     below=0.2,
@@ -48,7 +48,7 @@ def root_of_zero_distance(broken: bool) -> Training:
 @fault(
     "numerics",
     remembered("a hand-written cross entropy with log(softmax)"),
-    both(NOT_FINITE, r"\blog\b|logarithm|underflow|LogBackward|log_softmax|log of (0|zero)|zero prob"),
+    both(r"\blog\b|logarithm|log_softmax|LogBackward", NOT_FINITE + r"|underflow\w*|log of (0|zero)|log\(0\)|-inf"),
     symptom=NOT_FINITE,
     reaches=0.9,
     below=0.2,

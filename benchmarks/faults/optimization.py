@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
 from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, thread, traincheck
-from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, both
+from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|step size"
 
@@ -17,13 +17,13 @@ _RATE = r"learning.?rate|\blr\b|\brate\b|step size"
 @fault(
     "optimizer",
     deeplocalize("48934338"),
-    both(_RATE, r"high|large|too (big|great)|lower|smaller|reduce|decrease|below|at most|diverg\w*|above"),
+    both(_RATE, r"high|too (large|big|great)|lower|smaller|reduce|decrease|at most|below"),
     symptom=NOT_FINITE + "|diverg|rises|explod",
     reaches=0.6,
     below=0.3,
 )
 def rate_too_high_for_regression(broken: bool) -> Training:
-    """SGD with rate 2 on a regression diverges; 0.05 is right."""
+    """SGD on a regression diverges: its learning rate of 2 is too large, and 0.05 is right."""
     x, y = data.smooth_function()
     model = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=2.0 if broken else 0.05, momentum=0.9)
@@ -54,7 +54,7 @@ class PatchNet(nn.Module):
         "ShyamPoovaiah/FacialKeypointsDetection: Adam(lr=0.1)",
         "https://github.com/ShyamPoovaiah/FacialKeypointsDetection",
     ),
-    both(_RATE, r"high|large|too (big|great)|lower|smaller|reduce|decrease|below|at most|diverg\w*|above"),
+    both(_RATE, r"high|too (large|big|great)|lower|smaller|reduce|decrease|at most|below|rate (of )?0\.1"),
     symptom=NOT_FINITE + "|diverg|rises|dead|" + NOT_FITTED,
     reaches=0.9,
     below=0.75,
@@ -75,7 +75,7 @@ def adam_rate_of_one_tenth(broken: bool) -> Training:
 @fault(
     "optimizer",
     deepfd("44998910"),
-    both(_RATE, r"low|small|tiny|higher|larger|increase|raise|at least|more"),
+    both(_RATE, r"too (low|small)|\blow\b|\bsmall\b|tiny|higher|larger|increase|raise|at least|10⁻⁶|1e-0?6"),
     symptom=NOT_FITTED + "|slow",
     reaches=0.8,
     below=0.3,
@@ -103,7 +103,7 @@ class Backboned(nn.Module):
 @fault(
     "optimizer",
     remembered("a parameter group with rate 0"),
-    both(_RATE, r"\b0\b|zero|0\.0"),
+    both(_RATE, ZERO),
     modules=("backbone", "backbone.0", "backbone.2", "group"),
     symptom=NOT_FITTED + "|never (change|move)|not updated|frozen|do not move",
     reaches=0.9,
@@ -156,8 +156,9 @@ class TransferNet(nn.Module):
     ),
     both(
         r"optimizer",
-        r"not (in|held|part|known|own)|does not (hold|contain|know|have|own)|missing|stale|other|old|"
-        r"replaced|never updated|copy|unknown|not the (model|network)|without|lacks?|no parameter",
+        r"not (in|held|part|known|own)|does not (hold|contain|know|have|own)|missing|stale|(other|"
+        r"another) (model|network|object|parameters)|\bold\b|replaced|never updated|cop(y|ied)|"
+        r"original|unknown|not the (model|network)|lacks?\b|no parameter|none of",
     ),
     symptom=NOT_FITTED + "|not updated|never change",
     reaches=0.85,
@@ -247,7 +248,7 @@ def weight_decay_of_one(broken: bool) -> Training:
 @fault(
     "optimizer",
     remembered("Adam's epsilon of 1, as TensorFlow advised for Inception"),
-    both(r"eps\w*|denominator", r"large|1\.0|\b1\b|too|dominat\w*|small\w*|lower|updates?|10"),
+    both(r"\beps\w*|ε|denominator", r"large|1\.0|\b1\b|too|dominat\w*|outweigh\w*|small\w*|lower|updates?"),
     symptom=NOT_FITTED + "|slow|small|" + _RATE,
     reaches=0.8,
     below=0.3,

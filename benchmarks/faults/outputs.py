@@ -38,7 +38,7 @@ class DigitNet(nn.Module):
         "Cross Entropy loss is not decreasing",
         "https://discuss.pytorch.org/t/cross-entropy-loss-is-not-decreasing/43814",
     ),
-    both(_NORMALIZED, r"cross.?entropy|logits|twice|remove|log_softmax|before the loss|into the loss"),
+    both(_NORMALIZED, r"cross.?entropy|logits|twice|remove|log_softmax|before the loss|into the loss|softmax itself"),
     reaches=0.7,
     below=0.45,
 )
@@ -70,7 +70,9 @@ def softmax_over_one_output(broken: bool) -> Training:
 @fault(
     "output",
     deeplocalize("48221692"),
-    both(r"sigmoid|output|last|final|activation", _BOUNDED + r"|linear"),
+    both(
+        r"sigmoid|bounded|saturat\w*|\[0, ?1\]|between 0 and 1|output range", r"targets?|linear|remove|identity|reach"
+    ),
     symptom=NOT_FITTED + r"|target\w* (is|are) (large|outside|far)|saturat\w*",
     reaches=0.3,
     below=0.1,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.faults import measures
@@ -44,10 +44,10 @@ class Rival:
 
 
 def normless_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimizer: Optimizer) -> list[str]:
-    """Return the findings of `normless.diagnose`."""
+    """Return the findings of `normless.diagnose`, without its advice."""
     import normless as nl
 
-    return [str(finding) for finding in nl.diagnose(model, batch, loss=loss, optimizer=optimizer)]
+    return [str(finding) for finding in nl.diagnose(model, batch, loss=loss, optimizer=optimizer).findings]
 
 
 def normless_watch(loop: Loop) -> list[str]:
@@ -57,7 +57,11 @@ def normless_watch(loop: Loop) -> list[str]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with nl.watch(loop.model) as watch:
-            loop.run(loop.model, loop.batches, loop.optimizer, lambda loss: watch.loss(loss))
+            
+            def observe(loss: Tensor) -> None:
+                watch.loss(loss)
+
+            loop.run(loop.model, loop.batches, loop.optimizer, observe)
     return [str(message) for message in watch.messages]
 
 
@@ -98,7 +102,7 @@ def _audited(model: nn.Module, optimizer: Optimizer, run: Callable[[], object]) 
     run()
     findings = auditor.finish(report=False).findings
     auditor.unpatch()
-    chosen = {}
+    chosen: dict[tuple[str, str | None], str] = {}
     for finding in sorted(findings, key=lambda finding: rank[finding.severity.value]):
         if finding.severity.value != "INFO":
             chosen.setdefault(

@@ -143,8 +143,8 @@ class DeepResidual(nn.Module):
     "structure",
     defaultpp("RRS: skip connection bypassed"),
     both(
-        r"skip|residual|shortcut|depth|deep|vanish\w*|shrink\w*|alike|identity",
-        r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|vanish\w*",
+        r"skip|residual|shortcut|vanish\w*|shrink\w*|alike|identity|\bdies?\b|lost",
+        r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|depth",
     ),
     reaches=0.85,
 )

@@ -17,6 +17,7 @@ def both(*patterns: str) -> str:
     return "(?s)" + "".join(f"(?=.*(?:{pattern}))" for pattern in patterns)
 
 
+ZERO = r"\bzero\b|\bzeros\b|(?<![\d.])0(?![\d.])|\b0\.0\b"
 NOT_FITTED = (
     r"(can|could)\s?not (be )?fit|not fitted|cannot fit|fail\w* to fit|(does|do|did) not (learn|train|"
     r"fall|decrease|improve)|"
