@@ -17,7 +17,8 @@ from benchmarks.card.settings import CardBench
 from normless_lab.bench.step import StepBench
 from normless_lab.data import DataNotFoundError, ImageData, load_data
 from normless_lab.sweeps.executors.admission import SETTLED, Admission
-from normless_lab.sweeps.executors.card_worker import Ended, Order, Turns
+from normless_lab.sweeps.executors.card_worker import Turns
+from normless_lab.sweeps.executors.processes import Ended, Order
 from normless_lab.sweeps.worker import begin_run, carry_out_run
 from normless_lab.train import TrainConfig, train
 from normless_lab.train.image_task import ImageTask

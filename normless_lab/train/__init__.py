@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from normless_lab.train.config import TrainConfig as TrainConfig
     from normless_lab.train.directory import RunDirectory as RunDirectory
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
-    from normless_lab.train.durable_files import replaced as replaced
     from normless_lab.train.image_task import ImageTask as ImageTask
     from normless_lab.train.objective import evaluate as evaluate
     from normless_lab.train.pauses import StoppedError as StoppedError

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from normless.errors import NormlessError
+from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
-from normless_lab.train.durable_files import Digests, replaced
 from normless_lab.train.result import Report
 from normless_lab.train.settings import Settings
 
@@ -74,8 +73,8 @@ class RunDirectory:
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
             # A process that was killed as it began may have left these, and parts of files.
-            early = [self.contents, self.digests.path, self.lock, *self.path.glob("*.part")]
-            left = [file.name for file in self._files() if file.exists() and file not in early]
+            early = {self.contents, self.digests.path, self.lock, *self.path.glob("*.part")}
+            left = [file.name for file in self._files() if file not in early]
             if left:
                 raise RunDirectoryError(
                     f"{self.path} holds {', '.join(left)} but no config.yaml that says of which run; "
@@ -109,12 +108,6 @@ class RunDirectory:
     def _check_contents(self, contents: Mapping[str, str]) -> None:
         """Raise a RunDirectoryError if the run began with another content of the user's files, or other data."""
         if not self.contents.exists():
-            if contents:
-                warnings.warn(
-                    f"The run in {self.path} is of a version that kept no digest of {', '.join(contents)}; whether "
-                    "its content is still the same is not known.",
-                    stacklevel=2,
-                )
             return
         self.check_intact(self.contents)
         stored = json.loads(self.contents.read_text(encoding="utf-8"))
@@ -142,8 +135,7 @@ class RunDirectory:
             with self.digests.replaced(self.contents) as part:
                 part.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         else:
-            if self.contents.exists():
-                self._check_contents(recorded)
+            self._check_contents(recorded)
             if self._stored_config().epochs != config.epochs:
                 # The result of the shorter run is not the result of the lengthened run.
                 self.result.unlink(missing_ok=True)
@@ -173,7 +165,7 @@ class RunDirectory:
             shutil.rmtree(self.former)
         self.former.mkdir()
         for file in [*self._files(), self.config]:
-            if file.exists() and file.suffix != ".lock":
+            if file != self.lock:
                 file.rename(self.former / file.name)
 
     def check_intact(self, *files: Path) -> None:
@@ -219,14 +211,8 @@ class RunDirectory:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:
-        fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        fixed += [
-            self.contents,
-            self.previous_checkpoint,
-            *(self.path / name for name in self.files),
-            self.unfinished,
-            self.findings,
-            self.digests.path,
-            self.lock,
-        ]
-        return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])
+        """Return the files of a run that are there, except `config.yaml` and the previous run."""
+        own = {file for file in vars(self).values() if isinstance(file, Path)} | {self.digests.path}
+        own |= {*(self.path / name for name in self.files), *self.path.glob("*.part")}
+        own |= {*self.path.glob("epochs-*[0-9]")}
+        return sorted(file for file in own - {self.path, self.config, self.former} if file.exists())

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from normless.saving import replaced
 from normless_lab.train.directory import RunDirectory
-from normless_lab.train.durable_files import replaced
 from normless_lab.train.run_listener import RunListener, RunStart
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normless.saving import Digests, replaced
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
-from normless_lab.train.durable_files import Digests, replaced
 
 
 def save_checkpoint(
@@ -179,7 +179,6 @@ def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
 
 
 def write_table(table: pd.DataFrame, path: Path, digests: Digests | None = None) -> None:
-    """Write a Parquet table atomically; create its folder, and record its digest in `digests` if given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a Parquet table atomically, and record its digest in `digests` if given."""
     with (replaced if digests is None else digests.replaced)(path) as part:
         table.to_parquet(part, index=False)

@@ -13,6 +13,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless.models import build_model
+from normless.saving import replaced
 from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
 from normless_lab.train import (
@@ -22,7 +23,6 @@ from normless_lab.train import (
     check_logits,
     evaluate,
     finished_outcome,
-    replaced,
 )
 from normless_papers.text.config import INVERSE_SQUARE_ROOT, TranslationConfig
 from normless_papers.text.results import TranslationResult, TranslationRow
