@@ -10,7 +10,7 @@ import pytest
 
 from normless_lab.sweeps import Laboratory, Sweep
 from normless_lab.train import RunDirectoryError, RunListener, train
-from normless_papers.image_runs import PaperConfig, PaperResult
+from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 
 SHORT = PaperConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=512, epochs=2, rate=0.05, crop=0, device="cpu"

@@ -44,7 +44,7 @@ def optima() -> pd.DataFrame:
 
 
 def test_means_in_order_and_hollow_where_nothing_trained() -> None:
-    axes = optimum_against(optima(), new_axes(), title="T", up="%", **STYLE)  # type: ignore[arg-type]
+    axes = optimum_against(optima(), new_axes(), title="T", y_label="%", **STYLE)  # type: ignore[arg-type]
     assert lines_of(axes)["batch_norm"] == ([16, 256], [93.0, 94.0])
     assert lines_of(axes)["bare, not trained"] == ([256], [10.0])
     assert lines_of(axes)["batch_norm, not trained"] == ([], [])
@@ -56,7 +56,7 @@ def test_means_in_order_and_hollow_where_nothing_trained() -> None:
 def test_inks_differ_and_tables_are_checked() -> None:
     assert len({ink.light for ink in INKS.values()}) == 3
     with pytest.raises(ValueError, match="lacks deviation"):
-        optimum_against(optima().drop(columns="deviation"), title="T", up="%", **STYLE)  # type: ignore[arg-type]
+        optimum_against(optima().drop(columns="deviation"), title="T", y_label="%", **STYLE)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one row"):
         rate_against(optima().iloc[:0], title="T", **STYLE)  # type: ignore[arg-type]
 
