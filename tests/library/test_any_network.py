@@ -252,7 +252,7 @@ def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
 def test_a_network_without_a_classifier_takes_fixup() -> None:
     model = nn.Sequential(conv(3), Block(), Block())
     changes = [str(one) for one in nl.plan(model, "fixup", IMAGES)]
-    assert "ZeroClassifier(): the network: it has no classifier, whose weights would become zero" in changes
+    assert any("no classifier" in change for change in changes)
     net = nl.convert(model, "fixup", IMAGES)
     torch.testing.assert_close(net(IMAGES), model[0](IMAGES))
 
