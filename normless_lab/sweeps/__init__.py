@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from normless.extras import require_extra
 from normless.lazy import attach
 
-require_extra("lab", "A sweep", "sqlalchemy", "pebble", "orjson")
+require_extra("lab", "A sweep", "sqlalchemy", "orjson")
 
 if TYPE_CHECKING:
     from normless_lab.sweeps.executors.card import CardExecutor as CardExecutor
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.executors.executor import WorkerDiedError as WorkerDiedError
     from normless_lab.sweeps.executors.local import LocalExecutor as LocalExecutor
     from normless_lab.sweeps.executors.ray import RayExecutor as RayExecutor
+    from normless_lab.sweeps.executors.slurm import SlurmExecutor as SlurmExecutor
     from normless_lab.sweeps.kept_scale import without_kept_scale as without_kept_scale
     from normless_lab.sweeps.laboratory import Laboratory as Laboratory
     from normless_lab.sweeps.laboratory import Shard as Shard

@@ -105,7 +105,9 @@ class _View:
         if self.across is not None:
             table = self.optima.assign(**{self.across: self.optima[self.across].astype(float)})
             up = f"{self.words} (%)" if self.unit else self.words
-            axes = optimum_against(table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, up=up)
+            axes = optimum_against(
+                table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, y_label=up
+            )
             at = " at the best rate" if self._has_grid else ""
             caption = f"{self.words.capitalize()}{at}. Hollow: not trained."
             return [SweepFigure("optimum", axes, caption)]

@@ -237,7 +237,8 @@ class Sweep:
             seconds_of(limit)
         except ValueError as error:
             raise SweepError(f"time_limit: {error}") from error
-        if "time_limit" not in signature(kind_of(self.run).function()).parameters:
+        parameters = signature(kind_of(self.run).function()).parameters.values()
+        if not any(each.name == "time_limit" or each.kind is each.VAR_KEYWORD for each in parameters):
             raise SweepError(f"Runs of the kind {self.run} take no time_limit: their function has no such argument.")
 
     def _check_settings(self) -> None:

@@ -7,8 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from normless.saving import replaced
 from normless_lab.train.directory import RunDirectory
-from normless_lab.train.durable_files import replaced
 from normless_lab.train.run_listener import RunListener, RunStart
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class LiveFiles(RunListener):
     `step`, the same in `epochs`. No run depends on these files, or fails for lack of them.
     """
 
-    def __init__(self, directory: RunDirectory[Any, Any], watch: Watch | None) -> None:
+    def __init__(self, directory: RunDirectory, watch: Watch | None) -> None:
         self._directory, self._watch = directory, watch
         self._steps_per_epoch, self._lines = 1, list[str]()
         self._findings: list[dict[str, Any]] = []

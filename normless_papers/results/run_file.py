@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import pandas as pd
 
 from normless.errors import NormlessError
-from normless.saving import digest_of_values
+from normless.saving import digest_of_values, replaced
 from normless_lab.sweeps import Laboratory, RunRow
 from normless_papers.pages.headline import DECIDING, headline_artefacts
 from normless_papers.results.reproduce import laboratory_in, reproduce
@@ -47,8 +47,8 @@ def write_runs(out: Path, path: Path) -> int:
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
     table[_DIGEST] = [digest_of_values(row) for row in _rows(table)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    table.to_parquet(path, index=False, compression="zstd", compression_level=19)
+    with replaced(path) as part:
+        table.to_parquet(part, index=False, compression="zstd", compression_level=19)
     return len(runs)
 
 
@@ -97,7 +97,7 @@ def _read(path: Path) -> Sequence[dict[str, Any]]:
     try:
         table = pd.read_parquet(path)
         rows = _rows(table[_COLUMNS])
-        if _DIGEST in table and [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
+        if [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
             raise ValueError("it was damaged after it was written")
         return [row | {name: row[name] and json.loads(row[name]) for name in _JSON} for row in rows]
     except FileNotFoundError:

@@ -9,8 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.saving import digest_of, digest_of_values
-from normless_lab.train import replaced
+from normless.saving import digest_of, digest_of_values, replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -64,10 +63,8 @@ def load(out: Path, id: str, budget: Budget) -> Reproduction | None:  # noqa: A0
 
 
 def _intact(values: Any, folder: Path) -> Any:
-    """Return the values of a result if its SHA-256 digests fit, also those of the files beside it; else raise."""
-    if not isinstance(values, dict) or "digest" not in values:
-        return values
-    if values.pop("digest") != digest_of_values(values):
+    """Return the values of a result; ResultError unless they and the files beside it are as they were written."""
+    if not isinstance(values, dict) or values.pop("digest", None) != digest_of_values(values):
         raise ResultError("it was damaged after it was written")
     for name, digest in values["files"].items():
         # A file that was removed on purpose is not damage.

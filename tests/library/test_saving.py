@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kills import killed_before
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -21,6 +24,7 @@ from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
+DENSE = "normless:dense(depth=2, width=4, in_features=3)"
 IMAGES = torch.randn(2, 3, 32, 32)
 
 MINE = """
@@ -123,18 +127,56 @@ def test_a_file_is_found_from_anywhere_and_inputs_come_by_name(
     assert frozenset({"table.weight", "out.weight"}) in ties(loaded)
 
 
-def test_a_save_that_breaks_off_leaves_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = nl.convert(build_model(CIFAR), "skipinit")
-    nl.save(net, tmp_path, CIFAR)
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[nn.Module, nn.Module]:
+    """A saved network, and another that is not saved yet."""
+    former, new = (nl.convert(build_model(DENSE), "skipinit", torch.ones(2, 3)) for _ in range(2))
+    nl.save(former, tmp_path / "net", DENSE)
+    return former, new
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")
+def test_a_network_is_there_whenever_saving_another_is_killed(
+    tmp_path: Path, two: tuple[nn.Module, nn.Module]
+) -> None:
+    new = two[1]
+    number, was_killed = 1, True
+    while was_killed:
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "net", folder)
+        # The second time what is left of the first is there too.
+        for _ in range(2):
+            was_killed = killed_before(number, folder, lambda folder=folder: nl.save(new, folder))  # type: ignore[misc]
+            loaded = nl.load(folder, DENSE)
+            assert any(same_state(loaded, net) for net in two)
+        number += 1
+    assert number > 8
+    assert same_state(loaded, new)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "recipe.json"]
+
+
+@pytest.mark.parametrize("name", ["part", "recipe.json", "model.safetensors"])
+def test_a_network_is_there_however_often_saving_another_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two: tuple[nn.Module, nn.Module], name: str
+) -> None:
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.name == name:
+            raise OSError("the disk is full")
+        return replace(path, target)
 
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("normless.saving.network.save_file", broken)
-    with pytest.raises(OSError, match="full"):
-        nl.save(net, tmp_path, CIFAR)
-    with pytest.raises(nl.RecipeError, match=r"has no recipe\.json"):
-        nl.load(tmp_path)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse)
+            if name == "part":
+                patch.setattr("normless.saving.network.save_file", broken)
+            with pytest.raises(OSError, match="full"):
+                nl.save(two[1], tmp_path / "net", DENSE)
+        assert same_state(nl.load(tmp_path / "net"), two[name == "model.safetensors"])
 
 
 def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
@@ -148,8 +190,7 @@ def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
             nl.load(tmp_path)
         data[place] ^= 1
     weights.write_bytes(data)
-    edited(lambda values: values.pop("digest"))(tmp_path)
-    assert same_state(nl.load(tmp_path), net), "as saved by earlier versions"
+    assert same_state(nl.load(tmp_path), net)
 
 
 class WithList(nn.Linear):
@@ -182,9 +223,7 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     file = tmp_path / "file"
     file.write_text("mine")
     for path in (file, file / "below" / "it"):
-        with pytest.raises(
-            nl.RecipeError, match=f"^Expected a folder to save to, but {file} is a file; name another"
-        ):
+        with pytest.raises(nl.RecipeError, match=f"{file} is a file"):
             nl.save(net, path, CIFAR)
     assert file.read_text() == "mine"
 
@@ -223,12 +262,12 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
     (
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
-        r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
+        r"resnet_cifar\(depth=14\) .*\d+ are not in the file",
     ),
     (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
     (
         reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
-        r"1 differ in shape, the first classifier.bias\. Is it another\?",
+        "1 differ in shape, the first classifier.bias",
     ),
 ]
 

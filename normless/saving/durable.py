@@ -1,16 +1,27 @@
-"""Files that are either unchanged or complete whenever the process is killed, and digests that detect damage."""
+"""Files that are unchanged or complete whenever the process is killed, and digests that detect damage."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from normless.saving import digest_of
+from typing import Any
 
 DIGESTS_FILE = "digests.json"
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain data as JSON, in hexadecimal; it is the same for data read back from JSON."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
 
 
 @contextmanager
@@ -18,9 +29,12 @@ def replaced(path: Path) -> Iterator[Path]:
     """Yield a path beside `path` to write to, which replaces `path` when the block ends without an error.
 
     The file and its name are then on the disk and survive a loss of power. After an error (such as a full disk) the
-    partial file is removed.
+    partial file is removed. The folder is created if necessary.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f"{path.name}.part")
+    # A link of this name would be followed.
+    part.unlink(missing_ok=True)
     try:
         yield part
         _flush(part)
@@ -33,8 +47,7 @@ def replaced(path: Path) -> Iterator[Path]:
 def _flush(path: Path) -> None:
     """Wait until a file, or the names in a folder, are written to the disk."""
     if path.is_dir() and os.name == "nt":
-        # Windows opens no folder.
-        return
+        return  # Windows opens no folder.
     handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -53,13 +66,12 @@ class Digests:
         """As the function `replaced`, with the digest; the former file is kept under the name `keep`, if any."""
         with replaced(path) as part:
             yield part
-            listed = self._listed()
-            former = listed.get(path.name, [])
-            # The new digest is listed before the file has its name, and the former one until the next: a process that
-            # is killed in between leaves a file with one of them.
-            listed[path.name] = [digest_of(part), *former[:1]]
+            listed, there = self._listed(), self._of_intact(path)
+            # The new file and the one that is there both count as intact until the next replacement, since the
+            # process may be killed, or the renaming fail, after the digests are written.
+            listed[path.name] = [digest_of(part), *there]
             if keep is not None:
-                listed[keep.name] = [*former, *listed.get(keep.name, [])][:2]
+                listed[keep.name] = [*there, *self._of_intact(keep)]
             with replaced(self.path) as digests:
                 digests.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
             if keep is not None and path.exists():
@@ -70,13 +82,15 @@ class Digests:
         listed = self._listed().get(path.name)
         return listed is None or (path.exists() and digest_of(path) in listed)
 
+    def _of_intact(self, path: Path) -> list[str]:
+        """Return the digest of a file, or nothing if it is missing or damaged."""
+        return [digest_of(path)] if path.exists() and self.is_intact(path) else []
+
     def _listed(self) -> dict[str, list[str]]:
-        """Return the digests of each file and of the file that it replaced, by name; empty if they are unreadable."""
-        if not self.path.exists():
-            return {}
+        """Return the digests that each file may have, by name; empty if they are unreadable."""
         try:
             listed = json.loads(self.path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         entries = listed.items() if isinstance(listed, dict) else ()
         return {name: digests for name, digests in entries if isinstance(digests, list)}
