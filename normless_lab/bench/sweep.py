@@ -26,8 +26,8 @@ SEVERAL = "workers"
 class SweepBench:
     """Rounds of runs on digits, by `workers` processes of one thread each and by one process with as many threads.
 
-    If `workers` is None, there is one per core. Larger
-    batches gain more from a second thread, less from a second process.
+    If `workers` is None, there is one per core. Larger batches gain more from a second thread, less from a second
+    process.
     """
 
     model: str = "normless:wide_resnet(depth=16, width=1)"
