@@ -11,7 +11,7 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
-from normless._internal.garbage import collection_paused
+from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
 from normless.edits.verify import verify

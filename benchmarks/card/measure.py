@@ -19,7 +19,7 @@ from benchmarks.card.steps import matrix_product_flops, measure_steps
 from normless_lab.bench.step import REFERENCE
 from normless_lab.bench.timing import Timer, timer_of
 from normless_lab.train.arithmetic import device_name
-from normless_lab.train.image_task import load_config_data
+from normless_lab.train.image_task import ImageTask
 
 Row = dict[str, Any]
 
@@ -47,7 +47,7 @@ def measure_card(bench: CardBench, timer: Timer | None = None) -> pd.DataFrame:
         )
     if "accuracy" in bench.parts:
         # That it is missing is known before minutes are spent; it is read once.
-        load_config_data(accuracy_configs(bench)[0])
+        ImageTask(accuracy_configs(bench)[0])
     facts = {"device": device_name(device), "torch": torch.__version__, "driver": driver_version()}
     rows = []
     for row in _rows(bench, timer or timer_of(device, bench.replays)):

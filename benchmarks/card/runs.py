@@ -21,7 +21,7 @@ from normless_lab.sweeps.executors.card_worker import Turns
 from normless_lab.sweeps.executors.processes import Ended, Order
 from normless_lab.sweeps.worker import begin_run, carry_out_run
 from normless_lab.train import TrainConfig, train
-from normless_lab.train.image_task import load_config_data
+from normless_lab.train.image_task import ImageTask
 from normless_lab.train.result import Row
 from normless_lab.train.run_listener import RunListener, RunStart
 from normless_lab.train.training_run import own_settings
@@ -106,7 +106,7 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
             precision="bf16-mixed",
             device=_kind(bench),
         )
-        provenance = load_config_data(config).provenance
+        provenance = ImageTask(config).data.provenance
         _warm_up(config, bench)
         rows: list[dict[str, Any]] = []
         for count, at_once in ((ALONE, 1), (together, together)):

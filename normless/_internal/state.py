@@ -1,7 +1,8 @@
-"""Contexts that restore the state of a network: modes, buffers, gradients, random states."""
+"""Contexts that restore the state of a network (modes, buffers, gradients, random states) and of the process."""
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
 from collections.abc import Iterator
@@ -92,3 +93,18 @@ def unfused() -> Iterator[None]:
         yield
     finally:
         torch.backends.mha.set_fastpath_enabled(before)
+
+
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Suspend the search for reference cycles, which would visit all modules repeatedly and find nothing to free.
+
+    With 10,000 layers it takes a sixth of the time of building, mapping and converting.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

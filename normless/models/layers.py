@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from normless._internal.garbage import collection_paused
+from normless._internal.state import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -63,10 +63,15 @@ def sweep_of(path: Path, namespace: Namespace) -> Sweep:
             check_names(stated.get("base") or {})
             check_names(stated.get("axes") or {})
     sweep = Sweep.from_yaml(path)
-    unknown = [name for name in namespace.metrics if name not in sweep.metrics]
-    if unknown:
-        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(sweep.metrics)}.")
+    check_metrics(namespace, sweep.metrics)
     return sweep
+
+
+def check_metrics(namespace: Namespace, metrics: Sequence[str]) -> None:
+    """Raise a ValueError for a metric that is not among the columns of the table of runs."""
+    unknown = [name for name in namespace.metrics if name not in metrics]
+    if unknown:
+        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(metrics)}.")
 
 
 def _add_run(parser: ArgumentParser) -> None:

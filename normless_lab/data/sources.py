@@ -33,7 +33,7 @@ class DataSet(Protocol):
     parts: ClassVar[tuple[str, ...]]
     reader: ClassVar[str]
 
-    def subset(self, **sizes: int) -> Any:
+    def subset(self, *args: Any, **sizes: Any) -> Any:
         """The same set with fewer examples."""
 
 

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from normless_lab.plots.save import save_svg as save_svg
     from normless_lab.plots.save import svg_text as svg_text
     from normless_lab.plots.structure import blocks_on_trunk as blocks_on_trunk
-    from normless_lab.plots.sweep_figures import accuracy_against_depth as accuracy_against_depth
     from normless_lab.plots.sweep_figures import accuracy_against_epoch as accuracy_against_epoch
     from normless_lab.plots.sweep_figures import accuracy_against_rate as accuracy_against_rate
     from normless_lab.plots.sweep_figures import optimum_against as optimum_against

@@ -31,6 +31,7 @@ MARKS: Mapping[str, dict[str, Any]] = {
     "norm without γ": {"marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light},
     "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light},
     "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5},
+    "direction": {"marker": "d", "color": TEXT.light, "markerfacecolor": PAPER.light},
     "_sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0},
 }
 WIRES: Mapping[str, dict[str, Any]] = {
@@ -94,8 +95,8 @@ def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
         axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
     for wire in piece.wires:
         xs, ys = zip(*wire.points, strict=True)
-        style = {"solid_joinstyle": "round", "zorder": 2, "label": wire.what} | WIRES[wire.what]
-        axes.plot([x + across for across in xs], [y + up for up in ys], **style)
+        style = dict(WIRES[wire.what]) | {"solid_joinstyle": "round"}
+        axes.plot([x + across for across in xs], [y + up for up in ys], zorder=2, label=wire.what, **style)
     words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": QUIET.light}
     paper = {"facecolor": PAPER.light, "edgecolor": "none", "pad": 1}
     axes.text(x + piece.width / 2, y - piece.below - 0.5, piece.shown_name, **words)

@@ -79,7 +79,7 @@ class _Sketch:
 
     def mark(self, layer: Layer, x: float, y: float) -> None:
         """Add the mark of a layer: its kind, or the role of γ of a norm."""
-        what = "weight layer" if layer.kind == "weight" else layer.kind
+        what: str = "weight layer" if layer.kind == "weight" else layer.kind
         if layer.kind == "norm":
             what = "norm without γ" if layer.gamma is None else f"γ {self.roles[layer.path]}"
         self.marks.append(Mark(x, y, what))

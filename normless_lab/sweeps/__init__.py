@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.laboratory import Shard as Shard
     from normless_lab.sweeps.laboratory import WeightsError as WeightsError
     from normless_lab.sweeps.optimum import SHARE as SHARE
-    from normless_lab.sweeps.optimum import control_accuracy as control_accuracy
     from normless_lab.sweeps.optimum import is_minimized as is_minimized
     from normless_lab.sweeps.optimum import optima as optima
-    from normless_lab.sweeps.optimum import trained_against as trained_against
     from normless_lab.sweeps.optimum import trained_threshold as trained_threshold
     from normless_lab.sweeps.page import SweepFigure as SweepFigure
     from normless_lab.sweeps.page import write_sweep_page as write_sweep_page

@@ -93,6 +93,8 @@ class _View:
         self.runs = result.runs.assign(**{metric: factor * result.runs[metric]})
         axes = [*result.sweep.axes]
         self.across = next((axis for axis in axes if _numbers(self.optima[axis])), None)
+        if self.across is not None:
+            self.optima = self.optima.sort_values(self.across, key=_as_numbers, kind="stable")
         lines = [axis for axis in axes if axis != self.across]
         for table in (self.optima, self.runs):
             table[SERIES] = table[lines].agg(", ".join, axis=1) if lines else self.sweep.name
@@ -103,12 +105,15 @@ class _View:
         if self.across is not None:
             table = self.optima.assign(**{self.across: self.optima[self.across].astype(float)})
             up = f"{self.words} (%)" if self.unit else self.words
-            axes = optimum_against(table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, up=up)
-            caption = f"{self.words.capitalize()} at the best learning rate. Hollow: no rate trains the network."
+            axes = optimum_against(
+                table, series=SERIES, across=self.across, inks=inks, title=self.sweep.name, y_label=up
+            )
+            at = " at the best rate" if self._has_grid else ""
+            caption = f"{self.words.capitalize()}{at}. Hollow: not trained."
             return [SweepFigure("optimum", axes, caption)]
         if self.metric == "test_accuracy":
             axes = accuracy_against_rate(self.runs, series=SERIES, inks=inks, title=self.sweep.name)
-            caption = "Test accuracy at every learning rate. Hollow: diverged or at chance."
+            caption = "Test accuracy at every rate. Hollow: not trained."
             return [SweepFigure("rates", axes, caption)]
         return []
 
@@ -123,7 +128,7 @@ class _View:
         best = table[trained].head(5).to_dict("records")
         parts = [f"{row[SERIES]} {self._text(row['mean'])} (rate {row['rate']:g})" for row in best]
         failed = ", ".join(table.loc[~trained, SERIES])
-        parts += [f"{failed} did not train at any rate"] if failed else []
+        parts += [f"{failed} did not train"] if failed else []
         return f"{where}, {self.words}: {'; '.join(parts)}."
 
     def table(self) -> Table:
@@ -138,8 +143,11 @@ class _View:
             best_rate = f"{row['rate']:g}" if row["trainable"] else "–"
             at_rates = {rate: means.get((*labels, rate)) for rate in rates}
             texts = ["" if mean is None else self._text(mean, "diverged") for mean in at_rates.values()]
-            rows.append([*labels, self._text(row["mean"]), self._text(row["deviation"]), best_rate, *texts])
-        numbers = [self.words, "deviation", "rate", *(f"at {rate:g}" for rate in rates)]
+            trained = row["runs"] - row["diverged"] - row["chance"] - row["failed"]
+            spread = [self._text(row["deviation"])] * (self.sweep.replicates > 1)
+            rows.append([*labels, self._text(row["mean"]), *spread, best_rate, f"{trained} of {row['runs']}", *texts])
+        spread = ["deviation"] * (self.sweep.replicates > 1)
+        numbers = [self.words, *spread, "rate", "runs that trained", *(f"at {rate:g}" for rate in rates)]
         columns = [*map(Column, axes), *(Column(name, numeric=True) for name in numbers)]
         caption = "Each combination at its best rate, and its means at all rates" if rates else "Each combination"
         return Table(caption, columns, rows, row_headers=len(axes))
@@ -148,11 +156,12 @@ class _View:
         """Return how many runs there are, and how rates were chosen."""
         replicates, best = self.sweep.replicates, self.sweep.best
         count = "one run" if replicates == 1 else f"{replicates} runs, of which the best {best} count"
+        noise = "Small differences may be chance." if replicates == 1 else ""
         if not self._has_grid:
-            return f"Each combination has {count}, at a rate that the sweep states."
+            return f"Each combination has {count}, at a rate that the sweep states. {noise}".strip()
         return (
             f"Each combination has {count}, at each rate. Its best rate is that of the best {self.words}, which is "
-            "also the number shown."
+            f"also the number shown. {noise}".strip()
         )
 
     @property
@@ -166,7 +175,11 @@ class _View:
 
 def _numbers(labels: pd.Series) -> bool:
     """Return whether an axis has two or more labels, all numbers."""
-    return labels.nunique() > 1 and bool(pd.to_numeric(labels, errors="coerce").notna().all())
+    return labels.nunique() > 1 and bool(_as_numbers(labels).notna().all())
+
+
+def _as_numbers(labels: pd.Series) -> pd.Series:
+    return pd.to_numeric(labels, errors="coerce")
 
 
 def _facts(result: SweepResult) -> list[tuple[str, str]]:

@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from normless_lab.train.command import TRAIN as TRAIN
     from normless_lab.train.command import TrainCommand as TrainCommand
     from normless_lab.train.config import ExamplesConfig as ExamplesConfig
+    from normless_lab.train.config import Result as Result
     from normless_lab.train.config import RunConfig as RunConfig
+    from normless_lab.train.config import Schedule as Schedule
     from normless_lab.train.config import TrainConfig as TrainConfig
     from normless_lab.train.directory import RunDirectory as RunDirectory
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
     from normless_lab.train.image_task import ImageTask as ImageTask
-    from normless_lab.train.image_task import build_network as build_network
-    from normless_lab.train.image_task import build_optimizer as build_optimizer
-    from normless_lab.train.image_task import example_inputs as example_inputs
     from normless_lab.train.objective import evaluate as evaluate
     from normless_lab.train.pauses import StoppedError as StoppedError
     from normless_lab.train.pauses import TerminatedError as TerminatedError
     from normless_lab.train.result import WINDOW as WINDOW
-    from normless_lab.train.result import ClassificationResult as ClassificationResult
     from normless_lab.train.result import EpochRow as EpochRow
     from normless_lab.train.result import Outcome as Outcome
     from normless_lab.train.result import Report as Report
@@ -35,6 +33,7 @@ if TYPE_CHECKING:
     from normless_lab.train.result import RunResult as RunResult
     from normless_lab.train.result import TrainingResult as TrainingResult
     from normless_lab.train.result import chance_accuracy as chance_accuracy
+    from normless_lab.train.result import finished_outcome as finished_outcome
     from normless_lab.train.result import versions_of as versions_of
     from normless_lab.train.run_listener import ProgressBar as ProgressBar
     from normless_lab.train.run_listener import RunListener as RunListener
@@ -45,12 +44,20 @@ if TYPE_CHECKING:
     from normless_lab.train.schedules import step as step
     from normless_lab.train.settings import DecayPolicy as DecayPolicy
     from normless_lab.train.settings import Device as Device
+    from normless_lab.train.settings import Fraction as Fraction
+    from normless_lab.train.settings import NonNegativeFloat as NonNegativeFloat
+    from normless_lab.train.settings import NonNegativeInt as NonNegativeInt
+    from normless_lab.train.settings import PositiveFloat as PositiveFloat
+    from normless_lab.train.settings import PositiveInt as PositiveInt
     from normless_lab.train.settings import Precision as Precision
     from normless_lab.train.settings import Settings as Settings
+    from normless_lab.train.settings import Text as Text
     from normless_lab.train.task import TASKS as TASKS
     from normless_lab.train.task import EpochTraining as EpochTraining
     from normless_lab.train.task import Task as Task
+    from normless_lab.train.task import check_logits as check_logits
     from normless_lab.train.task import groups_of as groups_of
+    from normless_lab.train.task import saved_folder as saved_folder
     from normless_lab.train.training_run import network_and_data as network_and_data
     from normless_lab.train.training_run import train as train
     from normless_lab.train.training_run import trained_network as trained_network

@@ -39,6 +39,7 @@ class RunConfig(Settings, Generic[Result]):
     A subclass, whose runs end in a `Result`, adds the settings of a kind of run.
 
     Attributes:
+        TASK: the task that trains by such a configuration, a name in `TASKS` or MODULE:NAME.
         BATCH, MICRO_BATCH: the fields that limit the examples, or tokens, of a step and of a forward pass.
         FOLDERS: data sets that read a folder of the user, whose content is part of a run's identity.
         GROUPS: the fields of this class under the titles of a command's help; the others are of the optimization.
@@ -62,6 +63,7 @@ class RunConfig(Settings, Generic[Result]):
             than keep them; auto where those of a batch take more than half of the free memory. Gradients stay.
     """
 
+    TASK: ClassVar[str]
     BATCH: ClassVar[str]
     MICRO_BATCH: ClassVar[str]
     FOLDERS: ClassVar[tuple[str, ...]] = ()
@@ -181,6 +183,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
     """
 
     COMMAND: ClassVar[str] = "train"
+    TASK: ClassVar[str] = "train"
     FOLDERS: ClassVar[tuple[str, ...]] = ("image_folder",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "network": ("dropout",),

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
@@ -17,15 +17,12 @@ from normless_lab.process import read_yaml
 from normless_lab.train.result import Report
 from normless_lab.train.settings import Settings
 
-Config = TypeVar("Config", bound=Settings)
-Result = TypeVar("Result", bound=Report)
-
 
 class RunDirectoryError(NormlessError, ValueError):
     """A directory cannot be used for a run; the message says what it contains and what to do."""
 
 
-class RunDirectory(Generic[Config, Result]):
+class RunDirectory:
     """The directory with the files of a run of any kind.
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
@@ -34,12 +31,11 @@ class RunDirectory(Generic[Config, Result]):
     watch says of the training, `probes/` the tables of probes; `digests.json` the SHA-256 of files that are read
     again, `contents.json` that of the user's own files and the provenance of the data; `files` are those of its kind
     of run. If a run has several trainings, each has its own folder `epochs-N/`. A process that trains locks
-    `run.lock`. `former/` holds the previous run after a restart. The type arguments are the types stored in
-    `config.yaml` and `result.json`.
+    `run.lock`. `former/` holds the previous run after a restart.
     """
 
     def __init__(
-        self, path: Path, config_type: type[Config], result_type: type[Result], files: Sequence[str] = ()
+        self, path: Path, config_type: type[Settings], result_type: type[Report], files: Sequence[str] = ()
     ) -> None:
         self.path = path
         self.config_type = config_type
@@ -64,14 +60,14 @@ class RunDirectory(Generic[Config, Result]):
         self._lock = FileLock(self.lock)
         self._begin_run: Callable[[], None] = self._take_lock
 
-    def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
+    def training(self, config: Settings, epochs: int) -> RunDirectory:
         """Return the directory of one of several trainings of a run, by the run's configuration."""
         inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type, self.files)
         inner._begin_run = lambda: self.begin(config)
         inner.starts_over = self.starts_over
         return inner
 
-    def check(self, config: Config) -> None:
+    def check(self, config: Settings) -> None:
         """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
@@ -123,7 +119,7 @@ class RunDirectory(Generic[Config, Result]):
                 f"{self.contents.name}: delete that file if the change does not matter."
             )
 
-    def begin(self, config: Config, data: str | None = None) -> None:
+    def begin(self, config: Settings, data: str | None = None) -> None:
         """Create the directory and that of the surrounding run, and write the configuration and digests of its files.
 
         A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
@@ -181,7 +177,7 @@ class RunDirectory(Generic[Config, Result]):
                     "resume=False (--restart)."
                 )
 
-    def stored_result(self, config: Config | None = None) -> Result | None:
+    def stored_result(self, config: Settings | None = None) -> Any:
         """Return the result; None if the run is unfinished or starts over.
 
         Raise a RunDirectoryError if the result is damaged.
@@ -195,20 +191,20 @@ class RunDirectory(Generic[Config, Result]):
         self.check_intact(self.result, self.epochs, self.steps)
         return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
 
-    def store_result(self, result: Result) -> None:
+    def store_result(self, result: Report) -> None:
         """Write the result."""
         with self.digests.replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         # Only a longer run continues from the checkpoints of a finished run, and it needs only the last.
         self.previous_checkpoint.unlink(missing_ok=True)
 
-    def stored_config(self) -> Config:
+    def stored_config(self) -> Any:
         """Return the configuration; raise a RunDirectoryError if config.yaml is missing or unreadable."""
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()
 
-    def _stored_config(self) -> Config:
+    def _stored_config(self) -> Any:
         try:
             return self.config_type.from_dict(dict(read_yaml(self.config)))
         except (ValueError, TypeError) as error:

@@ -24,7 +24,7 @@ class LiveFiles(RunListener):
     `step`, the same in `epochs`. No run depends on these files, or fails for lack of them.
     """
 
-    def __init__(self, directory: RunDirectory[Any, Any], watch: Watch | None) -> None:
+    def __init__(self, directory: RunDirectory, watch: Watch | None) -> None:
         self._directory, self._watch = directory, watch
         self._steps_per_epoch, self._lines = 1, list[str]()
         self._findings: list[dict[str, Any]] = []

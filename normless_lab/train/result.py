@@ -151,8 +151,8 @@ class TrainingResult(Report, Generic[SomeRow]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationResult(TrainingResult[EpochRow]):
-    """How a run of classification ended, with the accuracies that `EpochRow` describes."""
+class RunResult(TrainingResult[EpochRow]):
+    """How a run of classification ended, as of images, with the accuracies that `EpochRow` describes."""
 
     test_accuracy_top5: float | None
 
@@ -165,11 +165,6 @@ class ClassificationResult(TrainingResult[EpochRow]):
             last = self.epochs[-1]
             words["training loss"] = f"{last.training_loss:.4f}, with the L2 term {last.training_loss_with_l2:.4f}"
         return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult(ClassificationResult):
-    """How an image run ended."""
 
 
 def _to_json(values: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Settings:
     """Base of the frozen dataclasses that define a run.
 
     Attributes:
-        COMMAND: the name of the kind of run, and of the command that carries it out if there is one.
+        COMMAND: the kind of run, see `normless_lab.sweeps.kind_of`; also the command that carries it out.
         ADDED: fields that a later version added, with the value that stands for the behavior before. A field at this
             value does not enter the hash, so that earlier runs keep theirs.
 

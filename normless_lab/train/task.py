@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless import schemes
+from normless.conversion import convert
 from normless.optim import param_groups
 from normless.probes import running
 from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
+from normless.schemes import Scheme
 from normless.spec import is_saved
 from normless_lab.train.config import RunConfig
 from normless_lab.train.directory import RunDirectory
@@ -30,9 +32,9 @@ from normless_lab.train.turns import Steps
 Config = TypeVar("Config", bound=RunConfig)
 
 TASKS: Registry[type[Task[Any]]] = Registry("task", package="normless_lab")
-"""The tasks by the COMMAND of their configurations; other distributions add theirs by entry points."""
+"""The tasks by the names in their configurations; other distributions add theirs by entry points."""
 
-# Of the first training batch, on which a conversion is checked.
+# Of the first training batch, on which a conversion is checked; passes of a whole batch are slow on the CPU.
 CHECKED_EXAMPLES = 8
 
 
@@ -70,9 +72,10 @@ class Task(ABC, Generic[Config]):
     RESULT: ClassVar[type[TrainingResult[Any]]]
     FILES: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: Config, directory: RunDirectory[Any, Any]) -> None:
+    def __init__(self, config: Config, directory: RunDirectory | None = None) -> None:
         self.config = config
-        self.directory = directory
+        # Without one the task builds networks and batches.
+        self.directory: Any = directory
         self.data: Any = self.load_data()
 
     @classmethod
@@ -88,11 +91,32 @@ class Task(ABC, Generic[Config]):
         """The data set that the configuration names."""
 
     @abstractmethod
+    def original(self) -> nn.Module:
+        """The network before its conversion, fitted to the data."""
+
+    def check(self, network: nn.Module, *, saved: bool) -> None:
+        """Raise a ValueError if a network, perhaps a saved one, does not fit the data; see `check_logits`."""
+
+    def scheme(self) -> Scheme:
+        """The scheme of the conversion."""
+        return schemes.scheme(self.config.scheme_text)
+
     def build_network(self) -> nn.Module:
         """The converted network before training, on the CPU, a pure function of the configuration and its files.
 
         Seeds the global generator with the configuration's seed.
         """
+        torch.manual_seed(self.config.seed)
+        folder = saved_folder(self.config.model)
+        if folder is not None:
+            network = load_saved(self.config, folder)
+            self.check(network, saved=True)
+            return network
+        scheme, network = self.scheme(), self.original()
+        self.check(network, saved=False)
+        inputs = self.example_inputs()
+        first = tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
+        return convert(network, scheme, *inputs, check_inputs=first, in_place=True)
 
     @abstractmethod
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
@@ -169,11 +193,6 @@ class Task(ABC, Generic[Config]):
         config: Any = self.config
         total = config.epochs * self.steps_per_epoch
         return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
-
-
-def few(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """Return the first examples of a batch to check a conversion; passes of a whole batch are slow on the CPU."""
-    return tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
 
 
 def check_logits(

@@ -28,7 +28,7 @@ from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, Run, Steps
 
-TASKS.register(TrainConfig.COMMAND)(ImageTask)
+TASKS.register(TrainConfig.TASK)(ImageTask)
 
 # Below float32's smallest normal number, 2⁻¹²⁶.
 DENORMAL = 1e-40
@@ -70,7 +70,7 @@ def train(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     result and not an error. The caller's random state stays as it is.
 
     Args:
-        config: what to train; its COMMAND names the task, see `TASKS`.
+        config: what to train; it names its task, see `TASKS`.
         directory: for the run's files; made if missing.
         options: see `Options`.
 
@@ -109,7 +109,7 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
 
 
 def _carried_out(
-    config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
+    config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Steps[Any]]
 ) -> Steps[Any]:
     """Check the directory and execute the run in it; several trainings have folders of their own."""
     place.check(config)
@@ -157,7 +157,7 @@ def are_flushed() -> bool:
 
 def _train_once(
     config: RunConfig,
-    place: RunDirectory[Any, Any],
+    place: RunDirectory,
     *,
     fabric: Fabric,
     listeners: Sequence[RunListener],
@@ -297,7 +297,7 @@ def network_and_data(directory: Path | str, config_type: type[RunConfig] = Train
     return network.eval(), task.data
 
 
-def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory:
     task = task_of(config_type)
     return RunDirectory(Path(directory), config_type, task.RESULT, task.FILES)
 
@@ -306,4 +306,4 @@ def task_of(config_type: type[RunConfig]) -> type[Task[Any]]:
     """Return the task of a type of configurations; a TypeError for a type that is not a `RunConfig`."""
     if not issubclass(config_type, RunConfig):
         raise TypeError(f"Expected a RunConfig, such as TrainConfig, to train by, got a {config_type.__name__}.")
-    return TASKS.find(config_type.COMMAND)
+    return TASKS.find(config_type.TASK)

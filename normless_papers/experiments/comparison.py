@@ -234,9 +234,9 @@ class Comparison:
                 table, up = self.runs.optima(metric), f"{metric.replace('_', ' ')} ({_unit(metric, short=True)})"
                 if rates:
                     by = f"{title}, by {metric.split('_')[0]}"
-                    rate_against(table, ax, title=by, proportional=True, **style)
+                    rate_against(table, ax, title=by, **style)
                 else:
-                    optimum_against(table, ax, title=title, up=up, **style)
+                    optimum_against(table, ax, title=title, y_label=up, **style)
             if by_depth:
                 rate_against(self.runs.optima(self.metrics[0]), axes[1], title="Optimal learning rate", **style)
             return axes[0]

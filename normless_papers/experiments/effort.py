@@ -15,7 +15,7 @@ from normless.spec import parse_call
 from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
 from normless_papers.artefact import Context
-from normless_papers.image_runs import PaperConfig
+from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.networks.published_schemes import axes_as_printed
 from normless_papers.text import LabelledText, ParallelText
 

@@ -83,7 +83,9 @@ def _evidence(context: Context, efforts: Sequence[Effort], schemes: Mapping[str,
         optima = measured.rename(columns={"test_accuracy": "mean", "test_accuracy_deviation": "deviation"})
         optima["trainable"] = measured["trained"] == measured["n"]
         up = "test accuracy (%) after the first epochs; hollow: not trained"
-        return optimum_against(optima, series="method", across="depth", inks=inks_of(schemes), title=title, up=up)
+        return optimum_against(
+            optima, series="method", across="depth", inks=inks_of(schemes), title=title, y_label=up
+        )
 
     return runs.evidence(measured, draw, setup=setup_of(runs, efforts))
 

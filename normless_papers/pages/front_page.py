@@ -17,11 +17,11 @@ _INTRODUCTION = """# The headline claims
 
 <!-- Written by normless report; do not edit. -->
 Fifteen claims of five papers, each decided by the checks that its design names ([`decisive.md`](decisive.md)):
-*refuted* where one fails, *holds* where all hold, *open* else. What is refuted comes first. Ours is the effect that
-decides, with its 95 % interval, at a set-up that is named, smaller than the paper's: a verdict is one of that set-up.
-Core-hours are of the training runs; their rows are [`runs.parquet`](runs.parquet), of which `normless report --from
-docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without training.
-`make evidence` repeats everything; it resumes.
+*refuted* if a check fails, *holds* if all hold, else *open*. Refuted claims come first. "Ours" is the effect that
+decides, with its 95 % interval, at the named set-up, which is smaller than the paper's; the verdict is about it.
+Core-hours are those of the training runs. Their rows are in [`runs.parquet`](runs.parquet), from which `normless
+report --from docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without
+training. `make evidence` repeats everything, and resumes if it was interrupted.
 """
 
 

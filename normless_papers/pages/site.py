@@ -199,7 +199,7 @@ def caption_of(result: Reproduction) -> str:
 
 def _images(results: Sequence[Reproduction], out: Path) -> dict[Place, Markup]:
     """Return the stored figures as elements of a page."""
-    images = {}
+    images: dict[Place, Markup] = {}
     for result in results:
         path = folder_of(out, result.id, result.budget) / FIGURE
         if path.exists():
@@ -234,7 +234,7 @@ def _about(results: Sequence[Reproduction]) -> list[tuple[str, str]]:
 
 def _shared_runs(results: Sequence[Reproduction]) -> dict[Place, list[str]]:
     """Return the ids of other artefacts that use the same training runs, by artefact and budget."""
-    shared = {}
+    shared: dict[Place, list[str]] = {}
     for result in results:
         runs = set(result.runs)
         others = (other.id for other in results if other.id != result.id and not runs.isdisjoint(other.runs))

@@ -248,7 +248,7 @@ def ghost_batch_size(
             across="batch_size",
             inks=inks_of(dict.fromkeys(named, "batch_norm")),
             title="Batch norm and its statistics",
-            up="test accuracy (%)",
+            y_label="test accuracy (%)",
         )
 
     evidence = whole.evidence("", measured=measured)

@@ -8,13 +8,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from normless_lab.train.config import ExamplesConfig, Result, RunConfig, Schedule
-from normless_lab.train.settings import (
+from normless_lab.train import (
+    ExamplesConfig,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    Result,
+    RunConfig,
+    Schedule,
     Text,
 )
 from normless_papers.text.results import TextResult, TranslationResult
@@ -60,6 +63,7 @@ class TextConfig(ExamplesConfig[TextResult], AdamConfig[TextResult]):
     """
 
     COMMAND: ClassVar[str] = "train-text"
+    TASK: ClassVar[str] = "train-text"
     FOLDERS: ClassVar[tuple[str, ...]] = ("labelled_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"data": ("vocabulary", "longest")}
 
@@ -116,6 +120,7 @@ class TranslationConfig(AdamConfig[TranslationResult]):
     """
 
     COMMAND: ClassVar[str] = "train-translation"
+    TASK: ClassVar[str] = "train-translation"
     FOLDERS: ClassVar[tuple[str, ...]] = ("parallel_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "data": ("source", "target", "vocabulary", "longest"),

@@ -8,14 +8,11 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-import pandas as pd
-
 from normless.errors import DataFormatError, DataNotFoundError
-from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch, first_of
-from normless_lab.data.tables import VALIDATION_STEMS, find_splits, read_lines, read_table
+from normless_lab.data import BY_ROOT, fetch_files, find_or_fetch, find_splits, first_of
+from normless_papers.text.reading import VALIDATION_STEMS, read_columns, read_lines
 from normless_papers.text.text_sets import Pairs, ParallelText
 
-PAIR_COLUMN = "translation"
 # Each of so many training pairs is for validation, as in the preparation of Ott et al. (2018).
 VALIDATION_EVERY = 23
 
@@ -115,6 +112,15 @@ def _read_text_files(folder: Path, source: str, target: str, test: str | None) -
                 return Pairs.of_lines(f"{first} and {second}", read_lines(first), read_lines(second))
         return None
 
+    def needed(*stems: str) -> Pairs:
+        found = pairs(*stems)
+        if found is None:
+            wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
+            raise DataFormatError(
+                f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it."
+            )
+        return found
+
     train = pairs("train")
     if train is None:
         return None
@@ -124,16 +130,7 @@ def _read_text_files(folder: Path, source: str, target: str, test: str | None) -
         tests = [stem for stem in stems if pairs(stem) is not None] or tests
     if len(tests) > 1:
         raise DataFormatError(f"{folder} has several test sets: {', '.join(tests)}; name one by test=….")
-    others = []
-    for stems in (VALIDATION_STEMS, tests):
-        others.append(pairs(*stems))
-        if others[-1] is None:
-            wanted = " or ".join(f"{stem}.{source} with {stem}.{target}" for stem in stems)
-            raise DataFormatError(
-                f"{folder} has training text in {source} and {target}, but no {wanted} (or .gz) beside it."
-            )
-    validation, tested = others
-    return "text files", train, validation, tested
+    return "text files", train, needed(*VALIDATION_STEMS), needed(*tests)
 
 
 def _read_iwslt(folder: Path, source: str, target: str) -> Sets | None:
@@ -177,33 +174,11 @@ def _talk_pairs(source: Path, target: Path) -> Pairs:
 def _read_parquet(folder: Path, name: str, source: str, target: str) -> Sets | None:
     """Read ``*train*.parquet``, ``*val*.parquet`` and ``*test*.parquet``; return None without a training file.
 
-    A sentence pair is a row of the column ``translation``, a struct {"de": …, "en": …}, or of two columns with the
-    languages' names.
+    A sentence pair is a row of a column of structs {"de": …, "en": …}, or of two columns with the languages' names.
     """
     splits = find_splits(folder, name, ("train", "val", "test"))
     if splits is None:
         return None
-    train, validation, test = (_table_pairs(files, source, target) for files in splits)
+    tables = (read_columns(files, {"source": source, "target": target}) for files in splits)
+    train, validation, test = (Pairs(tuple(table["source"]), tuple(table["target"])) for table in tables)
     return "Parquet files", train, validation, test
-
-
-def _table_pairs(files: list[Path], source: str, target: str) -> Pairs:
-    sides: dict[str, list[str]] = {source: [], target: []}
-    for file in files:
-        table = read_table(file)
-        if PAIR_COLUMN in table and isinstance(table[PAIR_COLUMN].iloc[0], dict):
-            table = pd.DataFrame(table[PAIR_COLUMN].tolist())
-        for language, sentences in sides.items():
-            if language not in table:
-                raise DataFormatError(
-                    f"{file} has no sentences in {language!r}: expected a column {PAIR_COLUMN} of "
-                    f"{{{source}, {target}}} or the columns {source} and {target}, found "
-                    f"{', '.join(map(str, table.columns))}."
-                )
-            wrong = [value for value in table[language] if not isinstance(value, str)]
-            if wrong:
-                raise DataFormatError(
-                    f"The sentences in {language!r} of {file} have {wrong[0]!r}; expected text, none missing."
-                )
-            sentences.extend(table[language])
-    return Pairs.of_lines(", ".join(map(str, files)), *sides.values())

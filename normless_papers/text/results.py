@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from normless_lab.train.result import ClassificationResult, Row, TrainingResult
+from normless_lab.train import Row, RunResult, TrainingResult
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _OfText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextResult(ClassificationResult, _OfText):
+class TextResult(RunResult, _OfText):
     """How a text run ended."""
 
 

@@ -134,7 +134,7 @@ class _Beams:
         tokens, memory, cache = self.prefixes
         logits, cache = self._network.decode(tokens if cache is None else tokens[:, -1:], memory, cache)
         self.prefixes = (tokens, memory, cache)
-        last = logits[:, -1].to(torch.promote_types(logits.dtype, torch.float32))
+        last: Tensor = logits[:, -1].to(torch.promote_types(logits.dtype, torch.float32))
         log_probabilities = last.log_softmax(-1).nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         log_probabilities[:, [SPECIAL_TOKENS.padding, SPECIAL_TOKENS.start]] = -torch.inf
         at_limit = (tokens.shape[1] > self.limits).repeat_interleave(self.totals.shape[1])
@@ -156,7 +156,7 @@ class _Beams:
         best = self.totals.new_tensor([_best(hypotheses).score for hypotheses in finished])
         enough = best.new_tensor([len(hypotheses) >= self.totals.shape[1] for hypotheses in finished]).bool()
         # A log probability only falls, and no penalty exceeds that of the greatest length with its end.
-        longest = length_penalty(self.limits + 1, self._penalty)
+        longest: Tensor = length_penalty(self.limits + 1, self._penalty)
         return (self.prefixes[0].shape[1] > self.limits) | enough | (best >= self.totals[:, 0] / longest)
 
 

@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from normless.errors import DataFormatError
-from normless_lab.data import Batch
-from normless_lab.data.epoch_randomness import epoch_sequence
+from normless_lab.data import Batch, epoch_sequence
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.text_sets import LabelledText
-from normless_papers.text.tokens import SPECIAL_TOKENS, Integers, TokenSentences
+from normless_papers.text.tokens import SPECIAL_TOKENS, Integers, padded, tensors
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
@@ -95,12 +94,11 @@ class TextData:
     def __init__(self, text: LabelledText, tokens: SentenceTokens, *, longest: int) -> None:
         self.text, self.tokens, self.classes = text, tokens, len(text.classes)
         self._train, self._test = (
-            TokenSentences.of(tokens.encode(part.sentences, longest)) for part in (text.train, text.test)
+            tensors(tokens.encode(part.sentences, longest)) for part in (text.train, text.test)
         )
         self._train_labels, self.test_labels = torch.tensor(text.train.labels), torch.tensor(text.test.labels)
         self.train_size, self.test_size = len(self._train_labels), len(self.test_labels)
-        whole = TokenSentences.of(tokens.encode(text.train.sentences, longest + 1))
-        self.cut = int((whole.lengths > longest).sum())
+        self.cut = sum(len(sentence) > longest for sentence in tokens.encode(text.train.sentences, longest + 1))
 
     @cached_property
     def provenance(self) -> str:
@@ -111,8 +109,7 @@ class TextData:
     @property
     def longest_sentence(self) -> Tensor:
         """The longest sentence of both sets, int64 [1, S]."""
-        longer = max((self._train, self._test), key=lambda part: int(part.lengths.max()))
-        return longer.padded(np.array([longer.lengths.argmax()]), self.tokens.padding)
+        return max([*self._train, *self._test], key=len)[None].clone()
 
     def steps_per_epoch(self, batch_size: int) -> int:
         """Number of training batches in an epoch: the whole ones, or one if the set is smaller than a batch."""
@@ -144,12 +141,12 @@ class TextData:
         self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
         """Every test sentence once, the shortest first; shared as by `ImageData`."""
-        order = np.argsort(self._test.lengths, kind="stable")
+        order = np.argsort([len(sentence) for sentence in self._test], kind="stable")
         batches = (order[start : start + batch_size] for start in range(0, self.test_size, batch_size))
         parts = (np.array_split(rows, world_size)[rank] for rows in batches)
         return (self._batch(self._test, self.test_labels, rows, device) for rows in parts if len(rows))
 
-    def _batch(self, part: TokenSentences, labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
+    def _batch(self, part: list[Tensor], labels: Tensor, rows: Integers, device: torch.device | str) -> Batch:
         # Otherwise each batch waits for the work of the device.
-        tokens, targets = part.padded(rows, self.tokens.padding), labels[torch.from_numpy(rows)]
+        tokens, targets = padded(part, rows, self.tokens.padding), labels[torch.from_numpy(rows)]
         return Batch(tokens.to(device, non_blocking=True), targets.to(device, non_blocking=True))

@@ -1,20 +1,15 @@
-"""What runs on text have in common: a vocabulary that is learned and stored, Adam, a network fitted to the data."""
+"""What runs on text have in common: a vocabulary that is learned and stored, and Adam."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, TypeVar
 
-import torch
 from torch import nn
 from torch.optim import Adam, AdamW, Optimizer
 
-from normless import schemes
-from normless.conversion import convert
 from normless.residual import ResidualMap
-from normless_lab.train.result import versions_of
-from normless_lab.train.task import Task, few, groups_of, load_saved, saved_folder
+from normless_lab.train import Task, groups_of, saved_folder, versions_of
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.config import AdamConfig
 from normless_papers.text.text_sets import TextSets
@@ -33,11 +28,11 @@ class TextRun(Task[Config]):
 
     def byte_pairs(self, sentences: Iterable[str], size: int) -> BytePairs:
         """The byte pairs of a resumed run, or those in the folder of a saved network, or else of some sentences."""
-        own, folder = self.directory.path / VOCABULARY_FILE, saved_folder(self.config.model)
+        folder = saved_folder(self.config.model)
         places = [] if folder is None else [folder / VOCABULARY_FILE]
-        if not self.directory.starts_over:
-            self.directory.check_intact(own)
-            places.insert(0, own)
+        if self.directory is not None and not self.directory.starts_over:
+            places.insert(0, self.directory.path / VOCABULARY_FILE)
+            self.directory.check_intact(places[0])
         stored = next((BytePairs.load(path) for path in places if path.exists()), None)
         self.vocabulary = stored or BytePairs.train(sentences, size)
         return self.vocabulary
@@ -53,26 +48,6 @@ class TextRun(Task[Config]):
         config, kind = self.config, AdamW if self.config.decoupled_decay else Adam
         groups = groups_of(config, network, structure)
         return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
-
-    @abstractmethod
-    def original(self) -> nn.Module:
-        """The network before its conversion, fitted to the data."""
-
-    @abstractmethod
-    def check(self, network: nn.Module, *, saved: bool) -> None:
-        """Raise a ValueError if a network, perhaps a saved one, does not fit the data."""
-
-    def build_network(self) -> nn.Module:
-        """See `Task.build_network`."""
-        config = self.config
-        torch.manual_seed(config.seed)
-        folder, scheme = saved_folder(config.model), schemes.scheme(config.scheme)
-        network = self.original() if folder is None else load_saved(config, folder)
-        self.check(network, saved=folder is not None)
-        if folder is not None:
-            return network
-        inputs = self.example_inputs()
-        return convert(network, scheme, *inputs, check_inputs=few(*inputs), in_place=True)
 
     def about(self, text: TextSets, vocabulary: int, *packages: str) -> dict[str, Any]:
         """The fields of the result that identify the text."""

@@ -12,10 +12,7 @@ from normless.models import TRANSFORMERS, TokenNumbers, build_model, checkpoint_
 from normless.saving import read_recipe
 from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
-from normless_lab.train.classification import ClassificationTask
-from normless_lab.train.result import EpochRow
-from normless_lab.train.task import check_logits, saved_folder
-from normless_lab.train.turns import Steps
+from normless_lab.train import ClassificationTask, EpochRow, Steps, check_logits, saved_folder
 from normless_papers.text.config import TextConfig
 from normless_papers.text.results import TextResult
 from normless_papers.text.text_batches import CheckpointTokens, LearnedTokens, TextData, has_tokenizer

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from normless_lab.data.epoch_randomness import epoch_sequence
+from normless_lab.data import epoch_sequence
 
 Integers = NDArray[np.int64]
 
@@ -28,35 +28,14 @@ class SpecialTokens(NamedTuple):
 SPECIAL_TOKENS = SpecialTokens()
 
 
-@dataclass(frozen=True)
-class TokenSentences:
-    """Variable-length sentences end to end: tokens [Σ length], and where each begins and the last ends [N + 1]."""
+def tensors(sentences: Iterable[Sequence[int]]) -> list[Tensor]:
+    """Sentences of tokens as tensors, int64 [length] each."""
+    return [torch.tensor(tokens) for tokens in sentences]
 
-    tokens: Integers
-    bounds: Integers
 
-    @classmethod
-    def of(cls, sentences: Sequence[ArrayLike]) -> TokenSentences:
-        """Sentences of tokens, each [length], joined."""
-        bounds = np.cumsum([0, *(np.size(sentence) for sentence in sentences)])
-        return cls(np.concatenate(sentences).astype(np.int64) if sentences else np.empty(0, np.int64), bounds)
-
-    @property
-    def lengths(self) -> Integers:
-        """[N]."""
-        return np.diff(self.bounds)
-
-    def take(self, rows: Integers) -> TokenSentences:
-        """The sentences at some rows."""
-        return self.of([self.tokens[self.bounds[row] : self.bounds[row + 1]] for row in rows])
-
-    def padded(self, rows: Integers, padding: int = SPECIAL_TOKENS.padding) -> Tensor:
-        """The sentences at some rows [B] as int64 [B, longest], the rest of each row padding."""
-        lengths = self.lengths[rows]
-        filled = np.arange(lengths.max()) < lengths[:, None]
-        padded = np.full(filled.shape, padding)
-        padded[filled] = self.tokens[(self.bounds[rows][:, None] + np.arange(lengths.max()))[filled]]
-        return torch.from_numpy(padded)
+def padded(sentences: Sequence[Tensor], rows: Integers, padding: int = SPECIAL_TOKENS.padding) -> Tensor:
+    """The sentences at some rows [B] as int64 [B, longest], the rest of each row padding."""
+    return pad_sequence([sentences[row] for row in rows], batch_first=True, padding_value=padding)
 
 
 def token_buckets(lengths: NDArray[Any], max_tokens: int) -> list[slice]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -12,15 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from normless_lab.data.epoch_randomness import check_share
+from normless_lab.data import check_share
 from normless_papers.text.byte_pairs import BytePairs
 from normless_papers.text.text_sets import Pairs, ParallelText
 from normless_papers.text.tokens import (
     SPECIAL_TOKENS,
     Integers,
-    TokenSentences,
     bucket_epoch,
+    padded,
     sorted_buckets,
+    tensors,
     token_buckets,
 )
 
@@ -60,21 +60,17 @@ class TranslationData:
     """
 
     def __init__(self, text: ParallelText, vocabulary: BytePairs, *, longest: int | None = None) -> None:
-        self.text = text
-        self.vocabulary = vocabulary
+        self.text, self.vocabulary = text, vocabulary
         both = text.train.take([all(pair) for pair in zip(*text.train, strict=True)])
-        train = _encoded(both, vocabulary)
-        if longest is not None:
-            train = train.take(np.flatnonzero(train.lengths <= longest))
-        if not train.size:
-            raise ValueError(f"No training pair of {text.name} has both sides within {longest} tokens.")
-        self.train_size = train.size
-        self.left_out = text.size("train") - train.size
         self._sets: dict[SetName, _Encoded] = {
-            "train": train,
-            "validation": _encoded(text.validation, vocabulary),
-            "test": _encoded(text.test, vocabulary),
+            "train": _Encoded(both, vocabulary, longest),
+            "validation": _Encoded(text.validation, vocabulary),
+            "test": _Encoded(text.test, vocabulary),
         }
+        self.train_size = len(self._sets["train"].lengths)
+        self.left_out = text.size("train") - self.train_size
+        if not self.train_size:
+            raise ValueError(f"No training pair of {text.name} has both sides within {longest} tokens.")
         self._steps: dict[int, int] = {}
 
     @cached_property
@@ -132,27 +128,21 @@ class TranslationData:
         return ((rows, encoded.batch(rows, device)) for rows in sorted_buckets(encoded.lengths, max_tokens))
 
 
-@dataclass(frozen=True)
 class _Encoded:
-    """Sentence pairs as tokens, each sentence with its end."""
+    """Sentence pairs as tokens, each sentence with its end, without pairs of a side longer than `longest`.
 
-    source: TokenSentences
-    target: TokenSentences
+    Attributes:
+        lengths: [N], of the longer side of each pair, which is also that of the decoder's inputs.
+    """
 
-    @property
-    def size(self) -> int:
-        return len(self.source.bounds) - 1
-
-    @property
-    def lengths(self) -> Integers:
-        """[N], of the longer side of each pair, which is also that of the decoder's inputs."""
-        return np.maximum(self.source.lengths, self.target.lengths)
-
-    def take(self, rows: Integers) -> _Encoded:
-        return _Encoded(self.source.take(rows), self.target.take(rows))
+    def __init__(self, pairs: Pairs, vocabulary: BytePairs, longest: int | None = None) -> None:
+        ended = ([[*tokens, SPECIAL_TOKENS.end] for tokens in vocabulary.encode(side)] for side in pairs)
+        both = [pair for pair in zip(*ended, strict=True) if longest is None or max(map(len, pair)) <= longest]
+        self.lengths = np.array([max(map(len, pair)) for pair in both], np.int64)
+        self._source, self._target = (tensors(pair[side] for pair in both) for side in (0, 1))
 
     def batch(self, rows: Integers, device: torch.device | str) -> TranslationBatch:
-        source, labels = self.source.padded(rows), self.target.padded(rows)
+        source, labels = padded(self._source, rows), padded(self._target, rows)
         target = F.pad(labels[:, :-1], (1, 0), value=SPECIAL_TOKENS.start)
         target[target == SPECIAL_TOKENS.end] = SPECIAL_TOKENS.padding
         # Else each batch waits for the work of the device.
@@ -165,11 +155,3 @@ class _Encoded:
             return self.batch(own, device)
         idle = self.batch(rows[:1], device)
         return idle._replace(labels=torch.full_like(idle.labels, SPECIAL_TOKENS.padding))
-
-
-def _encoded(pairs: Pairs, vocabulary: BytePairs) -> _Encoded:
-    ended = (
-        [np.array([*tokens, SPECIAL_TOKENS.end]) for tokens in vocabulary.encode(side)]
-        for side in (pairs.source, pairs.target)
-    )
-    return _Encoded(*map(TokenSentences.of, ended))

@@ -16,10 +16,14 @@ from normless.models import build_model
 from normless.saving import replaced
 from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
-from normless_lab.train.objective import evaluate
-from normless_lab.train.result import chance_accuracy, finished_outcome
-from normless_lab.train.task import EpochTraining, check_logits
-from normless_lab.train.turns import Steps
+from normless_lab.train import (
+    EpochTraining,
+    Steps,
+    chance_accuracy,
+    check_logits,
+    evaluate,
+    finished_outcome,
+)
 from normless_papers.text.config import INVERSE_SQUARE_ROOT, TranslationConfig
 from normless_papers.text.results import TranslationResult, TranslationRow
 from normless_papers.text.text_run import VOCABULARY_FILE, TextRun

@@ -13,11 +13,11 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from normless.residual import residual_map
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
-from normless_lab.data import load_data
 from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
-from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
+from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
 from normless_papers.experiments.de_smith import (
@@ -109,15 +109,14 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """Build a run's optimizer; return it and the number of examples that share batch-norm statistics."""
-    small = replace(config, data="digits", data_root=None)
+    task = ImageTask(replace(config, data="digits", data_root=None))
     with torch.random.fork_rng(devices=[]):
-        data = load_data("digits")
-        inputs = example_inputs(small, data)
-        network = build_network(small, data, inputs)
+        network = task.build_network()
+    optimizer = task.build_optimizer(network, residual_map(network, *task.example_inputs()))
     sizes = {
         int(size) for module in network.modules() if isinstance(size := getattr(module, "ghost_size", None), int)
     }
-    return build_optimizer(small, network, inputs), sizes.pop() if len(sizes) == 1 else -1
+    return optimizer, sizes.pop() if len(sizes) == 1 else -1
 
 
 def _selection(tables: int, seed: int) -> dict[str, int]:

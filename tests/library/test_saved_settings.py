@@ -124,25 +124,19 @@ def test_what_is_changed_after_the_conversion_comes_back(change: str, named: boo
 
 
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
-    "another module": (
-        lambda net: setattr(net.first, "relu", nn.GELU()),
-        "first.relu is a GELU in the saved network",
-    ),
+    "another module": (lambda net: setattr(net.first, "relu", nn.GELU()), "first.relu is a GELU"),
     "another function": (
         lambda net: setattr(net.second, "activation", F.gelu),
-        "activation of second, a Block, is gelu in the saved network and silu here",
+        "activation of second, a Block, is gelu",
     ),
     "a hook": (
         lambda net: net.first.relu.register_forward_hook(lambda module, inputs, output: 2 * output),
-        "outputs on the example inputs differ in evaluation mode, .* a hook",
+        "differ in evaluation mode, .* a hook",
     ),
-    "a further module": (
-        lambda net: net.second.add_module("extra", nn.ReLU()),
-        "second.extra is a ReLU in the saved",
-    ),
+    "a further module": (lambda net: net.second.add_module("extra", nn.ReLU()), "second.extra is a ReLU"),
     "a further parameter": (
         lambda net: net.second.register_parameter("extra", nn.Parameter(torch.ones(1))),
-        "1 are not in the network, the first second.extra",
+        "the first second.extra",
     ),
 }
 

@@ -223,9 +223,7 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     file = tmp_path / "file"
     file.write_text("mine")
     for path in (file, file / "below" / "it"):
-        with pytest.raises(
-            nl.RecipeError, match=f"^Expected a folder to save to, but {file} is a file; name another"
-        ):
+        with pytest.raises(nl.RecipeError, match=f"{file} is a file"):
             nl.save(net, path, CIFAR)
     assert file.read_text() == "mine"
 
@@ -264,12 +262,12 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
     (
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
-        r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
+        r"resnet_cifar\(depth=14\) .*\d+ are not in the file",
     ),
     (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
     (
         reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
-        r"1 differ in shape, the first classifier.bias\. Is it another\?",
+        "1 differ in shape, the first classifier.bias",
     ),
 ]
 

@@ -74,9 +74,9 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
     assert len(evidence.measured)
     assert evidence.setup
     assert evidence.checks
-    for one in evidence.checks:
-        assert one.claim.endswith("."), one.claim
-        assert one.numbers, one.claim
+    for check in evidence.checks:
+        assert check.claim.endswith("."), check.claim
+        assert check.numbers, check.claim
     if evidence.draw is not None:
         axes = evidence.draw()
         assert isinstance(axes, Axes)
@@ -97,8 +97,8 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
 
 def check_of(evidence: CheckedEvidence, words: str) -> Check:
     """The one check whose claim has these words."""
-    found = [one for one in evidence.checks if words in one.claim]
-    assert len(found) == 1, [one.claim for one in evidence.checks]
+    found = [check for check in evidence.checks if words in check.claim]
+    assert len(found) == 1, [check.claim for check in evidence.checks]
     return found[0]
 
 

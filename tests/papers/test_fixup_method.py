@@ -26,7 +26,7 @@ def test_baselines(artefact: str, small: dict[str, Any], tmp_path: Path) -> None
     evidence = carried_out(artefact, made_up(only_fixup_trains, tmp_path, "smoke"), **small)
     assert_whole(artefact, evidence)
     # So few draws need not tell every variance from its bounds.
-    assert {one.verdict for one in evidence.checks} <= {"holds", "inconclusive"}
-    assert [one.verdict for one in evidence.checks[-2:]] == ["holds"] * 2
+    assert {check.verdict for check in evidence.checks} <= {"holds", "inconclusive"}
+    assert [check.verdict for check in evidence.checks[-2:]] == ["holds"] * 2
     found = carried_out(artefact, made_up(lambda *_: Ending(0.9), tmp_path, "smoke"), **small)
-    assert [one.verdict for one in found.checks].count("fails") == 1
+    assert [check.verdict for check in found.checks].count("fails") == 1

@@ -12,7 +12,7 @@ from normless_papers.artefact import Context, Evidence, artefact_of
 def test_groups_partition_all_gammas(context: Context) -> None:
     evidence = carried_out("gamma/parameter-groups", context)
     assert_whole("gamma/parameter-groups", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert {check.verdict for check in evidence.checks} == {"holds"}
     table = evidence.measured.set_index("model")
     names = ["gamma_last", "gamma_down", "gamma_0", "gamma_others"]
     assert table.loc["normless:resnet(depth=18, channels=8)", names].tolist() == [8, 3, 1, 8]
@@ -31,7 +31,7 @@ def test_figure_5_is_measured_on_a_network_trained_here(context: Context) -> Non
     assert evidence.measured["block"].tolist()[:4] == ["1-0", "1-1", "1-2", "2-0"]
     assert len(evidence.measured) == 16
     # An epoch of two minibatches teaches nothing, and decides nothing.
-    assert {one.verdict for one in evidence.checks} == {"inconclusive"}
+    assert {check.verdict for check in evidence.checks} == {"inconclusive"}
 
 
 def test_the_pattern_of_figure_5_is_told_from_others() -> None:
@@ -45,7 +45,7 @@ def test_the_pattern_of_figure_5_is_told_from_others() -> None:
 
     def verdicts(*tables: pd.DataFrame) -> list[str]:
         facts = (tables, 0.95, 0.1)
-        return [one.verdict for one in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
+        return [check.verdict for check in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
 
     assert verdicts(table) == ["holds"] * 5
     rising = table.copy()

@@ -10,7 +10,7 @@ import pytest
 
 from normless_lab.sweeps import Laboratory, Sweep
 from normless_lab.train import RunDirectoryError, RunListener, train
-from normless_papers.image_runs import PaperConfig, PaperResult
+from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 
 SHORT = PaperConfig(
     model="normless:wide_resnet(depth=10, width=1)", batch_size=512, epochs=2, rate=0.05, crop=0, device="cpu"
@@ -49,7 +49,9 @@ def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
     config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
     assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.05, 0.05]
     cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
-    first, same = (train(one, tmp_path / name).epochs[0] for name, one in (("warm", config), ("cold", cold)))
+    first, same = (
+        train(configuration, tmp_path / name).epochs[0] for name, configuration in (("warm", config), ("cold", cold))
+    )
     assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
 
 

@@ -115,12 +115,12 @@ def test_histograms_are_drawn_at_their_edges(logarithmic: bool) -> None:
 def test_diverged_rates_are_hollow_and_a_bar_reaches_the_largest_stable_one() -> None:
     axes = TRIALS(RATES)
     points = [(container.get_label(), container.lines[0]) for container in axes.containers]  # type: ignore[attr-defined]
-    assert [float(one.get_xdata()[0]) for name, one in points if name == "none"] == [1e-3, 3e-3]
-    assert [float(one.get_xdata()[0]) for name, one in points if name == "none, hollow"] == [1e-2]
-    (hollow,) = [one for name, one in points if name == "batch_norm, hollow"]
+    assert [float(point.get_xdata()[0]) for name, point in points if name == "none"] == [1e-3, 3e-3]
+    assert [float(point.get_xdata()[0]) for name, point in points if name == "none, hollow"] == [1e-2]
+    (hollow,) = [point for name, point in points if name == "batch_norm, hollow"]
     assert hollow.get_markerfacecolor() != hollow.get_markeredgecolor()
     assert [tick.get_text() for tick in axes.get_yticklabels()] == ["none", "batch norm"]
-    ends = {round(segment[0][0], 9) for one in axes.containers for segment in one.lines[2][0].get_segments()}  # type: ignore[attr-defined]
+    ends = {round(segment[0][0], 9) for artist in axes.containers for segment in artist.lines[2][0].get_segments()}  # type: ignore[attr-defined]
     assert 5e-4 in ends
 
 

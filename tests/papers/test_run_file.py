@@ -62,11 +62,11 @@ def _claims(path: Path) -> list[str]:
 def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
     path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]
-    one, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
-    trained = one["kind"] != "artefact"
+    first, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
+    trained = first["kind"] != "artefact"
     assert trained.sum() == runs > 0
-    pd.testing.assert_frame_equal(one[trained], other[other["kind"] != "artefact"])
-    assert list(one["hash"]) == list(other["hash"])
+    pd.testing.assert_frame_equal(first[trained], other[other["kind"] != "artefact"])
+    assert list(first["hash"]) == list(other["hash"])
 
 
 def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:

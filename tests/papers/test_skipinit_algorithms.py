@@ -21,14 +21,14 @@ from normless_papers.skipinit.reference_code import appendix_g, expected_paramet
 def test_scalar_bias() -> None:
     blocks, biases, agreements = _algorithm(32)
     assert biases == (1,) * blocks == (1,) * 16
-    assert all(one.agrees for one in agreements)
+    assert all(agreement.agrees for agreement in agreements)
 
 
 @pytest.mark.slow
 def test_scalar_bias_is_trained(context: Context) -> None:
     evidence = carried_out("skipinit/scalar-bias-v1", context)
     assert_whole("skipinit/scalar-bias-v1", evidence)
-    assert {one.verdict for one in evidence.checks[:4]} == {"holds"}
+    assert {check.verdict for check in evidence.checks[:4]} == {"holds"}
 
 
 def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> None:
@@ -38,7 +38,7 @@ def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> 
     torch.testing.assert_close(network(x), start)
     nn.init.ones_(network.get_submodule("blocks.4.conv3").get_parameter("multiplier"))
     assert not torch.allclose(appendix_g(network, x), start)
-    assert expected_parameters() == sum(one.numel() for one in network.parameters())
+    assert expected_parameters() == sum(parameter.numel() for parameter in network.parameters())
 
 
 def test_skipinit_has_the_runs_of_table_1(tmp_path: Path) -> None:

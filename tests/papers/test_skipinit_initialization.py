@@ -22,7 +22,7 @@ def test_appendix_c_batch_statistics_are_asked_of_large_batches(context: Context
     evidence = carried_out("skipinit/appendix-c-batch-statistics", context, **changes)
     merged = assert_whole("skipinit/appendix-c-batch-statistics", evidence)
     assert verdict_of(evidence.checks) == "holds"
-    assert [one.claim for one in evidence.checks if "Batch size 8" in one.claim] == [
+    assert [check.claim for check in evidence.checks if "Batch size 8" in check.claim] == [
         "Batch size 8: both add up to l, to 5 %."
     ]
     small = merged[(merged["batch"] == 8) & (merged["quantity"] == MEAN_SQUARE)].iloc[0]
@@ -35,5 +35,5 @@ def test_the_network_of_figure_2_c() -> None:
     found = residual_map(network)
     assert found.depth == 3
     assert network(torch.randn(2, 3, 16, 16)).shape == (2, 8, 4, 4)
-    strides = [one.stride[0] for one in network.modules() if isinstance(one, nn.Conv2d)]
+    strides = [module.stride[0] for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert strides == [2, 2, 1, 1, 1]

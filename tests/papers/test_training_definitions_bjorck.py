@@ -108,7 +108,7 @@ def test_the_paper_budget_is_the_published_setup(artefact: str, context: Context
 
 def test_the_reference_runs_have_the_papers_rates_and_epochs(context: Context) -> None:
     (sweep,) = sweeps_of("understanding-bn/figure-1", context)
-    found = {(one.config.to_dict()["scheme"], one.rate, one.config.epochs) for one in sweep.points()}
+    found = {(point.config.to_dict()["scheme"], point.rate, point.config.epochs) for point in sweep.points()}
     norm = "batch_norm(initialization='xavier')"
     assert found == {("xavier", 1e-4, 2400), (norm, 1e-4, 2400), (norm, 3e-3, 1320), (norm, 0.1, 165)}
     (table,) = sweeps_of("understanding-bn/table-2", context)
@@ -141,14 +141,14 @@ def test_reference_runs_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, **changes)
     assert_whole(f"understanding-bn/{artefact}", evidence)
     assert evidence.setup["model"] == "normless:resnet_cifar(depth=8)"
-    assert not [one for one in evidence.remarks if "failed" in one]
+    assert not [remark for remark in evidence.remarks if "failed" in remark]
 
 
 @pytest.mark.parametrize("artefact", ["table-2", "figure-17", "experimental-setup"])
 def test_parts_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
     merged = assert_whole(f"understanding-bn/{artefact}", evidence)
-    assert not [one for one in evidence.remarks if "failed" in one]
+    assert not [remark for remark in evidence.remarks if "failed" in remark]
     if artefact == "table-2":
         assert len(merged) == 7
         assert set(evidence.measured["epochs"].dropna()) <= {2.0}
@@ -165,7 +165,7 @@ def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
     if artefact == "warm-start":
         assert check_of(evidence, "The first epochs of every warm start").verdict == "holds"
     else:
-        assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
+        assert all(check.verdict == "holds" for check in evidence.checks if check.claim.startswith("Batch "))
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def optima() -> pd.DataFrame:
 
 
 def test_means_in_order_and_hollow_where_nothing_trained() -> None:
-    axes = optimum_against(optima(), new_axes(), title="T", up="%", **STYLE)  # type: ignore[arg-type]
+    axes = optimum_against(optima(), new_axes(), title="T", y_label="%", **STYLE)  # type: ignore[arg-type]
     assert lines_of(axes)["batch_norm"] == ([16, 256], [93.0, 94.0])
     assert lines_of(axes)["bare, not trained"] == ([256], [10.0])
     assert lines_of(axes)["batch_norm, not trained"] == ([], [])
@@ -56,7 +56,7 @@ def test_means_in_order_and_hollow_where_nothing_trained() -> None:
 def test_inks_differ_and_tables_are_checked() -> None:
     assert len({ink.light for ink in INKS.values()}) == 3
     with pytest.raises(ValueError, match="lacks deviation"):
-        optimum_against(optima().drop(columns="deviation"), title="T", up="%", **STYLE)  # type: ignore[arg-type]
+        optimum_against(optima().drop(columns="deviation"), title="T", y_label="%", **STYLE)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one row"):
         rate_against(optima().iloc[:0], title="T", **STYLE)  # type: ignore[arg-type]
 
@@ -107,7 +107,9 @@ def test_every_method_has_its_row(values: list[tuple[float, float, float]]) -> N
     assert figure is not None
     for axes, column in zip(figure.axes, (0, 2), strict=True):
         drawn = [
-            (float(one.get_xdata()[0]), one.get_ydata()[0]) for one in axes.get_lines() if one.get_marker() != "|"
+            (float(artist.get_xdata()[0]), artist.get_ydata()[0])
+            for artist in axes.get_lines()
+            if artist.get_marker() != "|"
         ]
         assert drawn == [(value[column], place) for place, value in enumerate(values)]
         names = [label.get_text() for label in axes.get_yticklabels()]
@@ -133,11 +135,11 @@ def test_bars_are_two_standard_errors_and_unknown_errors_are_hollow() -> None:
     assert names == ["a", "one", "two", "b", "one"]
     drawn = {line.get_label(): line for line in axes.containers}
     assert len(drawn) == 2
-    (bars,) = [one for one in axes.containers if one.get_label() == "one"]
+    (bars,) = [artist for artist in axes.containers if artist.get_label() == "one"]
     segment = bars.lines[2][0].get_segments()[0]
     assert segment[:, 0].tolist() == [0.5, 1.5]
     assert segment[:, 1].tolist() == [1, 1]
-    (hollow,) = [one for one in axes.containers if one.get_label() == "two, hollow"]
+    (hollow,) = [artist for artist in axes.containers if artist.get_label() == "two, hollow"]
     assert hollow.lines[0].get_markerfacecolor() != hollow.lines[0].get_color()
     assert axes.get_ylim() == (4.5, -0.5)
 

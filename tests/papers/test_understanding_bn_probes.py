@@ -35,9 +35,9 @@ def test_draws_share_their_minibatches_and_depend_on_the_seed_alone(context: Con
     setting = Initializations(context, **TINY, depth=8)
     first, again = list(setting.each()), list(setting.each())
     assert [(draw.number, draw.batch_norm) for draw in first] == [(0, False), (0, True), (1, False), (1, True)]
-    for one, other in zip(first, again, strict=True):
-        assert torch.equal(one.inputs, other.inputs)
-        assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+    for draw_, other in zip(first, again, strict=True):
+        assert torch.equal(draw_.inputs, other.inputs)
+        assert all(map(torch.equal, draw_.model.parameters(), other.model.parameters()))
     assert torch.equal(first[0].inputs, first[1].inputs)
     assert not torch.equal(first[0].inputs, first[2].inputs)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in first[0].model.modules())

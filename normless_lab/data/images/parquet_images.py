@@ -15,7 +15,7 @@ from PIL import Image
 
 from normless.errors import DataFormatError
 from normless_lab.data.images.tensor_images import Split, checked_split
-from normless_lab.data.tables import find_splits, read_table
+from normless_lab.data.tables import find_splits, read_parquet_file
 from normless_lab.process import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
@@ -54,7 +54,7 @@ def _read_file(
     file: Path, image_shape: tuple[int, ...], label_columns: Sequence[str]
 ) -> tuple[_Bytes, NDArray[Any], set[str]]:
     """Return images [N, 3, H, W], labels [N], and the formats in which the images were stored."""
-    table = read_table(file)
+    table = read_parquet_file(file)
     encoded, labels = _column(file, table, IMAGE_COLUMNS, "images"), _column(file, table, label_columns, "labels")
     if not pd.api.types.is_integer_dtype(labels):
         raise DataFormatError(f"Column {labels.name} of {file} is {labels.dtype}; expected integers, none missing.")

@@ -61,15 +61,13 @@ def series_column(table: pd.DataFrame, by: str | None) -> str | None:
     return "scheme" if by is None and "scheme" in table else by
 
 
-def series_of(
-    table: pd.DataFrame, by: str | None, frame: Frame, inks: Mapping[str, Ink] | None = None
-) -> list[tuple[str, pd.DataFrame, Ink]]:
+def series_of(table: pd.DataFrame, by: str | None, frame: Frame) -> list[tuple[str, pd.DataFrame, Ink]]:
     """Return the name, rows and colour of each series, in order of appearance; a single unnamed one without `by`."""
     if by is None:
         return [("", table, series_ink(0))]
     form = frame.get("name", "{}")
     parts = [(form.format(name), rows) for name, rows in table.groupby(by, sort=False)]
-    chosen = inks_of({name: name for name, _ in parts}) | dict(inks or {})
+    chosen = inks_of({name: name for name, _ in parts}) | dict(frame.get("inks", {}))
     return [(name, rows, chosen[name]) for name, rows in parts]
 
 
@@ -93,7 +91,7 @@ def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbe
 def finish(
     axes: Axes,
     frame: Frame,
-    handles: Mapping[str, Line2D] | None = None,
+    handles: dict[str, Line2D] | None = None,
     *,
     table: pd.DataFrame | None = None,
     x: str = "",
@@ -127,7 +125,8 @@ def finish(
     name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
     named = {name: line for name, line in ((handles or {}) | laws).items() if name}
     if "names" not in frame and named:
-        add_legend(axes, dict(sorted(named.items(), key=lambda item: -_end(item[1]))), beside=True)
+        by_end = sorted(named, key=lambda name: -_end(named[name]))
+        add_legend(axes, {name: named[name] for name in by_end}, beside=True)
     elif frame.get("names", "none") != "none":
         add_legend(axes, beside=frame["names"] == "beside")
     return axes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Unpack
@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from normless_lab.plots.frames import Frame, require_columns
+from normless_lab.plots.frames import Frame, LineStyle, require_columns
 from normless_lab.plots.grammars.frame import (
     Numbers,
     bar_lengths,
@@ -37,15 +37,7 @@ def lines(
     x: str,
     y: str | Sequence[str],
     by: str | None = None,
-    each: str | None = None,
-    summary: str | None = "mean",
-    band: str | None = None,
-    error: str | tuple[str, str] | None = None,
-    hollow: str | None = None,
-    hollow_name: str = "not trained",
-    inks: Mapping[str, Ink] | None = None,
-    named: Callable[[str, float], str] = lambda name, _: name,
-    **frame: Unpack[Frame],
+    **style: Unpack[LineStyle],
 ) -> Axes:
     """Draw y against x, a named line per series through the mean of the rows with the same x.
 
@@ -53,26 +45,23 @@ def lines(
 
     Args:
         y: the column up. Of several, the second and third are dashed and dotted, and so on.
-        each: a column of single curves within a series, such as runs: thin lines, or the only lines without
-        `summary`. summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
-        band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
-        error: bars: the column of their half width, or the columns of their ends.
-        hollow, hollow_name: a column of booleans; points that have it are hollow, and what these are.
-        named: the name in the legend, from that of the series and its last value; empty for none.
+        by: the column of the series' names.
 
     Raises:
         ValueError: a column is missing or the table is empty.
     """
     by = series_column(table, by)
-    columns, ends = columns_of(y), columns_of(error)
+    columns, ends = columns_of(y), columns_of(style.get("error"))
+    each, band, hollow = style.get("each"), style.get("band"), style.get("hollow")
+    summary, named = style.get("summary", "mean"), style.get("named")
     others = [by, each, hollow, *ends, None if band == "std" else band]
-    require_columns(table, [x, *columns, *others], frame.get("title", "A plot of lines"))
-    axes, handles = begin(ax, frame, table[columns]), dict[str, Line2D]()
-    for name, rows, ink in series_of(table, by, frame, inks):
+    require_columns(table, [x, *columns, *others], style.get("title", "A plot of lines"))
+    axes, handles = begin(ax, style, table[columns]), dict[str, Line2D]()
+    for name, rows, ink in series_of(table, by, style):
         single = [part.sort_values(x) for _, part in rows.groupby(each, sort=False)] if each else []
         ordered = _summarized(rows if summary or not each else single[-1], x, summary)
         for column, dashes in zip(columns, cycle(_DASHES), strict=False):
-            line = _Line(axes, x, column, ink, "y" in frame.get("log", ""))
+            line = _Line(axes, x, column, ink, "y" in style.get("log", ""))
             label = name if len(columns) == 1 else f"{name}, {column.replace('_', ' ')}"
             drawn = line.draw_each(single, None if summary else label)
             if band:
@@ -80,15 +69,15 @@ def lines(
             if summary or not each:
                 drawn = line.draw(ordered, label, linewidth=1.8, linestyle=dashes)
             if ends:
-                line.draw_bars(ordered, ends, frame)
+                line.draw_bars(ordered, ends, style)
             if column == columns[0]:
                 if hollow:
                     marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
-                    line.draw_hollow(marked, f"{name}, {hollow_name}")
+                    line.draw_hollow(marked, f"{name}, not trained")
                 known = line.values(ordered)[~np.isnan(line.values(ordered))]
                 if drawn is not None and len(known):
-                    handles[named(name, float(known[-1]))] = drawn
-    return finish(axes, frame, handles, table=table, x=x, y=columns[0])
+                    handles[named(name, float(known[-1])) if named else name] = drawn
+    return finish(axes, style, handles, table=table, x=x, y=columns[0])
 
 
 def _summarized(rows: pd.DataFrame, x: str, summary: str | None) -> pd.DataFrame:

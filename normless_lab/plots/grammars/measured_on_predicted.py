@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from normless_lab.plots.frames import Frame, require_columns, require_unique
+from normless_lab.plots.frames import PredictionStyle, require_columns, require_unique
 from normless_lab.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
 from normless_lab.plots.palette import QUIET, Ink, series_ink
 
@@ -24,16 +24,8 @@ def measured_on_predicted(
     *,
     x: str,
     measured: str | Mapping[str, str],
-    predicted: str | None = None,
     by: str | None = None,
-    law: str | None = None,
-    law_name: str = "",
-    error: str | None = None,
-    apart: float = 0.0,
-    joined: bool = False,
-    inks: Mapping[str, Ink] | None = None,
-    named: Callable[[str], str] = str,
-    **frame: Unpack[Frame],
+    **style: Unpack[PredictionStyle],
 ) -> Axes:
     """Draw measured values as hollow points and predictions as lines, with a colour per series.
 
@@ -41,26 +33,24 @@ def measured_on_predicted(
 
     Args:
         measured: the column up; of several, a mapping from each to its name. One without any number is left out.
-        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
-        law, law_name: the column of a dotted line, such as the law of an idealized network, and the line's name.
-        error, apart: the column of the half width of bars; how far neighbouring series are apart, in units of x.
-        joined: a line through the measured points; the prediction is then dashed.
-        named: the name in the legend, from that of the series.
+        by: the column of the series' names.
 
     Raises:
         ValueError: a column is missing, the table is empty, or a series has an x twice.
     """
     by = series_column(table, by) if isinstance(measured, str) else by
+    law, law_name, error = style.get("law"), style.get("law_name", ""), style.get("error")
+    joined, apart, named = style.get("joined", False), style.get("apart", 0.0), style.get("named", str)
     names = {measured: ""} if isinstance(measured, str) else dict(measured)
-    theory = {column: predicted or f"predicted_{column}" for column in names}
-    require_columns(table, [x, *names, *theory.values(), by, law, error], frame.get("title", "A plot of predictions"))
+    theory = {column: style.get("predicted", f"predicted_{column}") for column in names}
+    require_columns(table, [x, *names, *theory.values(), by, law, error], style.get("title", "A plot of predictions"))
     require_unique(table, [x] if by is None else [x, by], "network")
-    axes, handles, log = begin(ax, frame, table[list(names)]), dict[str, Line2D](), frame.get("log", "")
+    axes, handles, log = begin(ax, style, table[list(names)]), dict[str, Line2D](), style.get("log", "")
     if joined:
         top = float(table[list(names)].where(np.isfinite).max().max())
-        frame.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
+        style.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
     present = [column for column in names if len(names) == 1 or table[column].notna().any()]
-    series = series_of(table, by, frame, inks)
+    series = series_of(table, by, style)
     for number, (name, rows, own) in enumerate(series):
         ordered = rows.sort_values(x)
         shift = apart * (number - (len(series) - 1) / 2)
@@ -72,10 +62,10 @@ def measured_on_predicted(
             handles[named(label)] = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
         if law:
             heights, colour = drawable(ordered[law], log="y" in log), QUIET.light if law_name else own.light
-            style: dict[str, Any] = {"color": colour, "linestyle": ":", "linewidth": 1.2, "zorder": 2}
-            drawn = axes.plot(ordered[x], heights, label=law_name or f"{name}, law", **style)[0]
+            dots: dict[str, Any] = {"color": colour, "linestyle": ":", "linewidth": 1.2, "zorder": 2}
+            drawn = axes.plot(ordered[x], heights, label=law_name or f"{name}, law", **dots)[0]
             handles |= {law_name: drawn} if law_name and not np.isnan(heights).all() else {}
-    return finish(axes, frame, handles, table=table, x=x, y=measured if isinstance(measured, str) else "")
+    return finish(axes, style, handles, table=table, x=x, y=measured if isinstance(measured, str) else "")
 
 
 def _draw(

@@ -10,16 +10,22 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
+from drawn import lines_of, names_in
 from matplotlib.figure import Figure
 from page_reader import Reader
 
-from normless_lab.plots import (
-    accuracy_against_depth,
-    inline_image,
-    save_svg,
-    skip_variance_against_block,
-    svg_text,
+from normless_lab.plots import Law, Plot, inline_image, save_svg, skip_variance_against_block, svg_text
+
+accuracy_against_depth = Plot(
+    "lines",
+    lambda runs: runs.assign(failed=runs["outcome"] != "trained"),
+    x="depth",
+    y="test_accuracy",
+    by="scheme",
+    hollow="failed",
+    named=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
+    log="x",
+    laws=[Law("chance", lambda depth: np.full_like(depth, 0.1))],
 )
 
 
@@ -45,22 +51,10 @@ def signal() -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
-    (line,) = [line for line in axes.get_lines() if line.get_label() == label]
-    return list(line.get_xdata()), list(line.get_ydata())
-
-
-def _texts(axes: Axes) -> list[str]:
-    """The texts of the figure and of its legend."""
-    legend = axes.get_legend()
-    assert legend is not None
-    return [text.get_text() for text in (*axes.texts, *legend.get_texts())]
-
-
 def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
-    axes = accuracy_against_depth(runs, chance=0.1)
+    axes = accuracy_against_depth(runs)
     for scheme, rows in runs.groupby("scheme"):
-        depths, accuracies = _line(axes, scheme)
+        depths, accuracies = lines_of(axes)[scheme]
         assert depths == list(rows["depth"])
         np.testing.assert_array_equal(accuracies, rows["test_accuracy"])
     assert axes.get_xscale() == "log"
@@ -69,29 +63,29 @@ def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
 
 def test_failed_runs_are_hollow_and_each_line_is_named_with_its_last_accuracy(runs: pd.DataFrame) -> None:
     axes = accuracy_against_depth(runs)
-    depths, _ = _line(axes, "none, not trained")
+    depths, _ = lines_of(axes)["none, not trained"]
     assert depths == [100, 400]
-    assert _line(axes, "skipinit, not trained")[0] == []
-    assert {"none  11 %", "skipinit  70 %"} <= set(_texts(axes))
+    assert lines_of(axes)["skipinit, not trained"][0] == []
+    assert names_in(axes) == ["skipinit  70 %", "none  11 %", "chance"]
 
 
 def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     axes = skip_variance_against_block(signal, laws={"none": "2ᵈ"})
     for scheme, rows in signal.groupby("scheme"):
         for label, column in (("predicted", "predicted_skip_variance"), ("measured", "skip_variance")):
-            blocks, variances = _line(axes, f"{scheme}, {label}")
+            blocks, variances = lines_of(axes)[f"{scheme}, {label}"]
             assert blocks == list(rows["block"])
             np.testing.assert_array_equal(variances, rows[column])
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == 4 * 198
-    assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ", "batch_norm", "skipinit"}
+    assert names_in(axes) == ["none  2ᵈ", "batch_norm", "skipinit"]
 
 
 @pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
 def test_a_table_without_its_columns_or_rows_is_refused(draw, runs, signal) -> None:  # type: ignore[no-untyped-def]
-    table = runs if draw is accuracy_against_depth else signal
-    with pytest.raises(ValueError, match=r"lacks scheme; it has (depth|block)"):
-        draw(table.drop(columns="scheme"))
+    table, column = (runs, "depth") if draw is accuracy_against_depth else (signal, "block")
+    with pytest.raises(ValueError, match=f"lacks {column}"):
+        draw(table.drop(columns=column))
     with pytest.raises(ValueError, match="at least one row"):
         draw(table.head(0))
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from page_reader import Reader, assert_stands_alone
 
-from normless_lab.plots import Column, Figure, Page, Table, accuracy_against_depth, render_page
+from normless_lab.plots import Column, Figure, Page, Table, lines, render_page
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def page() -> Page:
         title="Depth & <normalization>",
         finding="Fixup trains.",
         caution="A small run.",
-        figures=[Figure(accuracy_against_depth(runs), f"caption {name}") for name in "ab"],
+        figures=[Figure(lines(runs, x="depth", y="test_accuracy"), f"caption {name}") for name in "ab"],
         tables=[
             Table(
                 "Every run",

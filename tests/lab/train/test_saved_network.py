@@ -17,7 +17,7 @@ from normless.conversion import scheme_of
 from normless.models.spec import build_model
 from normless_lab.data import load_data
 from normless_lab.train import RunListener, TrainConfig, train, trained_network
-from normless_lab.train.image_task import build_network, example_inputs
+from normless_lab.train.image_task import ImageTask
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
 FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
@@ -51,7 +51,7 @@ def mean_loss(net: nn.Module) -> float:
 @pytest.mark.parametrize("model", [MODEL, FOREIGN])
 def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
     net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
-    network = build_network(requested, DATA, example_inputs(requested, DATA))
+    network = ImageTask(requested).build_network()
     assert scheme_of(network) == "fixup"
     assert list(network.state_dict()) == list(net.state_dict())
     for name, value in network.state_dict().items():

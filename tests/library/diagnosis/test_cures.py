@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -12,13 +13,21 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 import normless as nl
-from normless.diagnosis import treat
+from normless.diagnosis import Treatment, treat
 from normless.diagnosis.cures import FREEZE, _ranked
 from normless.diagnosis.examination import lowest_of_constants
 from normless.diagnosis.findings import Cure
 from normless.diagnosis.trial import Trial
 from normless.models import wide_resnet
 from normless.models.transformer import AttentionBlock, FeedForwardBlock
+
+
+def assert_cured(*args: Any, **options: Any) -> Treatment:
+    """Return what `treat` returns, with a diagnosis after it that has no findings."""
+    treatment = treat(*args, **options)
+    assert treatment is not None
+    assert treatment.after.healthy, str(treatment.after)
+    return treatment
 
 
 def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
@@ -38,9 +47,7 @@ def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
     assert diagnosis.scheme == "skipinit"
     with pytest.raises(nl.AlreadyConvertedError):
         treat(bare, (inputs, targets), diagnosis)
-    treatment = treat(bare, (inputs, targets), diagnosis, original=model)
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    treatment = assert_cured(bare, (inputs, targets), diagnosis, original=model)
     assert diagnose(nl.convert(model, "skipinit", inputs), (inputs, targets)).healthy
     verdicts = treatment.table.set_index("check")
     assert verdicts.loc["signal along the skip path", "verdict_before"] == "wrong"
@@ -83,9 +90,7 @@ def test_admin_cures_a_deep_post_norm_network() -> None:
     before = diagnose(network, batch)
     assert "admin" in before.findings[0].cure.schemes
     assert "peri_norm" not in before.findings[0].cure.schemes
-    treatment = treat(network, batch, before, scheme="admin")
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    assert_cured(network, batch, before, scheme="admin")
 
 
 class Attending(nn.Module):
@@ -122,9 +127,7 @@ def test_depth_mup_cures_a_deep_transformer_without_norms() -> None:
     growth = next(finding for finding in before.findings if finding.kind == "growing_variance")
     assert "depth_mup" in growth.cure.schemes
     assert "peri_norm" not in growth.cure.schemes
-    treatment = treat(network, sequences(), before, scheme="depth_mup")
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    assert_cured(network, sequences(), before, scheme="depth_mup")
 
 
 def test_peri_norm_cures_a_pre_norm_transformer_whose_activations_grow() -> None:
@@ -139,20 +142,16 @@ def test_peri_norm_cures_a_pre_norm_transformer_whose_activations_grow() -> None
     growth = next(finding for finding in before.findings if finding.kind == "growing_variance")
     assert growth.cure.schemes[0] == "peri_norm"
     assert "'peri_norm'" in growth.cure.words
-    treatment = treat(network, sequences(), before, scheme="peri_norm")
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    assert_cured(network, sequences(), before, scheme="peri_norm")
 
 
-def plain(depth: int, activation: Callable[[], nn.Module] = nn.ReLU, norm: bool = False) -> nn.Module:
+def plain(depth: int, norm: bool = False) -> nn.Module:
     """Layers of 64 features with He's variance, one after the other."""
     torch.manual_seed(0)
     layers: list[nn.Module] = []
     for _ in range(depth):
-        layers.append(nn.Linear(64, 64))
-        nn.init.normal_(layers[-1].weight, std=(2 / 64) ** 0.5)
-        layers.extend([nn.BatchNorm1d(64)] if norm else [])
-        layers.append(activation())
+        layers += [nn.Linear(64, 64), *([nn.BatchNorm1d(64)] if norm else []), nn.ReLU()]
+        nn.init.normal_(layers[-2 - norm].weight, std=(2 / 64) ** 0.5)
     return nn.Sequential(*layers, nn.Linear(64, 10))
 
 
@@ -167,9 +166,7 @@ def test_tailored_activations_cure_a_plain_network_that_makes_examples_alike() -
     assert found.evidence["layers"] == 101
     assert found.where == ("200",)
     assert before.scheme == "tailored_activations"
-    treatment = treat(network, (inputs, targets), before)
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    assert_cured(network, (inputs, targets), before)
 
 
 def test_group_norm_and_frozen_norms_are_tried_where_a_batch_has_two_examples() -> None:
@@ -194,7 +191,7 @@ def test_group_norm_and_frozen_norms_are_tried_where_a_batch_has_two_examples() 
             loss.backward()
             steps.step()
         reached.append(sum(losses[-3:]) / 3)
-    assert any(cure.losses[FREEZE] == pytest.approx(one, rel=1e-4) for one in reached)
+    assert any(cure.losses[FREEZE] == pytest.approx(loss, rel=1e-4) for loss in reached)
 
 
 def test_a_norm_is_what_normalizes_and_not_what_is_called_so() -> None:
@@ -205,17 +202,17 @@ def test_a_norm_is_what_normalizes_and_not_what_is_called_so() -> None:
     inputs, targets = vectors(64)
     for first, found in ((NormalLayer(50, 50), ["unscaled_inputs"]), (nn.LayerNorm(50), [])):
         network = nn.Sequential(first, nn.Linear(50, 10))
-        assert [one for one in kinds(diagnose(network, (100 * inputs, targets))) if one == "unscaled_inputs"] == found
+        assert [
+            kind for kind in kinds(diagnose(network, (100 * inputs, targets))) if kind == "unscaled_inputs"
+        ] == found
 
 
 def test_weight_standardization_cures_statistics_over_few_examples() -> None:
     torch.manual_seed(0)
     network = wide_resnet(10, 1)
     before = diagnose(network, images(2))
-    treatment = treat(network, images(2), before, scheme="weight_standardization")
     assert "weight_standardization" in before.findings[0].cure.schemes
-    assert treatment is not None
-    assert treatment.after.healthy, str(treatment.after)
+    assert_cured(network, images(2), before, scheme="weight_standardization")
 
 
 @pytest.mark.parametrize("network", [plain(20), plain(20, norm=True)])
@@ -225,7 +222,7 @@ def test_plain_networks_that_tell_examples_apart(network: nn.Module) -> None:
     assert "signal of the layers" in [check.name for check in diagnosis.checks if check.asked]
 
 
-Patient = tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]
+Case = tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]
 
 
 def deep(scale: float) -> nn.Sequential:
@@ -264,17 +261,17 @@ def test_large_inputs_that_train_all_the_same() -> None:
     batch = x, (x @ torch.randn(6, 3)).argmax(1)
     diagnosis = diagnose(network, batch, optimizer=Adam(network.parameters(), 1e-2), trial_steps=60)
     assert diagnosis.healthy, str(diagnosis)
-    assert "unscaled_inputs" in [one.kind for one in diagnosis.advice]
+    assert "unscaled_inputs" in [finding.kind for finding in diagnosis.advice]
 
 
-def contradicting() -> Patient:
+def contradicting() -> Case:
     """Every example is there with both labels."""
     x = torch.randn(16, 6).repeat(2, 1)
     network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
     return network, (x, torch.arange(32) // 16), {"optimizer": Adam(network.parameters(), 1e-2)}
 
 
-def ascending() -> Patient:
+def ascending() -> Case:
     network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
     optimizer = SGD(network.parameters(), 0.1, maximize=True)
     return network, (torch.randn(32, 6), torch.arange(32) % 2), {"optimizer": optimizer}
@@ -291,18 +288,18 @@ class Rounded(nn.Module):
         return 0.1 * torch.round(10 * torch.sigmoid(x)) + self.bias
 
 
-def rounding() -> Patient:
+def rounding() -> Case:
     network = nn.Sequential(nn.Linear(6, 2), Rounded())
     options: dict[str, object] = {"optimizer": SGD(network.parameters(), 0.9), "loss": F.mse_loss}
     return network, (torch.randn(32, 6), torch.randn(32, 2)), options
 
 
 @pytest.mark.parametrize("make", [contradicting, ascending, rounding])
-def test_a_batch_that_no_rate_fits(make: Callable[[], Patient]) -> None:
+def test_a_batch_that_no_rate_fits(make: Callable[[], Case]) -> None:
     torch.manual_seed(0)
     network, batch, options = make()
     diagnosis = diagnose(network, batch, trial_steps=10, **options)
-    found = [one for one in diagnosis.findings if one.kind == "not_fitted"]
+    found = [finding for finding in diagnosis.findings if finding.kind == "not_fitted"]
     assert len(found) == 1, str(diagnosis)
     assert float(found[0].evidence["best"]) > 0.95 * float(found[0].evidence["loss_of_guessing"])
 

@@ -16,14 +16,6 @@ def without_norms(model):
     return net
 
 
-def test_channel_biases_on_a_classifier_without() -> None:
-    model = wide_resnet(10, 1)
-    model.classifier = torch.nn.Linear(64, 10, bias=False)
-    net = edited(model, ChannelBiases())
-    assert net.classifier.bias.shape == (10,)
-    assert not net.classifier.bias.any()
-
-
 def test_channel_biases_of_convolutions_become_zero_and_those_of_other_linear_layers_stay() -> None:
     """A gate's linear layer may have a bias of one on purpose: only convolutions and the classifier are named."""
 

@@ -55,9 +55,7 @@ def test_a_zero_behind_a_zero_would_never_move(by_factor: bool) -> None:
     if by_factor:
         assert edited(model, BranchMultiplier(0.0), inputs=(x,)).gain.item() == 1
     else:
-        with pytest.raises(
-            nl.UnsupportedEditError, match=r"its branch returns 0 .*\. A branch that starts at 0 needs no other"
-        ):
+        with pytest.raises(nl.UnsupportedEditError, match="its branch returns 0"):
             edited(model, BranchMultiplier(0.0), inputs=(x,))
     net = edited(model, BranchMultiplier(1.0), inputs=(x,))
     torch.testing.assert_close(net(x), model(x))
@@ -94,15 +92,6 @@ def test_removed_branches_leave_exactly_the_skip_path_of_a_wide_resnet() -> None
     weights = {"stem", "classifier", *(f"blocks.{i}.shortcut" for i in (2, 4))}
     assert set(net.state_dict()) == {f"{path}.weight" for path in weights} | {"classifier.bias"}
     assert not altered(model, net)
-
-
-def test_a_weight_that_two_branches_share_is_scaled_once() -> None:
-    model = dense(4, 6, in_features=4, branch_layers=2)
-    model.blocks[1].branch.linear2.weight = model.blocks[0].branch.linear2.weight
-    net = edited(model, RescaleBranches())
-    assert net.blocks[1].branch.linear2.weight is net.blocks[0].branch.linear2.weight
-    expected = model.blocks[0].branch.linear2.weight * 4**-0.5
-    torch.testing.assert_close(net.blocks[0].branch.linear2.weight.detach(), expected.detach())
 
 
 class ScaledBlock(nn.Module):

@@ -215,9 +215,7 @@ def test_rates_survive_copies_wrappers_and_files(tmp_path: Path) -> None:
         assert torch.equal(copy(x), net(x))
     assert rates(torch.compile(net)) == expected  # type: ignore[arg-type]
     assert "branch_factor=0.5, branch_rate=0.5, branch_epsilon=0.5" in str(loaded)
-    with pytest.raises(
-        ValueError, match=r"The residual map is not this network's: it does not have the residual sum"
-    ):
+    with pytest.raises(ValueError, match="map is not this network's"):
         nl.param_groups(net, lr=0.1, weight_decay=0.0, residual_map=nl.residual_map(model, x))
 
 
@@ -246,7 +244,5 @@ def test_the_moments_are_predicted_with_the_factor(traced: bool) -> None:
     ],
 )
 def test_bad_arguments_are_refused(edit: ScaleBranches) -> None:
-    with pytest.raises(
-        nl.UnsupportedEditError, match="an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
-    ):
+    with pytest.raises(nl.UnsupportedEditError, match=r"exponent of 1/2 to 1.* base depth .*adam or sgd"):
         edited(wide_resnet(10, 1), edit)

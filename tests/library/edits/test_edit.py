@@ -86,24 +86,6 @@ def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
         torch.testing.assert_close(one(x), expected)
 
 
-def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
-    model = Operator(nn.Linear(4, 4))
-    model.first = nn.Sequential(Transposing())
-    with pytest.raises(nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first\.0"):
-        edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
-
-
-class Transposing(nn.Module):
-    """A weight layer of no kind that torch has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
-
-
 def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:
     model, x = Operator(nn.Sequential(nn.Linear(4, 4), nn.ReLU())), torch.randn(3, 4)
     net = edited(model, BranchMultiplier(0.0), inputs=(x,))

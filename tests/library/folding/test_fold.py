@@ -217,9 +217,7 @@ def test_refusals_say_what_to_do() -> None:
         nl.fold(nn.Sequential(conv(), nn.BatchNorm2d(4, track_running_stats=False)), x)
     with pytest.raises(nl.UnsupportedEditError, match=r"normless\.freeze makes"):
         nl.fold(nn.BatchNorm2d(4), x)
-    with pytest.raises(
-        nl.UnresolvedStructureError, match=r"^A Sequential has to be traced: pass example inputs, as in f"
-    ):
+    with pytest.raises(nl.UnresolvedStructureError, match=r"Sequential .*pass example inputs"):
         nl.fold(nn.Sequential(conv(), nn.BatchNorm2d(4)))
 
     def by_batch(net: Net, y: Tensor) -> Tensor:

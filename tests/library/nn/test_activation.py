@@ -97,24 +97,6 @@ def test_relu_passes_the_gradient_exactly_where_its_input_is_positive(dtype: tor
     assert x.grad.tolist() == [0.0] * 4 + [1.0] * 4
 
 
-@pytest.mark.parametrize("name", ["relu", "gelu"])
-def test_gradcheck_of_first_and_second_order(name: str) -> None:
-    torch.manual_seed(2)
-    module = shifted(name, ("input_bias", "output_bias"))
-    x = torch.randn(2, 3, dtype=torch.float64)
-    x = (x + x.sign() * 0.2).requires_grad_()
-    names = [bias for bias, _ in module.named_parameters()]
-    if module.input_bias is not None:
-        nn.init.constant_(module.input_bias, 0.05)
-
-    def run(x: Tensor, *values: Tensor) -> Tensor:
-        return torch.func.functional_call(module, dict(zip(names, values, strict=True)), (x,))
-
-    values = [value.detach().clone().requires_grad_() for value in module.parameters()]
-    assert torch.autograd.gradcheck(run, (x, *values))
-    assert torch.autograd.gradgradcheck(run, (x, *values))
-
-
 @pytest.mark.parametrize("name", ["relu", "silu"])
 def test_per_example_gradients_by_vmap_equal_a_loop(name: str) -> None:
     torch.manual_seed(3)

@@ -182,9 +182,7 @@ class _OwnConv(nn.Conv2d):
 
 @pytest.mark.parametrize("layer", [nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), _OwnConv(1, 1, 1)])
 def test_other_types_are_refused_by_name(layer: nn.Module) -> None:
-    with pytest.raises(
-        UnsupportedEditError, match=rf"Conv1d, Conv2d, Conv3d, Linear, not into a {type(layer).__name__}"
-    ):
+    with pytest.raises(UnsupportedEditError, match=f"Linear, not into a {type(layer).__name__}"):
         scalar_affine(layer)
 
 

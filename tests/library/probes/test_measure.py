@@ -120,10 +120,7 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("measure", "said"),
     [
-        (
-            lambda: nl.probe(network(), batch(), ["signals"]),
-            r"There is no probe 'signals'. Did you mean signal\? The probes are ",
-        ),
+        (lambda: nl.probe(network(), batch(), ["signals"]), "'signals'.*Did you mean signal"),
         (lambda: nl.probe(network(), batch(), ["signal", "signal"]), "'signal' is named twice"),
         (lambda: nl.probe(network(), batch()[0]), "so targets are needed"),
         (lambda: nl.probe(network(), (*batch(), None)), "Expected a batch of two, .*got tuple of 3"),

@@ -76,8 +76,7 @@ def test_inputs_by_name_and_outputs_of_any_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "branching",
-    [lambda m, x: x if float(x.sum()) > 0 else -x, lambda m, x: x if (x.argmax(1) == 0).any() else -x],
+    "branching", [lambda m, x: x if float(x.sum()) > 0 else -x, lambda m, x: x if (x.argmax(1) == 0).any() else -x]
 )
 def test_a_network_that_cannot_be_exported_names_the_module_and_says_what_to_do(
     branching: Callable[[Written, Tensor], Tensor],

@@ -25,28 +25,6 @@ def test_the_greatest_of_normal_numbers(count: int, mean: float, variance: float
     assert float(result.variance) == pytest.approx(4 * variance, rel=1e-5)
 
 
-LAYERS = {
-    "grouped": (nn.Conv2d(6, 4, 3, groups=2), (6, 9, 9)),
-    "depth-wise": (nn.Conv2d(6, 12, 3, groups=6), (6, 9, 9)),
-    "linear": (nn.Linear(6, 4), (6,)),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-def test_weight_layers_on_independent_inputs(name: str) -> None:
-    torch.manual_seed(0)
-    layer, shape = LAYERS[name]
-    mean, variance = torch.linspace(-1, 1, 6).double(), torch.linspace(0.2, 2, 6).double()
-    axes = (-1, *[1] * (len(shape) - 1))
-    x = mean.reshape(axes) + variance.sqrt().reshape(axes) * torch.randn(20_000 // len(shape), *shape).double()
-    drawn = layer.double()(x).detach().movedim(1, 0).flatten(1)
-    model = nn.Sequential(layer)
-    step = Step("weight", (0,), "0", ("0.weight", "0.bias"), shifts=("0.bias",))
-    result = rows_of(model, step).applied(Moments.of(mean[None], variance[None]), 1.0, 1.0, 1.0)
-    second = (drawn.square()).mean(1)
-    torch.testing.assert_close(result.second[0], second, rtol=0.05, atol=0.01)
-
-
 def test_a_transposed_convolution_whose_outputs_meet_one_tap_each() -> None:
     torch.manual_seed(0)
     layer = nn.ConvTranspose2d(6, 4, 2, stride=2, groups=2, bias=False)

@@ -69,12 +69,13 @@ def test_parquet_of_the_hub_withholds_the_classes_of_the_test_set(tmp_path: Path
 
 
 MISTAKES = [
-    ({"train": tsv(TRAIN, "text\tlabel")}, "no column 'sentence' with sentences among text, label"),
+    ({"train": tsv(TRAIN, "text\tlabel")}, "no column 'sentence' among text, label"),
     ({"train": tsv(TRAIN, "sentence\tverdict")}, "train.tsv has no column 'label' with classes"),
-    ({"train": tsv([*TRAIN, ("one cell",)])}, "Row 4 of .*train.tsv has 1 columns and its header 2: sentence, label"),
+    ({"train": tsv([*TRAIN, ("one cell",)])}, "The column 'label' of .*train.tsv has ''; expected text"),
     ({"train": tsv(TRAIN[1:])}, "train.tsv has one class only, '0'; expected two or more"),
+    ({"train": tsv([*TRAIN, ("one", "0", "more")])}, "train.tsv is not a table of text in UTF-8 with a header"),
     ({"train": tsv([])}, "train.tsv holds no sentence"),
-    ({"train": b"\xff\xfe"}, "train.tsv is not text in UTF-8"),
+    ({"train": b"\xff\xfe"}, "train.tsv is not a table of text in UTF-8"),
     ({"dev": tsv([("new", "2")])}, "dev.tsv has the class '2', which train.tsv has not; that has 0, 1"),
     (
         {"dev": tsv([("0", "none")], "index\tsentence")},

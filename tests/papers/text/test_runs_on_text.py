@@ -23,7 +23,7 @@ from normless.probes import RideAlong, every
 from normless_lab.train import RunConfig, RunDirectoryError, RunListener, TrainConfig, network_and_data, train
 from normless_lab.train.command import descriptions
 from normless_lab.train.pauses import TerminatedError
-from normless_papers.image_runs import PaperConfig
+from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.text import TextConfig, TranslationConfig
 
 STEPS = {"text": 10, "translation": 6}

@@ -134,7 +134,7 @@ def _table_2(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
 def _reversed_table_2(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
     """Best by Xavier's weights and group norm, then Fixup, batch norm, and Fixup with Mixup."""
     names = {"xavier": 20.0, "group_norm": 20.0, "batch_norm": 30.0, "fixup + mixup": 35.0, "fixup": 25.0}
-    return Ending(1 - next(one for name, one in names.items() if labels["method"].startswith(name)) / 100)
+    return Ending(1 - next(value for name, value in names.items() if labels["method"].startswith(name)) / 100)
 
 
 def _with_mixup() -> Mapping[str, float]:

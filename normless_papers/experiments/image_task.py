@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from normless_lab.train import ImageTask, Steps
-from normless_papers.image_runs import PaperConfig, PaperResult
+from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 
 
 class PaperTask(ImageTask[PaperConfig]):

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from normless_lab.sweeps import Kind
-from normless_lab.train import RunResult, TrainConfig
-from normless_lab.train.settings import NonNegativeInt, PositiveFloat
+from normless_lab.train import NonNegativeInt, PositiveFloat, RunResult, TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +23,7 @@ class PaperConfig(TrainConfig):
     """
 
     COMMAND: ClassVar[str] = "train-paper"
+    TASK: ClassVar[str] = "train-paper"
 
     warm_start_epochs: NonNegativeInt = 0
     warm_start_rate: PositiveFloat = 1e-4
@@ -55,6 +55,4 @@ class PaperResult(RunResult):
     doublings: int = 0
 
 
-KIND = Kind.of_training(
-    "normless_papers.image_runs:PaperConfig", "normless_papers.image_runs:PaperResult", {"doublings": "doublings"}
-)
+KIND = Kind.of_training(f"{__name__}:PaperConfig", f"{__name__}:PaperResult", {"doublings": "doublings"})

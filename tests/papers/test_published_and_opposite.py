@@ -39,8 +39,8 @@ def test_published_numbers_fail_no_check_and_the_opposite_satisfies_none(name: s
     published, opposite = (tmp_path / "published", tmp_path / "opposite")
     for folder in (published, opposite):
         folder.mkdir()
-    of_published = [one.verdict for one in artefact.checks(world.published(published))]
-    of_opposite = [one.verdict for one in artefact.checks(world.opposite(opposite))]
+    of_published = [check.verdict for check in artefact.checks(world.published(published))]
+    of_opposite = [check.verdict for check in artefact.checks(world.opposite(opposite))]
     assert "fails" not in of_published
     assert "holds" in of_published
     assert "holds" not in of_opposite

@@ -1,0 +1,333 @@
+"""Faults that only the loop shows: weights overwritten, modes left on, stale optimizers, repeated or odd batches."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+
+from benchmarks.faults import data, measures
+from benchmarks.faults.case import Loop, fault
+from benchmarks.faults.loops import Batches, Observe, digit_accuracy, digit_batches, digit_net
+from benchmarks.faults.sources import remembered, thread, traincheck
+from benchmarks.faults.truth import NOT_FINITE, NOT_FITTED, both
+
+_OVERWRITTEN = (
+    r"overwrit\w*|outside|reset\w*|re-?initiali[sz]\w*|replaced|copied|restored|changed (between|"
+    r"without|other)|between (the )?steps|not by the optimizer|revert\w*|went back|jump\w*"
+)
+
+
+@fault(
+    "loop",
+    thread(
+        "Missed to restore model weights in training after validation with EMA on",
+        "https://github.com/PKU-YuanGroup/Open-Sora-Plan/issues/186",
+    ),
+    both(r"weights?|parameters?|model|ema\b|average", _OVERWRITTEN),
+    symptom=NOT_FITTED + "|jump|spike|rises",
+    reaches=0.8,
+    below=0.6,
+)
+def averaged_weights_left_in_place(broken: bool) -> Loop:
+    """For validation the averaged weights are copied into the network, and the trained ones are not restored."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        average = copy.deepcopy(model.state_dict())
+        for index, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            for name, value in model.state_dict().items():
+                average[name].lerp_(value, 0.001)
+            if index % 10 == 9:
+                trained = copy.deepcopy(model.state_dict())
+                model.load_state_dict(average)
+                with torch.no_grad():
+                    model(x)  # validation
+                if not broken:
+                    model.load_state_dict(trained)
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    traincheck(
+        "transformers-17877: initialization is invoked repeatedly",
+        "https://github.com/huggingface/transformers/pull/17877",
+    ),
+    both(
+        r"weights?|parameters?|model|initiali[sz]\w*",
+        _OVERWRITTEN + r"|initiali[sz]\w*.{0,30}(again|anew|repeatedly|every)",
+    ),
+    symptom=NOT_FITTED + "|jump|spike|rises",
+    reaches=0.8,
+    below=0.6,
+)
+def initialized_again_every_epoch(broken: bool) -> Loop:
+    """The function of an epoch initializes the weights again before it trains."""
+
+    def initialize(module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    model = digit_net()
+    model.apply(initialize)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+
+    def epoch(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        if broken:
+            model.apply(initialize)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for start in range(0, len(batches), 12):
+            epoch(model, batches[start : start + 12], optimizer, observe)
+
+    return Loop(model, digit_batches(192), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    traincheck("success story 2: gradients are computed and never applied", "https://orderlab.io/TrainCheck"),
+    both(
+        r"optimizer|stale|replaced",
+        r"stale|\bold\b|replaced|not (in|held|part of)|does not (hold|contain|update|own)|"
+        r"other (model|parameters)|new (head|layers?|parameters|ones)|no longer|never updates",
+    ),
+    symptom=NOT_FITTED,
+    reaches=0.8,
+    below=0.6,
+)
+def parameters_replaced_after_first_steps(broken: bool) -> Loop:
+    """After some steps all layers are replaced by new ones, which the optimizer does not hold."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for index, (x, y) in enumerate(batches):
+            if index == 20:
+                fresh = digit_net()
+                for name, layer in fresh.named_children():
+                    setattr(model, name, layer)
+                if not broken:
+                    optimizer.param_groups[0]["params"] = list(model.parameters())
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+class DeepNormed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for _ in range(12):
+            layers += [nn.Linear(64, 64, bias=False), nn.BatchNorm1d(64), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(x))
+
+
+@fault(
+    "loop",
+    thread("Finish validation without running model.train()", "https://github.com/fartashf/vsepp/issues/4"),
+    both(
+        r"\beval\b|eval\(|evaluation|train\(\)|\bmode\b",
+        r"\bmode\b|\bleft\b|back to train|statistics|train\(\)|still",
+    ),
+    symptom=NOT_FITTED + "|" + NOT_FINITE + "|statistics|rises|spike",
+    reaches=0.8,
+    below=0.6,
+)
+def eval_mode_left_on(broken: bool) -> Loop:
+    """A validation at the start leaves the network in evaluation mode: batch norms keep their first statistics."""
+    model = DeepNormed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for index, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            if index == 0:
+                model.eval()
+                with torch.no_grad():
+                    model(x)
+                if not broken:
+                    model.train()
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    traincheck(
+        "stackoverflow-67180955: workers return identical data",
+        "https://tanelp.github.io/posts/a-bug-that-plagues-thousands-of-open-source-ml-projects/",
+    ),
+    both(
+        r"batch\w*|data|examples?|inputs?", r"same|identical|repeat\w*|duplicate\w*|again|never changes|first batch"
+    ),
+    symptom=r"overfit\w*|memori[sz]\w*|generali[sz]\w*|too (fast|easy)|zero",
+    reaches=0.8,
+    below=0.6,
+)
+def same_batch_at_every_step(broken: bool) -> Loop:
+    """`next(iter(loader))` in the loop returns the first batch at every step."""
+    model = digit_net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for index in range(len(batches)):
+            x, y = next(iter(batches)) if broken else batches[index]
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, digit_batches(200, size=16), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    remembered("DataLoader without shuffle over files sorted by class"),
+    both(
+        r"shuffl\w*|sorted|one class|single class|class(es)?|label\w*|order",
+        r"shuffl\w*|sorted|one class|single|same label|each batch|per batch|order",
+    ),
+    symptom=NOT_FITTED + "|spike|oscillat|forget|jump",
+    reaches=0.8,
+    below=0.5,
+)
+def batches_sorted_by_class(broken: bool) -> Loop:
+    """The examples are in the order of their classes, so that every batch holds one class."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    x, y = data.digits(1024)
+    order = y.argsort() if broken else torch.randperm(1024)
+    batches = [(x[part].flatten(1), y[part]) for _ in range(5) for part in order.view(32, 32)]
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for inputs, labels in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, batches, optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    remembered("one corrupted batch: a spike of Adam's update that the weights do not recover from"),
+    both(
+        r"spike\w*|outlier\w*|one (step|batch)|single (step|batch)|suddenly|jump\w*|large (gradient|"
+        r"update|batch|input)|step 60|clip\w*",
+        r"gradient|update|norm|batch|inputs?|loss|clip\w*",
+    ),
+    symptom="rises|diverg|" + NOT_FINITE,
+    reaches=0.8,
+    below=0.65,
+)
+def corrupted_batch_not_clipped(broken: bool) -> Loop:
+    """A batch of values a million times too large makes one huge gradient; the twin clips it."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    batches = list(digit_batches(140))
+    batches[100] = (batches[100][0] * 1e6, batches[100][1])
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if not broken:
+                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, batches, optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    thread(
+        "weight clipping of WGAN examples, applied to a network that is no critic",
+        "https://github.com/martinarjovsky/WassersteinGAN",
+    ),
+    both(r"weights?|parameters?|clamp\w*|clip\w*", r"clamp\w*|clip\w*|bounded|limit\w*|within|0\.01|" + _OVERWRITTEN),
+    symptom=NOT_FITTED + "|small|vanish",
+    reaches=0.8,
+    below=0.6,
+)
+def weights_clamped_after_steps(broken: bool) -> Loop:
+    """After every step the weights are clamped to ±0.01, as those of a Wasserstein critic."""
+    model = digit_net()
+    optimizer = torch.optim.RMSprop(model.parameters(), lr=1e-3)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            if broken:
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.clamp_(-0.01, 0.01)
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    remembered("a new optimizer in every step"),
+    both(
+        r"optimizer|momentum|state|adam",
+        r"\bnew\b|anew|recreat\w*|creat\w*|reset\w*|lost|never (builds|accumulates)|several optimizers|first step",
+    ),
+    symptom=NOT_FITTED + "|slow|oscillat|noisy|rate",
+    reaches=0.95,
+    below=0.9,
+)
+def optimizer_created_in_every_step(broken: bool) -> Loop:
+    """Adam is created anew in every step, so that each of its steps is its first: the sign of the gradient."""
+    model = nn.Sequential(nn.Linear(6, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = data.smooth_function(512)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for inputs, targets in batches:
+            if broken:
+                optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(inputs), targets)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    batches = [(x[part], y[part]) for _ in range(50) for part in torch.randperm(512).view(4, 128)]
+    return Loop(model, batches, optimizer, run, measures.r_squared(model, x, y))

@@ -1,0 +1,332 @@
+"""Faults that only the loop shows: gradients, rates and steps."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, StepLR
+
+from benchmarks.faults import data, measures
+from benchmarks.faults.case import Loop, fault
+from benchmarks.faults.sources import defaultpp, remembered, thread, traincheck
+from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
+
+Batches = Sequence[tuple[Tensor, Tensor]]
+Observe = Callable[[Tensor], None]
+
+_RATE = r"learning.?rate|\blr\b|\brate\b|schedul\w*"
+_UNMOVED = (
+    r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
+)
+
+
+def digit_batches(count: int, size: int = 32) -> Batches:
+    """Return batches of flat digit images and labels."""
+    x, y = data.digits(1024)
+    order = torch.cat([torch.randperm(1024) for _ in range(-(-count * size // 1024))])
+    return [(x[part].flatten(1), y[part]) for part in order[: count * size].view(count, size)]
+
+
+def digit_accuracy(model: nn.Module) -> Callable[[], float]:
+    """Measure the accuracy on images that are in no batch."""
+    x, y = data.digits(400, start=1200)
+    return measures.accuracy(model, x.flatten(1), y)
+
+
+def digit_net() -> nn.Sequential:
+    """Return a perceptron for flat digit images."""
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+@fault(
+    "loop",
+    traincheck(
+        "stackoverflow-60335387: zero_grad is missing",
+        "https://stackoverflow.com/questions/60335387/pytorch-mnist-example-not-converge",
+    ),
+    r"zero_grad|accumulat\w*|not (zeroed|cleared|reset)|sum of (all|several|previous)|add(ed)? up",
+    symptom=NOT_FINITE + "|diverg|explod|grow|rate|spike",
+    reaches=0.8,
+    below=0.6,
+)
+def zero_grad_missing(broken: bool) -> Loop:
+    """Gradients are never set to zero, and every step follows the sum of all so far."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for x, y in batches:
+            if not broken:
+                optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, digit_batches(200), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    remembered("zero_grad between backward and step"),
+    both(
+        r"zero_grad|gradients?",
+        r"zero_grad|zero (at|when|before)|(set|reset) to zero|cleared|erased|none (at|when)|"
+        r"before (the )?(step|they)|(are|is) (all |exactly )?(zero|none) (at|when|in)",
+    ),
+    symptom=_UNMOVED + "|" + NO_GRADIENT,
+    reaches=0.8,
+    below=0.3,
+)
+def zero_grad_between_backward_and_step(broken: bool) -> Loop:
+    """Gradients are set to zero after they are computed and before they are used."""
+    model = WaveNet()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for x, y in batches:
+            if not broken:
+                optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if broken:
+                optimizer.zero_grad()
+            optimizer.step()
+            observe(loss)
+
+    batches = [data.waves(32, 24) for _ in range(120)]
+    return Loop(model, batches, optimizer, run, measures.accuracy(model, *data.waves(128, 24)))
+
+
+class WaveNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(1, 24, batch_first=True)
+        self.classifier = nn.Linear(24, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.gru(x)[1][-1])
+
+
+@fault(
+    "loop",
+    thread("Scheduler was incorrectly stepped in the batch loop", "https://github.com/ivadomed/ivadomed/pull/55"),
+    both(
+        _RATE,
+        ZERO + r"|per batch|every (batch|step)|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
+    ),
+    symptom=_UNMOVED,
+    reaches=0.8,
+    below=0.6,
+)
+def step_schedule_per_batch(broken: bool) -> Loop:
+    """A schedule that is to divide the rate by ten after 5 epochs is stepped per batch."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        scheduler = StepLR(optimizer, step_size=5, gamma=0.1)
+        for index, (x, y) in enumerate(batches):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            if broken or index % 32 == 31:
+                scheduler.step()
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    remembered("cosine schedule with T_max in epochs, stepped per batch"),
+    both(
+        _RATE,
+        ZERO + r"|per batch|every batch|T_max|too (fast|early|soon|small)|fell|falls|decay\w*|vanish\w*|tiny|1e-\d+",
+    ),
+    symptom=_UNMOVED,
+    reaches=0.9,
+    below=0.7,
+)
+def cosine_schedule_of_too_few_steps(broken: bool) -> Loop:
+    """A cosine schedule of 12 epochs is stepped per batch: the rate is 0 after 12 batches."""
+    x, y = data.smooth_function(512)
+    model = nn.Sequential(nn.Linear(6, 64), nn.SiLU(), nn.Linear(64, 64), nn.SiLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        length = 12 if broken else len(batches)
+        scheduler = CosineAnnealingLR(optimizer, T_max=length)
+        for index, (inputs, targets) in enumerate(batches):
+            loss = F.mse_loss(model(inputs), targets)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            if index < length:
+                scheduler.step()
+
+    batches = [(x[part], y[part]) for _ in range(50) for part in torch.randperm(512).view(4, 128)]
+    return Loop(model, batches, optimizer, run, measures.r_squared(model, x, y))
+
+
+@fault(
+    "loop",
+    remembered("warm-up that starts at 0 and whose scheduler is never stepped"),
+    both(_RATE + "|warm.?up", ZERO + r"|never (stepped|rises|grows)"),
+    symptom=_UNMOVED,
+    reaches=0.8,
+    below=0.3,
+)
+def warm_up_never_stepped(broken: bool) -> Loop:
+    """A linear warm-up starts at rate 0, and its `step` is never called."""
+    model = digit_net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        scheduler = LambdaLR(optimizer, lambda step: min(step / 10, 1.0))
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            observe(loss)
+            if not broken:
+                scheduler.step()
+
+    return Loop(model, digit_batches(120), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    thread("Scheduler.step() doesn't perform optimizer.step()", "https://github.com/pytorch/pytorch/issues/3814"),
+    both(
+        r"optimizer|\bsteps?\b|step\(\)",
+        r"never (called|stepped|steps|taken|ran|run)|not (called|stepped|taken)|"
+        r"no (optimizer )?step\b|without (a |any )?step|has not|(?<!\d)0 steps|does not step|instead",
+    ),
+    symptom=_UNMOVED,
+    reaches=0.8,
+    below=0.3,
+)
+def optimizer_never_stepped(broken: bool) -> Loop:
+    """The loop steps the scheduler instead of the optimizer, which never steps."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        scheduler = LambdaLR(optimizer, lambda step: 0.99**step)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            if not broken:
+                optimizer.step()
+            scheduler.step()
+            observe(loss)
+
+    return Loop(model, digit_batches(120), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    thread(
+        "add scaler.unscale_(optimizer) before clip_grad_norm_", "https://github.com/pytorch/examples/issues/1196"
+    ),
+    both(
+        r"clip\w*|scal\w*|gradients?",
+        r"unscal\w*|scaled|scaler|tiny|small|norm|clip\w*",
+        r"clip\w*|scal\w*|65536|before",
+    ),
+    symptom=_UNMOVED + "|small|tiny|slow|vanish",
+    reaches=0.8,
+    below=0.4,
+)
+def clipped_before_unscaling(broken: bool) -> Loop:
+    """Gradients are clipped while they still carry the loss scale of 65536, and are then divided by it."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+        for x, y in batches:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if not broken:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            observe(loss)
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
+
+
+@fault(
+    "loop",
+    thread(
+        "Should `loss` be divided by `gradient_accumulation_steps`?", "https://github.com/karpathy/nanoGPT/issues/168"
+    ),
+    r"accumulat\w*|divid\w*|micro.?batch\w*|several (backward|batches)|backward passes|summed|sum of|"
+    r"times too (large|high)|16 ",
+    symptom=NOT_FINITE + r"|diverg|learning rate|large|explod|spike|rises|oscillat|" + NOT_FITTED,
+    reaches=0.5,
+    below=0.2,
+)
+def accumulated_loss_not_divided(broken: bool) -> Loop:
+    """Gradients of 16 small batches are summed, although the rate is that of their mean."""
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    x = torch.randn(3200, 10)
+    y = data.standardized(x[:, :1] * 2 + x[:, 1:2] * x[:, 2:3])
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        optimizer.zero_grad()
+        for index, (inputs, targets) in enumerate(batches):
+            loss = F.mse_loss(model(inputs), targets)
+            (loss if broken else loss / 16).backward()
+            observe(loss)
+            if index % 16 == 15:
+                nn.utils.clip_grad_norm_(model.parameters(), 50.0)
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def success() -> float:
+        value = measures.r_squared(model, x, y)()
+        return max(value, -1.0) if value == value else -1.0
+
+    batches = [(x[part], y[part]) for part in torch.randperm(3200).view(200, 16)]
+    return Loop(model, batches, optimizer, run, success)
+
+
+@fault(
+    "loop",
+    defaultpp("RGC: threshold of gradient clipping"),
+    both(
+        r"clip\w*|gradients?|norm",
+        r"clip\w*|threshold|max_norm|always|every step|cut",
+        r"clip\w*|small|tiny|low|threshold",
+    ),
+    symptom=_UNMOVED + "|small|tiny|slow",
+    reaches=0.8,
+    below=0.4,
+)
+def clipped_to_almost_nothing(broken: bool) -> Loop:
+    """Gradients are clipped to norm 10⁻⁴ in every step of SGD."""
+    model = digit_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
+        for x, y in batches:
+            loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-4 if broken else 1.0)
+            optimizer.step()
+            observe(loss)
+
+    return Loop(model, digit_batches(160), optimizer, run, digit_accuracy(model))
