@@ -177,7 +177,7 @@ REFUSALS |= {
     (scheme, name): reason
     for name in CONVOLUTIONAL
     for scheme, reason in {
-        "layer_norm": "this is the scheme of transformers", "deepnorm": "DeepNorm is for transformers",
+        "layer_norm": "this scheme keeps transformers unchanged", "deepnorm": "DeepNorm is for transformers",
         "admin": "Admin is for transformers", "qk_norm": "it has no attention", "soft_capping": "it has no attention",
         "t_fixup": "transformers have none on a branch",
     }.items()

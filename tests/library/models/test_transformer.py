@@ -212,7 +212,7 @@ def test_it_is_named_by_text_and_brings_its_inputs() -> None:
     assert all(torch.equal(one, other) for one, other in zip(inputs, model.example_inputs(), strict=True))
     assert model(*inputs).shape == (2, 5, 13)
     assert isinstance(build_model(text, classes=10, image_shape=(3, 8, 8)), Transformer)
-    with pytest.raises(ValueError, match=r"transformer\(vocabulary=13.* takes no images"):
+    with pytest.raises(ValueError, match=r"transformer\(vocabulary=13.* does not take images"):
         build_with_inputs(text, image_shape=(3, 8, 8))
     with pytest.raises(ValueError, match=r"transformer needs vocabulary, as in normless:transformer\(vocabulary=…\)"):
         build_with_inputs("normless:transformer")
