@@ -255,7 +255,7 @@ def clipped_before_unscaling(broken: bool) -> Loop:
         for x, y in batches:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()
             if not broken:
                 scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
