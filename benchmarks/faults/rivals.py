@@ -115,7 +115,7 @@ def _audited(model: nn.Module, optimizer: Optimizer, run: Callable[[], object]) 
     auditor.unpatch()
     chosen: dict[tuple[str, str | None], str] = {}
     for finding in sorted(findings, key=lambda finding: rank[finding.severity.value]):
-        if not finding.rule_id.startswith(_ADVICE):
+        if finding.severity.value != "INFO" and not finding.rule_id.startswith(_ADVICE):
             chosen.setdefault(
                 (finding.rule_id, finding.module_path), f"{finding.message} [{finding.module_path or ''}]"
             )
