@@ -7,7 +7,7 @@ LOWEST ?= .venv-lowest
 LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py tests/test_package.py tests/library/residual \
   tests/library/folding tests/library/probes/test_measure.py tests/library/diagnosis/test_diagnosis.py tests/library/cli \
   tests/lab/cli tests/lab/data tests/lab/plots tests/lab/train/test_train_command.py tests/lab/train/test_resume.py \
-  tests/lab/train/decoding tests/lab/train/test_text_run.py tests/lab/sweeps tests/library/integrations \
+  tests/papers/text tests/lab/sweeps tests/library/integrations \
   tests/library/models/test_text_classifier.py tests/library/optim/test_foreign_groups.py tests/papers/test_page_of_results.py
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
@@ -104,6 +104,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# `python -m benchmarks.card` measures a CUDA card.
 bench: $(INSTALLED)
 	$(BIN)/normless bench all
 

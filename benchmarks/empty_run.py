@@ -38,7 +38,7 @@ def carry_out(config: EmptyConfig, directory: Path) -> EmptyResult:
     distance = abs(math.log2(config.rate / 0.25))
     accuracy = 1 / (1 + distance + 1e-3 * config.seed)
     epochs = tuple(
-        EpochRow(epoch, config.rate, distance, distance, accuracy, distance, accuracy, None, 0.0)
+        EpochRow(epoch, config.rate, distance, accuracy, 0.0, distance, distance, accuracy, None)
         for epoch in range(1, config.epochs + 1)
     )
     return EmptyResult("trained", accuracy, distance, epochs)

@@ -169,7 +169,7 @@ def lines() -> Iterator[str]:
     yield f"| together, each run once | {len(seen):,} | | {cost_of(seen)} |"
     if open_:
         yield ""
-        yield "Artefacts whose function did not come to its end with made-up results, so that they may need more:"
+        yield "The functions of these artefacts did not finish with simulated results, so they may need more:"
         yield ""
         yield from open_
 
@@ -181,14 +181,14 @@ def _line(name: str, found: Recorded, shared: int) -> str | None:
 
 
 def _reason(ended: str) -> str:
-    """Why a function ended, without the places of this machine."""
+    """Return the reason that a function ended, without paths of this machine."""
     if "DataNotFoundError" in ended:
-        return "it reads a data set itself that is not on the machine that made this table"
+        return "it reads a data set that was not available on this machine"
     return ended.partition("\n")[0]
 
 
 def _number(value: float) -> str:
-    """Three digits that count: an estimate has no more."""
+    """Format an estimate with three significant digits."""
     return f"{float(f'{value:.3g}'):,.12g}"
 
 

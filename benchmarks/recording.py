@@ -1,4 +1,4 @@
-"""A laboratory that records the runs it is asked for and returns made-up results, so that artefacts finish."""
+"""A laboratory that records requested runs and returns simulated results, so that artefacts finish."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Recorded:
 
     Attributes:
         configs: its runs, by hash.
-        ended: how its function ended, if not well: with made-up numbers it may.
+        ended: error with which the function ended, if any; simulated results may cause one.
     """
 
     configs: Mapping[str, Settings] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class _TooLongError(Exception):
 @contextmanager
 def _limited(seconds: int) -> Iterator[None]:
     def stop(_: int, __: FrameType | None) -> None:
-        raise _TooLongError(f"it measures something itself, for longer than the {seconds} s that were waited")
+        raise _TooLongError(f"it measures something itself and exceeded the limit of {seconds} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(seconds)

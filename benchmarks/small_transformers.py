@@ -15,9 +15,10 @@ from normless import convert, param_groups, residual_map
 from normless.models.transformer import AttentionBlock, FeedForwardBlock, Placement, sinusoids
 from normless.probes import has_diverged
 from normless.residual import ResidualMap
-from normless_lab.data import Augmentation, load_data, load_parallel_text
+from normless_lab.data import Augmentation, load_data
 from normless_lab.sweeps import Kind
 from normless_lab.train import EpochRow, Report, Settings, rate_multiplier, set_rate
+from normless_papers.text import ParallelText
 
 # Side of a patch of the 8×8 digits, and characters that the language model reads at once.
 PATCH, CONTEXT = 2, 32
@@ -141,7 +142,7 @@ def _patches(images: Tensor) -> Tensor:
 
 def _text() -> Task:
     """The German sentences of the embedded grammar, line by line, as characters."""
-    data = load_parallel_text("grammar")
+    data = load_data("grammar", kind=ParallelText)
     texts = ["\n".join(part.target) for part in (data.train, data.validation, data.test)]
     number = {character: index for index, character in enumerate(sorted(set("".join(texts))))}
     parts = []

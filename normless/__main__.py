@@ -1,4 +1,4 @@
-"""``python -m normless``: the command line where no script is on the path, as under torchrun."""
+"""``python -m normless``: the command line without the script, for example under torchrun."""
 
 import sys
 

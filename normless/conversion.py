@@ -11,7 +11,7 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
-from normless._internal.garbage import collection_paused
+from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
 from normless.edits.verify import verify
@@ -48,8 +48,7 @@ def convert(
         inputs: positional example inputs, needed to trace a network that does not declare its residual structure, and
             by schemes that calibrate on a batch (`lsuv`).
         residual_map: the network's map if known; it is traced from the example inputs otherwise.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
-            keyword arguments.
+        kwargs, example_inputs: as in `normless.residual_map`.
         allow_partial: convert the network even if parts of its map are `unresolved`, or a norm still runs that is not
             in the map. By default such a network is refused.
         in_place: change and return the network itself, without a second set of weights. After an error, the network
@@ -58,7 +57,6 @@ def convert(
             counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
         check_inputs: like `example_inputs`, for the forward and backward passes that check the result; a few examples
             suffice if the example inputs are a large batch for calibration. The example inputs if None.
-        kwargs: keyword example inputs.
 
     Raises:
         AlreadyConvertedError: the network already carries a scheme.

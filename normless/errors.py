@@ -1,4 +1,4 @@
-"""The errors normless raises on purpose; each message says what was expected, what came, what to do."""
+"""The errors of normless; each message says what was expected, what was given, and what to do."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ class FixedArgumentError(NormlessError, ValueError):
 
 
 class RecipeError(NormlessError, ValueError):
-    """A network cannot be saved as weights and a recipe, or not be loaded from them."""
+    """A network cannot be saved as weights and a recipe, or cannot be loaded from them."""
 
 
 class MissingExtraError(NormlessError, ModuleNotFoundError):
-    """Something needs a library that is not installed; the message names the extra that brings it."""
+    """A library is not installed; the message names the extra that installs it."""
 
 
 class InputsError(NormlessError, RuntimeError, ValueError):
-    """A network does not run on its inputs, or a loss does not take its targets; the cause is the error itself."""
+    """A network does not run on its inputs, or a loss does not take its targets; the cause is the original error."""
 
 
 class DataNotFoundError(NormlessError, FileNotFoundError):
-    """A data set is not on this machine; the message says where it was looked for and where to put it."""
+    """A data set is not on this machine; the message names the folders that were searched and where to put it."""
 
 
 class DataFormatError(NormlessError, ValueError):
-    """A file of a data set has another content than its layout promises; the message names the file."""
+    """The content of a file of a data set does not match its layout; the message names the file."""
 
 
 class LiftError(NormlessError, ValueError):
@@ -56,4 +56,4 @@ class UnstableConversionWarning(UserWarning):
 
 
 class MissingValuesError(NormlessError, RuntimeError):
-    """Weights or example inputs are read that have no values, as those on torch's device `meta`."""
+    """Weights or example inputs without values are read, such as those on torch's device `meta`."""

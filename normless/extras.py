@@ -1,4 +1,4 @@
-"""The optional dependencies: what each extra brings, and the error that names the extra to install."""
+"""Optional dependencies: import them, or raise the error that names the extra to install."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def require_extra(extra: str, what: str, *modules: str) -> None:
 
 
 def missing_extra(extra: str, what: str, *modules: str) -> MissingExtraError:
-    """The error that names the modules that are missing and the extra that brings them."""
+    """Return the error that names the missing modules and their extra."""
     needs = f"{what} needs {', '.join(modules)}, not installed here: pip install 'normless[{extra}]'."
     return MissingExtraError(needs, name=modules[0])
 
 
 def import_extra(extra: str, what: str, module: str) -> Any:
-    """The module of an extra, imported; errors as in `require_extra`."""
+    """Import a module of an extra; raise errors as `require_extra` does."""
     require_extra(extra, what, module.partition(".")[0])
     return import_module(module)

@@ -13,7 +13,7 @@ from typing import Any
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the ``__init__.py`` that calls this.
 
-    The names are those that this file imports under ``if TYPE_CHECKING:``, where type checkers read them.
+    The names are those that the file imports under ``if TYPE_CHECKING:``, for type checkers.
     """
     block = next(line for line in ast.parse(Path(file).read_text(encoding="utf-8")).body if isinstance(line, ast.If))
     homes = {

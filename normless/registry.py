@@ -1,4 +1,4 @@
-"""Open tables: schemes, edits, data sets, models, probes and artefacts by name, ours and those of others."""
+"""Open registries of schemes, edits, data sets, models, probes and artefacts by name."""
 
 from __future__ import annotations
 

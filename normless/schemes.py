@@ -1,8 +1,8 @@
-"""Schemes: every method of the papers as a function that returns a tuple of edits or as one edit, in one open table.
+"""Schemes: each method is a function that returns a tuple of edits, or a single edit, in an open registry.
 
 Ablations are arguments: `fixup(biases=False, gain=0.1)` is Fixup without the biases of its third rule at a tenth of
-the suggested scale. Another method is one function with the decorator `SCHEMES.register()`, here or in a file of
-its own that is named `FILE.py:NAME`; an edit that it needs is a class with the decorator `EDITS.register()`.
+the suggested scale. A further method is a function with the decorator `SCHEMES.register()`, here or in a file that is
+named as `FILE.py:NAME`; a further edit is a class with the decorator `EDITS.register()`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
 
 Edits = tuple[Edit, ...]
-# Whether KeepScale comes first: True for fresh weights, `all` for trained ones too.
+# Whether KeepScale comes first: True for fresh weights, `all` for trained weights too.
 KeepingScale = bool | Literal["all"]
 Level = Literal["inner", "outer"]
 Norms = Literal["trunk", "all"]
@@ -31,7 +31,7 @@ SCHEMES = Registry[Callable[..., Any]]("scheme")
 
 @dataclass(frozen=True)
 class Scheme:
-    """A named tuple of edits and nothing more.
+    """A named tuple of edits.
 
     Attributes:
         text: its text, `fixup` or `skipinit(alpha=1)`.
@@ -68,7 +68,7 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
     Args:
         name: a key of `SCHEMES`, `FILE.py:NAME`, `MODULE:NAME`, or a function that returns edits. Arguments may be in
             the text, `skipinit(alpha=1/sqrt(L))`, and further edits may follow it: `none + ZeroClassifier() +
-            my_edits.py:MyEdit(x=1)`. A `Scheme` is returned as it is.
+            my_edits.py:MyEdit(x=1)`. A `Scheme` is returned unchanged.
         arguments: arguments of the scheme, which replace those in the text. Every scheme takes `level`, `norms` and
             `only`, see `Scheme`.
 
@@ -113,13 +113,13 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
 
 @SCHEMES.register()
 def as_written() -> Edits:
-    """The network as it is written, with the norms that it has."""
+    """The unchanged network, with its norms."""
     return ()
 
 
 @SCHEMES.register()
 def batch_norm(initialization: Kind | None = None) -> Edits:
-    """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), on request with weights drawn anew."""
+    """Batch normalization (Ioffe & Szegedy 2015, algorithm 1), optionally with newly drawn weights."""
     return () if initialization is None else (edits.Reinitialize(initialization),)
 
 
@@ -150,10 +150,10 @@ def group_norm(groups: int = 32) -> Edits:
 
 @SCHEMES.register()
 def plain_batch_norm() -> Edits:
-    """Torch's batch norms in the place of synchronized, frozen, ghost and other ones, with all that these hold.
+    """Torch's batch norms with the state of synchronized, frozen, ghost and other batch norms, which they replace.
 
-    Frozen norms (torchvision, Detectron2) train again; what a norm's module does besides normalizing stays. Norms of
-    parts of a batch (SlowFast, AdvProp) become the one that they are in evaluation.
+    Frozen norms (torchvision, Detectron2) become trainable; other operations of a norm's module are kept. Sub-batch
+    norms (SlowFast, AdvProp) become the norm that they apply in evaluation.
     """
     return (edits.ReplaceNorms("plain"),)
 
@@ -166,7 +166,7 @@ def sync_batch_norm() -> Edits:
 
 @SCHEMES.register()
 def frozen_batch_norm() -> Edits:
-    """Batch norms whose statistics, γ and β stand still, under the names of Detectron2's and torchvision's."""
+    """Batch norms with fixed statistics, γ and β, under the names of Detectron2 and torchvision."""
     return (edits.ReplaceNorms("frozen"),)
 
 
@@ -182,7 +182,7 @@ def split_batch_norm(parts: int = 2) -> Edits:
     return (edits.ReplaceNorms("split", (("parts", parts),)),)
 
 
-# Where one edit is all of a method, it is the scheme.
+# A method that is a single edit.
 zero_gamma = SCHEMES.register("zero_gamma")(edits.ZeroLastGamma)
 batch_norm_sqrt2 = SCHEMES.register("batch_norm_sqrt2")(edits.ScaleSums)
 norm_on_skip = SCHEMES.register("norm_on_skip")(edits.NormOnSkip)
@@ -193,7 +193,7 @@ layer_scale = SCHEMES.register("layer_scale")(edits.LayerScale)
 
 @SCHEMES.register()
 def none(keep_scale: KeepingScale = True) -> Edits:
-    """No norms, at the scale that they gave (He et al. 2015, section 2.2); see `KeepScale`."""
+    """No norms, with weights that keep their scale (He et al. 2015, section 2.2); see `KeepScale`."""
     if keep_scale is False:
         return (edits.RemoveNorms(),)
     return (edits.KeepScale("fresh" if keep_scale is True else keep_scale), edits.RemoveNorms())
@@ -228,7 +228,7 @@ def skipinit(alpha: float | str = 0.0, keep_scale: KeepingScale = True) -> Edits
 def zeroinit(
     multiplier: bool = True, biases: bool = True, dropout: float = 0.6, keep_scale: KeepingScale = True
 ) -> Edits:
-    """Multipliers from zero, biases and dropout in the place of norms (ZeroInit, section 4)."""
+    """Multipliers from zero, biases and dropout instead of norms (ZeroInit, section 4)."""
     chosen: Edits = none(keep_scale)
     if biases:
         chosen += (edits.ChannelBiases(),)
@@ -296,12 +296,12 @@ def dyt(
     attention_alpha: float | None = None,
     final: Literal["replace", "keep"] = "replace",
 ) -> Edits:
-    """γ·tanh(αx) + β in the place of every norm (Zhu et al. 2025, Transformers without Normalization, section 4).
+    """γ·tanh(αx) + β instead of every norm (Zhu et al. 2025, Transformers without Normalization, section 4).
 
     Published for LLaMA as `attention_alpha` and `alpha`: 0.8 and 0.2 at width 4096, 0.6 and 0.15 at 5120, 0.2 and
     0.05 at 8192, with a learned factor after the embedding that is not part of this scheme (section 7.2).
     `alpha=search` takes the best of trial steps on the example inputs. With `final=keep` the norms after the last
-    block stay: in language models nothing else holds the scale of the logits (see docs/recent_methods.md).
+    block are kept: in language models nothing else sets the scale of the logits (docs/recent_methods.md).
     """
     return (edits.ResetBranchFactors(), edits.PointwiseNorms("tanh", alpha, attention_alpha, final=final))
 
@@ -310,7 +310,7 @@ def dyt(
 def derf(
     alpha: float | Literal["search"] = 0.5, shift: float = 0.0, final: Literal["replace", "keep"] = "replace"
 ) -> Edits:
-    """γ·erf(αx + s) + β in the place of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers).
+    """γ·erf(αx + s) + β instead of every norm (Chen et al. 2025, Stronger Normalization-Free Transformers).
 
     `final` as for `dyt`.
     """
@@ -324,7 +324,7 @@ sandwich_norm = SCHEMES.register("sandwich_norm")(edits.BranchEndNorms)
 
 @SCHEMES.register()
 def weight_standardization(groups: int | None = 32) -> Edits:
-    """Convolutions of standardized weights, with group norms or, for None, its own norms (Qiao et al. 2019)."""
+    """Convolutions of standardized weights and group norms; for None the norms are kept (Qiao et al. 2019)."""
     return (*(group_norm(groups) if groups is not None else ()), edits.StandardizeConvolutions())
 
 
@@ -336,7 +336,7 @@ def depth_mup(a: float = 1.0, optimizer: Literal["adam", "sgd"] = "adam") -> Edi
 
 @SCHEMES.register()
 def completep(alpha: float = 1.0, base_depth: float = 1.0) -> Edits:
-    """Pre-norm transformers of any depth with the AdamW settings of one (Dey et al. 2025, CompleteP, table 1).
+    """Pre-norm transformers with AdamW settings that transfer across depths (Dey et al. 2025, CompleteP, table 1).
 
     With m = L / `base_depth`: branches × m^-α, rates of all parameters on them × m^(α-1), their ε × m^-α. Decay does
     not depend on depth. The table's rules for width (µP) are not applied.

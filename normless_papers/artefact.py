@@ -13,14 +13,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from normless.registry import Registry
-from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS as BUDGETS
 from normless_papers.budgets import Budget as Budget
-from normless_papers.budgets import budget_table, typed
-from normless_papers.claims import Basis, Check, qualified
+from normless_papers.budgets import typed
+from normless_papers.claims import Basis, Check, Tests, checks_by, qualified
 from normless_papers.evidence import Evidence as Evidence
-from normless_papers.published import Published, UnknownArtefactError, published, published_as
-from normless_papers.stated_claims import Tests, checks_by
+from normless_papers.published import Published, UnknownArtefactError, entries_of, published, published_as
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory
@@ -31,10 +29,10 @@ class Context:
     """The arguments of an artefact's function besides its settings.
 
     Attributes:
-        lab: carries out runs and whole sweeps; finished ones are not run again.
-        directory: for files of the artefact; exists.
+        lab: runs training configurations and sweeps; finished runs are not repeated.
+        directory: an existing folder for files of the artefact.
         data: the user's data set in place of the budget's, as text such as cifar10.
-        data_root: folder of the data sets; the usual place if None.
+        data_root: folder of the data sets; the default folder if None.
         seed: the first seed; replicates count up from it.
     """
 
@@ -46,56 +44,52 @@ class Context:
     seed: int = 0
 
     def keeps(self, data: str) -> bool:
-        """Whether the data are those of the budget, and not others that the user asks for."""
+        """Whether the user asks for no other data than the budget's."""
         return self.data in (None, data)
 
     def data_or(self, default: str) -> str:
-        """The user's data set, or else the budget's."""
+        """Return the user's data set, or else the budget's."""
         return self.data or default
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """An artefact of a paper: what is published, the function that measures it, and the checks of its claim.
+    """An artefact of a paper: its published claim, the function that measures it, and the checks of the claim.
 
     Attributes:
         basis: what its checks rest on, see `normless_papers.claims.Basis`.
-        checks: of the claim, made of the `facts` that the function measured and of nothing else.
-        budgets: keyword arguments of the function at each budget, and `remarks`; of `budgets.yaml` if None.
+        checks: of the claim, from the `facts` that the function measured and nothing else.
     """
 
     published: Published
     basis: Basis
     function: Callable[..., Evidence]
     checks: Callable[[Any], Sequence[Check]]
-    budgets: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         names = {name: getattr(self.function, name, None) for name in ("__module__", "__name__", "__qualname__")}
         vars(self).update(names, __doc__=self.function.__doc__ or self.published.claim)
 
     def __call__(self, context: Context, **settings: Any) -> Evidence:
-        """Measure."""
+        """Call the function."""
         return self.function(context, **settings)
 
     @cached_property
     def settings(self) -> Mapping[Budget, Mapping[str, Any]]:
-        """Keyword arguments of the function at each budget, of the types that it is annotated with."""
-        return {one: typed(self.function, self._entry[one]) for one in BUDGETS if one in self._entry}
+        """Keyword arguments of the function at each budget, in the types of its annotations."""
+        budgets = self.published.budgets
+        if "small" in budgets:
+            # Only artefacts that decide a headline are enlarged for a card.
+            budgets = {"gpu": budgets["small"], **budgets}
+        return {budget: typed(self.function, budgets[budget]) for budget in BUDGETS if budget in budgets}
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know to interpret any result, from `remarks` beside the budgets."""
-        return tuple(self._entry.get("remarks", ()))
-
-    @property
-    def _entry(self) -> Mapping[str, Any]:
-        entry = budget_table()[self.published.id] if self.budgets is None else self.budgets
-        # What decides no headline is not enlarged for a card.
-        return {"gpu": entry["small"], **entry} if "small" in entry else entry
+        """Sentences that are printed with every result, from `remarks` beside the budgets."""
+        return tuple(self.published.budgets.get("remarks", ()))
 
     def checks_of(self, evidence: Evidence) -> tuple[Check, ...]:
-        """The checks of the claim; failed ones say what is smaller than the paper's set-up. ValueError for none."""
+        """Check the claim; failed checks state what is smaller than the paper's set-up. ValueError for no checks."""
         checks = self.checks(evidence.facts)
         if not checks:
             raise ValueError(f"The claim of {self.published.id} needs at least one check, and its function has none.")
@@ -103,7 +97,7 @@ class Artefact:
 
 
 class _Artefacts(Registry[Artefact]):
-    """The artefacts of the five papers, imported a paper at a time, and those of others."""
+    """The artefacts of the five papers, imported a paper at a time, and those registered by other packages."""
 
     def __getitem__(self, name: str) -> Artefact:
         if name in published():
@@ -117,20 +111,23 @@ class _Artefacts(Registry[Artefact]):
         return iter(dict.fromkeys([*published(), *super().__iter__()]))
 
     def find(self, name: str) -> Artefact:
-        """The artefact of an id, FILE.py:NAME or MODULE:NAME, else UnknownArtefactError; imports only its paper."""
+        """Return the artefact of an id, FILE.py:NAME or MODULE:NAME, importing only its paper.
+
+        UnknownArtefactError if there is none.
+        """
         if name not in self and ":" not in name:
             published_as(name)
         entry = super().find(name)
         if not isinstance(entry, Artefact):
             raise UnknownArtefactError(
-                f"{name} is no artefact; put @artefact(...) above the function that measures it."
+                f"{name} is not an artefact; put @artefact(...) above the function that measures it."
             )
         return entry
 
 
 @cache
 def _import_paper(paper: str) -> None:
-    """Import every file in the folder of a paper."""
+    """Import every module in the folder of a paper."""
     package = import_module(f"normless_papers.{paper.replace('-', '_')}")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
@@ -140,36 +137,35 @@ ARTEFACTS = _Artefacts("artefact")
 
 
 def artefact(
-    id: str,  # noqa: A002 - what the papers' index calls it
+    id: str,  # noqa: A002 - the papers' index uses this name
     *,
     basis: Basis,
     checks: Callable[[Any], Sequence[Check] | Tests],
-    entry: Mapping[str, Any] | None = None,
 ) -> Callable[[Callable[..., Evidence]], Artefact]:
-    """Register the function that measures an artefact, ValueError for a second one.
+    """Register the function that measures an artefact.
+
+    The claim, the published numbers and the budgets are the id's entry in the YAML file of the same name beside the
+    function's file.
 
     Args:
         id: `PAPER/NAME`.
         basis: what the checks rest on.
-        checks: of the claim, or the tests of its parts, given the function's `Evidence.facts`.
-        entry: of an artefact of another paper than the five of `published.yaml` and `budgets.yaml`: a `claim`,
-            `budgets` (keyword arguments by budget), and as in `published.yaml` what the paper has of `kind`, `title`,
-            `where`, `setup`, `published` and `note`; read from the file's YAML namesake, by id, if None, and
-            UnknownArtefactError where there is none.
+        checks: returns checks of the claim, or tests by claim, given the function's `Evidence.facts`.
+
+    Raises:
+        UnknownArtefactError: the YAML file has no entry of this id.
+        ValueError: the id is already registered.
     """
 
     def register(function: Callable[..., Evidence]) -> Artefact:
-        known, budgets = published().get(id), None
-        if known is None:
-            own = entry or _entry_beside(function, id)
-            known, budgets = Published.from_entry({"id": id, **own}), own["budgets"]
-        return ARTEFACTS.register(id)(Artefact(known, basis, function, checks_by(checks), budgets))
+        entry = published().get(id) or _published_beside(function, id)
+        return ARTEFACTS.register(id)(Artefact(entry, basis, function, checks_by(checks)))
 
     return register
 
 
 def artefacts() -> Mapping[str, Artefact]:
-    """Every artefact of the five papers by its id, in their order."""
+    """Return every artefact of the five papers by its id, in the order of `published`."""
     return MappingProxyType({name: ARTEFACTS[name] for name in published()})
 
 
@@ -177,15 +173,12 @@ artefact_of = ARTEFACTS.find
 
 
 def published_of(name: str) -> Published:
-    """What is published of an artefact, without importing those of the five papers; see `artefact_of`."""
+    """Return the published entry of an artefact, without importing those of the five papers; see `artefact_of`."""
     return published()[name] if name in published() else artefact_of(name).published
 
 
-def _entry_beside(function: Callable[..., Any], id: str) -> Mapping[str, Any]:  # noqa: A002 - as above
-    """The entry of an artefact in the YAML file of the same name as its function's."""
+def _published_beside(function: Callable[..., Any], id: str) -> Published:  # noqa: A002 - as above
+    """Read the entry of an artefact from the YAML file of the same name as the function's file."""
     path = Path(inspect.getfile(function)).with_suffix(".yaml")
-    entries = read_yaml(path) if path.is_file() else {}
-    if id not in entries:
-        published_as(id)
-    own: Mapping[str, Any] = entries[id]
-    return own
+    entries = entries_of(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return entries[id] if id in entries else published_as(id)

@@ -9,23 +9,23 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
-# Of single quantities, which a table may have a column of.
+# The column of the names of single quantities.
 QUANTITY = ("quantity",)
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What an artefact's function returns.
+    """The result of an artefact's function.
 
     Attributes:
         measured: a tidy table, one observation a row; a column named as a published one is compared with it.
-        facts: what the artefact's checks are made of; see `normless_papers.artefact.artefact`.
-        setup: how it was measured: network, data set and its origin, seeds, epochs, whatever decides the numbers.
-        on: the columns that match measured rows with published ones, such as ("method", "depth"); by default the
-            column `quantity`, of single quantities, and none where the table has no such column.
+        facts: the argument of the artefact's checks; see `normless_papers.artefact.artefact`.
+        setup: how it was measured: network, data set and its origin, seeds, epochs, and all that decides the numbers.
+        on: the columns that match measured rows with published ones, such as ("method", "depth"); by default
+            `quantity` if the table has this column.
         draw: draws the figure and returns its axes.
-        remarks: what a reader must know to interpret the numbers.
-        reduction: what is less than the paper's set-up, as a sentence; empty if nothing is.
+        remarks: notes that a reader needs to interpret the numbers.
+        reduction: how the set-up is smaller than the paper's, as a sentence; may be empty.
     """
 
     measured: pd.DataFrame
@@ -48,13 +48,13 @@ class Evidence:
 
 
 def with_quantities(quantities: Mapping[str, Any], *tables: pd.DataFrame) -> pd.DataFrame:
-    """A row `quantity` and `value` for each single quantity, and then the rows of some tables."""
+    """Return a row `quantity` and `value` for each single quantity, and then the rows of some tables."""
     rows = pd.DataFrame(list(quantities.items()), columns=["quantity", "value"])
     return pd.concat([rows, *tables], ignore_index=True)
 
 
 def beside(rows: Sequence[Mapping[str, Any]], measured: pd.DataFrame, on: Sequence[str]) -> pd.DataFrame:
-    """Published and measured numbers in one table: a row per published row, and then those that only were measured.
+    """Return published and measured numbers in one table: a row per published row, then rows that were only measured.
 
     The columns of `on`, compared as text, match the rows and come first. Columns in both become `NAME_published` and
     `NAME_measured`, with NaN where a row has no match; lists in published rows are written as text.
@@ -73,12 +73,12 @@ def _cell(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name} {one}" for name, one in value.items())
+        return ", ".join(f"{name} {item}" for name, item in value.items())
     return value
 
 
 def _key(value: Any) -> str:
-    """Numbers of equal value are equal keys: 16 and 16.0. What is missing is empty."""
+    """Return a key that is equal for numbers of equal value, such as 16 and 16.0; empty for missing values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return "" if pd.isna(value) else str(value)

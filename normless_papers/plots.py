@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import BAR_INKS, Law, Plot, new_panels, series_ink
 
-# Exact agreement is drawn here, below any rounding.
+# The place of exact agreement, below any rounding.
 _EXACT = 1e-18
 
 
@@ -59,7 +59,7 @@ GRADIENT_BY_CLASS = Plot(
 )
 
 
-# Bars are two standard errors to each side; a difference whose error is not known is hollow.
+# Bars are two standard errors to each side; a difference of unknown error is hollow.
 DIFFERENCES = Plot(
     "points",
     lambda table: table.assign(unknown=table["error"].isna(), bar=2 * table["error"].astype(float)),
@@ -71,11 +71,11 @@ DIFFERENCES = Plot(
 
 
 def beside_published(table: pd.DataFrame, measured: Plot, x: str, title: str, x_label: str, **options: Any) -> Axes:
-    """Draw measured rows, and below them the published ones on an axis of their own: those are of other networks.
+    """Draw measured rows, and below them the published rows on a separate axis, since these are of other networks.
 
     Args:
         table: a row per name, with the columns `x` and `published`.
-        measured: how rows are drawn, and `options` of it.
+        measured: the plot of the rows, and `options` of it.
     """
     printed = table[table["published"].notna()]
     upper, *lower = new_panels(1, 2 if len(printed) else 1, width=6.4, height=1.4 + 0.3 * len(table))
@@ -97,7 +97,7 @@ TEST_ERRORS = Plot(
     bounds=(0, 100),
 )
 
-# A row per method: the mean at its optimal learning rate with its deviation; hollow did not train.
+# A row per method: the mean at its optimal learning rate with its deviation; hollow if it did not train.
 OPTIMA_BY_NAME = Plot(
     "points",
     lambda optima: optima.assign(untrained=~optima["trainable"].astype(bool)),

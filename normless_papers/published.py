@@ -1,11 +1,12 @@
-"""What the papers publish, from `published.yaml`: an entry per table, figure, theorem, algorithm and guideline."""
+"""The papers' published claims and numbers, read from the YAML file beside each module of artefacts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -26,7 +27,7 @@ PAPERS: Mapping[str, str] = {
 
 
 class UnknownArtefactError(NormlessError, KeyError):
-    """No artefact has this id; the message names the nearest."""
+    """No artefact has this id; the message suggests the nearest one."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -34,15 +35,16 @@ class UnknownArtefactError(NormlessError, KeyError):
 
 @dataclass(frozen=True)
 class Published:
-    """One artefact as its paper has it.
+    """An artefact as its paper presents it, and the budgets at which it is reproduced.
 
     Attributes:
         id: `PAPER/NAME`, such as `fixup/table-1`.
         where: section, table or figure of the paper.
-        setup: how the paper did it, as far as it says.
-        rows: printed numbers, one mapping per row of a table; of single quantities, `quantity` and `value`.
-        claim: what the paper concludes from it.
-        note: where the text is damaged, contradicts itself or leaves something open; else empty.
+        setup: how the paper obtained it, as far as the text says.
+        rows: printed numbers, one mapping per row of a table; for single quantities, `quantity` and `value`.
+        claim: the paper's conclusion.
+        note: damaged, contradictory or open passages of the text; empty if there are none.
+        budgets: settings of the artefact's function at each budget, as plain data, and `remarks` on every result.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Published:
     rows: tuple[Mapping[str, Any], ...]
     claim: str
     note: str
+    budgets: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def paper(self) -> str:
@@ -61,36 +64,50 @@ class Published:
 
     @property
     def quantities(self) -> dict[str, Any]:
-        """The single quantities that are published, by name."""
+        """The published single quantities by name."""
         return {row["quantity"]: row["value"] for row in self.rows}
 
     @classmethod
     def from_entry(cls, values: Mapping[str, Any]) -> Published:
-        """Of an entry as `published.yaml` has them; only `id` and `claim` are needed."""
+        """Construct from an entry of a YAML file and its `id`; only `id` and `claim` are required."""
         printed = values.get("published") or ()
         if isinstance(printed, dict):
             printed = [{"quantity": name, "value": value} for name, value in printed.items()]
-        known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
+        known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": "", "budgets": {}}
         known |= {name: values[name] for name in (*known, "id", "claim") if name in values}
         return cls(**known, rows=tuple(MappingProxyType(dict(row)) for row in printed))
 
     def to_entry(self) -> dict[str, Any]:
-        """The inverse of `from_entry`."""
-        values = dict(vars(self))
+        """Return the entry for `from_entry`, without the budgets."""
+        values = {name: value for name, value in vars(self).items() if name != "budgets"}
         return values | {"published": list(values.pop("rows"))}
+
+
+def entries_of(text: str) -> dict[str, Published]:
+    """Parse the artefacts of a YAML text by id; keys without a slash are there to be referred to by anchor."""
+    entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {name: Published.from_entry({"id": name, **entry}) for name, entry in entries.items() if "/" in name}
 
 
 @cache
 def published() -> Mapping[str, Published]:
-    """Every artefact by its id, in the order of the papers."""
-    text = files("normless_papers").joinpath("published.yaml").read_text(encoding="utf-8")
-    entries = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return MappingProxyType({entry["id"]: Published.from_entry(entry) for entry in entries})
+    """Return every artefact of the five papers by its id, in the order of the papers and then of the ids' numbers."""
+    package, entries = Path(__file__).parent, dict[str, Published]()
+    for paper in PAPERS:
+        files = (package / "efforts.yaml", *sorted((package / paper.replace("-", "_")).glob("*.yaml")))
+        own = entries_of("\n".join(path.read_text(encoding="utf-8") for path in files))
+        entries |= {name: own[name] for name in sorted(own, key=_natural)}
+    return MappingProxyType(entries)
 
 
 def published_as(artefact: str) -> Published:
-    """The artefact of an id; UnknownArtefactError where there is none."""
+    """Return the artefact of an id; UnknownArtefactError if there is none."""
     if artefact not in published():
         meant = did_you_mean(artefact, published()) or " See normless reproduce --list."
         raise UnknownArtefactError(f"No artefact has the id {artefact!r}.{meant}")
     return published()[artefact]
+
+
+def _natural(name: str) -> list[str | int]:
+    """Return a sort key by which figure-2 precedes figure-10."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]

@@ -37,8 +37,7 @@ class Network(nn.Module):
         self.head = nn.Linear(WIDTH, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
 
 class Siamese(Network):
@@ -46,3 +45,22 @@ class Siamese(Network):
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         return super().forward(x) - super().forward(x.flip(3) if y is None else y)
+
+
+class RectifiedBlock(Block):
+    """relu(x + f(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(super().forward(x))
+
+
+class Trunk(nn.Module):
+    """A stem with its norm, rectified blocks, and the mean over positions."""
+
+    def __init__(self, blocks: int = 2) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH)
+        self.blocks = nn.Sequential(*(RectifiedBlock() for _ in range(blocks)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))

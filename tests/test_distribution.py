@@ -51,9 +51,12 @@ def test_the_wheel_of_the_sdist_runs_in_an_environment_of_its_own(tmp_path: Path
     assert "reproduce" in run(program, "--help", cwd=tmp_path)
     run(program, "convert", "normless:resnet_cifar(depth=8)", "--scheme", "fixup", "--out", "converted", cwd=tmp_path)
     assert (tmp_path / "converted" / "model.safetensors").is_file()
-    demo = "demo --depths 16 --schemes skipinit batch_norm --epochs 1 --rates 0.1 --workers 1"
-    assert "skipinit" in run(program, *shlex.split(demo), cwd=tmp_path)
-    assert (tmp_path / "normless-demo").is_dir()
+    sweep = run(program, "demo", "--print", cwd=tmp_path)
+    small = sweep.replace("depth=400", "depth=10").replace("epochs: 3", "epochs: 1")
+    (tmp_path / "small.yaml").write_text(small.replace("depth=100", "depth=10"), encoding="utf-8")
+    command = "sweep run small.yaml --page --workers 1 --out lab"
+    assert "skipinit" in run(program, *shlex.split(command), cwd=tmp_path)
+    assert (tmp_path / "lab" / "index.html").is_file()
 
 
 def test_the_conda_recipe_has_the_requirements_of_the_package() -> None:

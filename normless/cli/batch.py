@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Subject:
-    """A network, as it is built and as it is measured, converted by `scheme` or the same, and a batch for it.
+    """A network before and after its conversion by `scheme` (the same network without a scheme), and a batch.
 
-    The batch is inputs and classes, one for every row of logits; `data` says in words where they come from.
+    The batch is inputs and a class for every row of logits; `data` describes their origin.
     """
 
     original: nn.Module
@@ -47,17 +47,17 @@ def add_batch_arguments(parser: ArgumentParser) -> None:
     """Add the arguments for the network, its scheme and the batch."""
     add_network_arguments(parser)
     group = parser.add_argument_group("conversion and batch")
-    group.add_argument("--scheme", type=str, default=None, help="convert the network first, as by skipinit or none")
+    group.add_argument("--scheme", type=str, default=None, help="convert the network first, for example by skipinit")
     group.add_argument(
         "--data",
         type=str,
         default=None,
-        help="data set to take the batch from, as digits or cifar10; if left out, normal random images, or what "
-        "FILE.py:FUNCTION returned, and random classes",
+        help="data set of the batch, such as digits or cifar10; by default random images, or the inputs that "
+        "FILE.py:FUNCTION returns, and random classes",
     )
-    group.add_argument("--data-root", type=Path | None, default=None, help="folder with the data sets")
+    group.add_argument("--data-root", type=Path | None, default=None, help="folder of the data sets")
     group.add_argument("--batch-size", type=int, default=32, help="examples in the batch")
-    group.add_argument("--seed", type=int, default=0, help="of the first weights and the batch")
+    group.add_argument("--seed", type=int, default=0, help="seed of the initial weights and the batch")
 
 
 def subject_of(namespace: Namespace) -> Subject:
@@ -77,7 +77,7 @@ def subject_of(namespace: Namespace) -> Subject:
     torch.manual_seed(namespace.seed)
     if namespace.data is None:
         original, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
-        # Several inputs, or named ones, are what a file made them.
+        # Several or named inputs are those of a file.
         if isinstance(inputs, torch.Tensor) and inputs.is_floating_point():
             generator = torch.Generator().manual_seed(namespace.seed)
             inputs = torch.randn(namespace.batch_size, *inputs.shape[1:], generator=generator)
@@ -119,6 +119,6 @@ def _random_classes(network: nn.Module, positional: Any, named: Any, seed: int) 
     if logits is None or logits.dim() < 2:
         raise ValueError(
             f"Expected logits of shape (…, classes) from {type(network).__name__}, got "
-            f"{'no tensor' if logits is None else tuple(logits.shape)}; measure it from Python, with a loss of yours."
+            f"{'no tensor' if logits is None else tuple(logits.shape)}; measure it in Python with another loss."
         )
     return torch.randint(logits.shape[-1], logits.shape[:-1], generator=torch.Generator().manual_seed(seed))

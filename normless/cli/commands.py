@@ -1,7 +1,7 @@
-"""The table of commands, those of this package from ``commands.yaml``.
+"""The registry of commands; those of this package are in ``commands.yaml``.
 
-Other packages and distributions add theirs by entry points of the group ``normless.commands`` that name a `Command`.
-A command of two words, as ``sweep run``, is one of a group; its name has a dot between them.
+Other packages add a `Command` by an entry point of the group ``normless.commands``. A command of two words, such as
+``sweep run``, belongs to a group; its name has a dot between the words.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from normless.registry import Registry
 
 @dataclass(frozen=True)
 class Command:
-    """One command: its line in the main help, its implementation, an example, and whether it resumes when repeated.
+    """A command: its line in the main help, its implementation, an example, and whether it resumes when repeated.
 
     The implementation is a module with ``add_arguments`` and ``run``, or ``MODULE:NAME`` of an object with them.
     """

@@ -1,4 +1,4 @@
-"""``normless convert MODEL --scheme SCHEME --out DIR``: a converted network as weights and a recipe."""
+"""``normless convert MODEL --scheme SCHEME --out DIR``: save a converted network as weights and a recipe."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from normless.cli.network import (
 )
 from normless.cli.output import add_json_flag, answer, working
 
-# How many different changes of one edit are printed.
+# The number of different changes of an edit to print.
 MOST_PRINTED = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the model, the scheme, the folder and the seed."""
     add_network_arguments(parser)
-    parser.add_argument("--scheme", type=str, required=True, help="as skipinit or fixup(gain=0.1)")
+    parser.add_argument("--scheme", type=str, required=True, help="for example skipinit or fixup(gain=0.1)")
     parser.add_argument(
-        "--only", type=str, nargs="*", default=[], help="convert what is at or under these modules or blocks alone"
+        "--only", type=str, nargs="*", default=[], help="convert only the parts at or under these modules or blocks"
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
-    parser.add_argument("--overwrite", action="store_true", help="write to a folder that has files in it")
-    parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
+    parser.add_argument("--overwrite", action="store_true", help="replace the files in the folder")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
     add_json_flag(parser)
 
 
@@ -43,7 +43,7 @@ def run(namespace: Namespace) -> int:
     shape = image_shape(namespace)
     if namespace.out.is_dir() and any(namespace.out.iterdir()) and not namespace.overwrite:
         raise ValueError(
-            f"There are files in {namespace.out}: name another folder as --out, or pass --overwrite to replace the "
+            f"There are files in {namespace.out}: pass another folder as --out, or pass --overwrite to replace the "
             "network that is saved there."
         )
 

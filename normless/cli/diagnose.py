@@ -1,4 +1,4 @@
-"""``normless diagnose MODEL``: what keeps a network from training, with evidence, theory and cure."""
+"""``normless diagnose MODEL``: find what keeps a network from training, with evidence, theory and cure."""
 
 from __future__ import annotations
 
@@ -25,12 +25,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_batch_arguments(parser)
     group = parser.add_argument_group("optimizer")
     group.add_argument(
-        "--rate", type=float, default=None, help="learning rate of SGD; the optimizer is not checked if left out"
+        "--rate", type=float, default=None, help="learning rate of SGD; by default the optimizer is not checked"
     )
-    group.add_argument("--momentum", type=float, default=0.9, help="of SGD")
-    group.add_argument("--weight-decay", type=float, default=5e-4, help="of SGD")
+    group.add_argument("--momentum", type=float, default=0.9, help="momentum of SGD")
+    group.add_argument("--weight-decay", type=float, default=5e-4, help="weight decay of SGD")
     group.add_argument(
-        "--decay-policy", type=str, default="guidelines", help="what SGD decays: guidelines, weights+last, …"
+        "--decay-policy",
+        type=str,
+        default="guidelines",
+        help="parameters that SGD decays: guidelines, weights+last, …",
     )
     parser.add_argument(
         "--apply", action="store_true", help="convert by the scheme of the most severe finding and measure again"
@@ -91,7 +94,7 @@ def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
 
 
 def _side_by_side(treatment: Treatment) -> str:
-    """All checks before and after, and the remaining findings."""
+    """Format all checks before and after, and the remaining findings."""
     rows = [
         (row["check"], *(f"{_MARKS[row[f'verdict_{when}']]} {row[when]}" for when in ("before", "after")))
         for row in treatment.table.to_dict(orient="records")

@@ -1,4 +1,4 @@
-"""``normless inspect MODEL``: a network's residual structure, its parameters by role, what schemes would change."""
+"""``normless inspect MODEL``: the residual structure, the parameters by role, and the changes of schemes."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add the model, its inputs and mode, and the form of the answer."""
     add_network_arguments(parser)
     modes = parser.add_mutually_exclusive_group()
-    modes.add_argument("--train", action="store_true", help="look at it in training mode; as it is built if left out")
-    modes.add_argument("--eval", action="store_true", help="look at it in evaluation mode")
+    modes.add_argument(
+        "--train",
+        action="store_true",
+        help="inspect it in training mode; by default in the mode in which it is built",
+    )
+    modes.add_argument("--eval", action="store_true", help="inspect it in evaluation mode")
     parser.add_argument(
         "--schemes",
         type=str,
         nargs="*",
         default=None,
-        help="schemes to plan, as skipinit or fixup(gain=0.1); none if nothing follows; if left out all, or "
-        "none of a network that was converted",
+        help="schemes to plan, such as skipinit or fixup(gain=0.1); by default all, or none for a converted network",
     )
     parser.add_argument(
         "--figure", type=Path | None, default=None, help="draw the network to this file: .svg, .png or .pdf"

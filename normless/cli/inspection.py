@@ -90,9 +90,9 @@ def inspect_network(
     """Read a network's map once, and from it count its parameters by group and plan schemes.
 
     Args:
-        model: the network, in the mode it is to be looked at in; it is left as it is.
+        model: the network, in the mode in which it is inspected; it is not changed.
         inputs, kwargs, example_inputs: as in `convert`; a single tuple or dictionary is `example_inputs` too.
-        schemes: texts of the schemes to plan; all of `SCHEMES` if left out.
+        schemes: texts of the schemes to plan; all of `SCHEMES` if None.
 
     Raises:
         UnresolvedStructureError: the network must be traced and cannot be.
@@ -124,6 +124,6 @@ def _planned(
         reason = str(error)
     except Exception as error:
         # The other schemes and the map are still valid.
-        reason = f"An edit of {chosen.text} fails on this {type(model).__name__} without a reason of its own: "
+        reason = f"An edit of {chosen.text} fails on this {type(model).__name__} with an unexpected error: "
         reason += f"{type(error).__name__}: {error}"
     return SchemePlan(chosen.text, reason=reason)

@@ -1,4 +1,4 @@
-"""``normless list [KIND]``: the open tables, with what each entry is and the distribution that it comes from."""
+"""``normless list [KIND]``: the entries of the registries, with a description and the distribution of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the argument for the kind."""
-    parser.add_argument("kind", type=str, nargs="?", default=None, help=f"{', '.join(TABLES)}; all if left out")
+    parser.add_argument("kind", type=str, nargs="?", default=None, help=f"{', '.join(TABLES)}; all by default")
     add_json_flag(parser)
 
 

@@ -8,15 +8,15 @@ from traceback import TracebackException, print_exception
 from normless.errors import NormlessError
 from normless.registry import FILES_OF_USERS
 
-# Errors of which the message says what is wrong with what the user gave.
+# Errors with messages for the user.
 MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)
 
 
 def report(error: BaseException, *, debug: bool) -> int:
     """Print what is wrong, and return the exit code of the command.
 
-    A mistake is one sentence (2, or the error's own `exit_code`). An error in a file of the user's own is its
-    traceback from there on, anything else a sentence that asks for ``--debug`` (1).
+    A mistake is printed as one sentence (exit code 2, or the error's `exit_code`), an error in a file of the user
+    with its traceback from there on, and any other error as a sentence that mentions ``--debug`` (exit code 1).
     """
     own = None if isinstance(error, NormlessError) else _from_own_file(error)
     sentence = " ".join(str(error).split()) or type(error).__name__
@@ -25,16 +25,16 @@ def report(error: BaseException, *, debug: bool) -> int:
     elif own is not None:
         sys.stderr.write("".join(own.format(chain=False)))
     if own is not None:
-        sys.stderr.write(f"normless: an error in a file of your own, {type(error).__name__}: {sentence}\n")
+        sys.stderr.write(f"normless: an error in your file, {type(error).__name__}: {sentence}\n")
         return 1
     if isinstance(error, MISTAKES):
         sys.stderr.write(f"normless: {sentence}\n")
         return int(getattr(error, "exit_code", 2))
     if _lacks_memory(error):
-        lines = str(error).strip().splitlines() or ["it was used up"]
+        lines = str(error).strip().splitlines() or ["all of it is in use"]
         sys.stderr.write(
-            f"normless: there is not enough memory ({lines[0].rstrip('.')}); a smaller network, smaller images or a "
-            "smaller batch needs less.\n"
+            f"normless: there is not enough memory ({lines[0].rstrip('.')}); use a smaller network, smaller images "
+            "or a smaller batch.\n"
         )
         return 1
     advice = "" if debug else "; normless --debug COMMAND … shows where"
@@ -53,7 +53,7 @@ def _from_own_file(error: BaseException) -> TracebackException | None:
     at = error.__traceback__
     while at is not None and at.tb_frame.f_code.co_filename not in FILES_OF_USERS:
         at = at.tb_next
-    # Where a file holds a null byte, the error does not say which.
+    # For a file with a null byte, the error does not name the file.
     if at is None and not (isinstance(error, SyntaxError) and error.filename in {*FILES_OF_USERS, None}):
         return None
     return TracebackException(type(error), error, at)

@@ -1,8 +1,7 @@
 """Names of schemes, models, data sets and probes, checked before torch is imported.
 
-Those of our own tables are in the file ``names.json`` of the package that has the table; ``make names`` writes it,
-and a test keeps it true. Those of other distributions are their entry points. What is not a plain name, as
-FILE.py:NAME, is left to the table itself.
+The names of a registry are in the file ``names.json`` of its package; ``make names`` writes it, and a test keeps it
+up to date. Other distributions add names by entry points. A text such as FILE.py:NAME is checked by the registry.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from normless.registry import TABLES, Registry
 from normless.spec import parse_call, split_source, split_terms
 
-# The tables by the arguments that name their entries.
+# The registries by the arguments that name their entries.
 ARGUMENTS = {
     "scheme": "schemes",
     "schemes": "schemes",
@@ -29,7 +28,7 @@ ARGUMENTS = {
 
 @cache
 def names_of(table: str) -> Registry[str]:
-    """Return the names of a table, as a registry that holds no entries."""
+    """Return a registry of the names of a registry, without its entries."""
     stated = json.loads(files(TABLES.package_of(table)).joinpath("names.json").read_text("utf-8"))[table]
     names = Registry[str](stated["kind"], table)
     for name in stated["names"]:
@@ -38,7 +37,7 @@ def names_of(table: str) -> Registry[str]:
 
 
 def check_names(arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments, a text or several each, that name what is certainly not registered, by a ValueError."""
+    """Raise a ValueError for arguments, each a text or several, that name an entry that is not registered."""
     for argument, given in arguments.items():
         if argument in ARGUMENTS and given is not None:
             for text in given if isinstance(given, (list, tuple)) else [given]:
@@ -47,7 +46,7 @@ def check_names(arguments: Mapping[str, Any]) -> None:
 
 
 def _plain_name(table: str, text: Any) -> str:
-    """Return the name in a text such as ``fixup(gain=0.1) + ZeroClassifier()``; empty for what is read elsewhere."""
+    """Return the name in a text such as ``fixup(gain=0.1) + ZeroClassifier()``; empty if it is not a plain name."""
     try:
         if table != "models":
             return parse_call(split_terms(text)[0])[0]

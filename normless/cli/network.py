@@ -1,4 +1,4 @@
-"""Arguments that name a network and its images, its inputs in words, and tables of text."""
+"""Arguments for a network and its images, descriptions of its inputs, and text tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OUTCOME_COLOURS = {
     "failed": "magenta",
 }
 WIDTH = 200
-# Of an image, and examples of a batch: 2^28 floats are a gigabyte.
+# The largest image or batch: 2^28 floats are a gigabyte.
 MOST_NUMBERS = 2**28
 # Blanks between two columns of a table.
 GAP = 2
@@ -36,10 +36,10 @@ def add_network_arguments(parser: ArgumentParser) -> None:
     group.add_argument(
         "model",
         type=str,
-        help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a classifier of sentences), each with "
-        "(key=value, …); transformers:FILE.json or a checkpoint's transformers:FOLDER; or FILE.py:FUNCTION, which "
-        "returns the network, or (network, inputs): a tensor, a tuple or a dictionary of keyword arguments; or the "
-        "folder of a network that normless convert saved",
+        help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a sentence classifier), each with "
+        "(key=value, …); transformers:FILE.json, or transformers:FOLDER of a checkpoint; FILE.py:FUNCTION that "
+        "returns the network, or (network, inputs) with a tensor, a tuple or a dictionary of keyword arguments; or "
+        "the folder of a network that normless convert saved",
     )
     group.add_argument(
         "--image",
@@ -47,9 +47,9 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         nargs=3,
         default=None,
         metavar=("CHANNELS", "HEIGHT", "WIDTH"),
-        help="shape of its images; if left out, what timm states, 3 224 224 for torchvision and 3 32 32 for others",
+        help="shape of its images; by default that of timm's configuration, 3 224 224 for torchvision, else 3 32 32",
     )
-    group.add_argument("--classes", type=int, default=None, help="number of classes; the model's own if left out")
+    group.add_argument("--classes", type=int, default=None, help="number of classes; by default that of the model")
 
 
 def model_with_inputs(
@@ -93,7 +93,7 @@ def shapes(inputs: Any) -> Any:
 
 
 def in_words(inputs: Any) -> str:
-    """`input 2×3×224×224`, or each of several with its name if it has one."""
+    """Describe inputs: `input 2×3×224×224`, or each of several inputs with its name, if any."""
     if isinstance(inputs, dict):
         return ", ".join(f"{name} {_extent(value)}" for name, value in inputs.items())
     return f"input {', '.join(map(_extent, inputs)) if isinstance(inputs, tuple) else _extent(inputs)}"
@@ -109,7 +109,7 @@ def _extent(value: Any) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[Any]], *, right: tuple[int, ...] = ()) -> Table:
-    """A table of text without lines; the columns in `right` are numbers."""
+    """Make a text table without lines; the columns in `right` are numbers."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
@@ -136,9 +136,9 @@ def as_text(made: Table, width: int | None = None) -> str:
 
 
 def in_parts(titles: Sequence[str], rows: Sequence[Sequence[str]], *, right: tuple[int, ...] = ()) -> str:
-    """A table as text; one wider than the terminal in parts below each other, with titles broken at underscores.
+    """Format a table; a table wider than the terminal is split into parts, with titles broken at underscores.
 
-    Each part has the columns up to the last one of text, which name the rows.
+    Each part begins with the columns up to the last text column, which name the rows.
     """
     width, count = terminal_width(), len(titles)
 

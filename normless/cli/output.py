@@ -24,16 +24,16 @@ def add_json_flag(parser: Any) -> None:
 
 @contextmanager
 def working(arguments: Any, what: str) -> Iterator[None]:
-    """A line of text about what is being done, on standard error where that is a terminal; it is gone afterwards.
+    """Show a status line on standard error during the body if that is a terminal.
 
-    With ``--json``, what user code prints goes to standard error, since it is not part of the JSON object.
+    With ``--json``, the output of user code goes to standard error, since it is not part of the JSON object.
     """
     with redirect_stdout(sys.stderr) if arguments.json else nullcontext(), status_line(what):
         yield
 
 
 def status_line(what: str, console: Console | None = None) -> AbstractContextManager[Any]:
-    """The line of `working` alone, on a console, or on standard error if None."""
+    """Return the context of the status line of `working`, on a console, or on standard error if None."""
     if not (sys.stderr.isatty() if console is None else console.is_terminal):
         return nullcontext()
     from rich.console import Console
@@ -41,7 +41,7 @@ def status_line(what: str, console: Console | None = None) -> AbstractContextMan
     from rich.spinner import Spinner
     from rich.text import Text
 
-    # A pipe that reads standard output gets all of it.
+    # Standard output is only redirected on a terminal, not for a pipe.
     redirected = sys.stdout.isatty()
     spinner = Spinner("dots", Text(f"{what} …"))
     console = console or Console(stderr=True)

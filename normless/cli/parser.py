@@ -1,18 +1,17 @@
-"""Parsing the command line: only the module of the chosen command is imported."""
+"""Parse the command line, and import only the module of the chosen command."""
 
 from __future__ import annotations
 
 import re
 import sys
-from argparse import ArgumentError
+from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_loader
+from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from yaml import YAMLError
 
 from normless.cli.commands import COMMANDS, help_of
-from normless.cli.help import HelpFormatter
 from normless.errors import NormlessError
 from normless.registry import did_you_mean
 
@@ -29,7 +28,7 @@ def main_help(group: str = "") -> str:
         lines += ["Train deep residual networks with and without normalization, and see why one trains.", ""]
     lines += ["commands:", *(f"  {_words(name):<{width}}{help_of(name)}" for name in names), "", "options:"]
     command = _words(names[0]) if group else "COMMAND"
-    lines.append(f"  -h, --help  show this help, or that of a command: normless {command} --help")
+    lines.append(f"  -h, --help  show this help; normless {command} --help shows the help of a command")
     if not group:
         lines.append("  --version   show the version")
         lines.append("  --debug     show the whole traceback of an error")
@@ -42,9 +41,9 @@ def _words(name: str) -> str:
 
 
 def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
-    """The function that runs the chosen command, and its arguments.
+    """Return the function that runs the chosen command, and its arguments.
 
-    SystemExit says that help has been printed, on request or because a group's command is missing.
+    SystemExit is raised after help was printed, on request or for a group without a command.
     """
     name, rest = command_of(words)
     command = COMMANDS[name]
@@ -66,7 +65,7 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
 
 
 def interruption(words: Sequence[str]) -> str:
-    """Return the sentence on a command that Ctrl-C ended, and whether repeating it continues."""
+    """Return the sentence for a command that was interrupted, with the way to continue it."""
     name, _ = command_of(words)
     if not COMMANDS[name].resumes:
         return "interrupted."
@@ -75,14 +74,14 @@ def interruption(words: Sequence[str]) -> str:
 
 
 def _sentence(message: str, words: Sequence[str], known: Collection[str]) -> str:
-    """Return what the parser says of an argument in one line, with the flag that was meant by an unknown one."""
+    """Return the message of the parser in one line, with a suggestion for an unknown flag."""
     flags = [word.partition("=")[0] for word in words if word.startswith("--")]
     meant = [did_you_mean(flag, known) for flag in flags if flag not in known]
     return " ".join(message.split()).rstrip(".") + "".join(f" ({text.strip()})" for text in meant if text)
 
 
 def _without_aliases(text: str) -> Any:
-    """What YAML says; no setting needs aliases, which can stand for more values than fit in memory."""
+    """Load YAML without aliases, which can stand for more values than fit in memory."""
     if _ANCHOR_AND_ALIAS.search(text):
         raise ValueError("Expected YAML without aliases (*NAME), which settings do not need.")
     return _LOAD_YAML(text)
@@ -98,6 +97,33 @@ def command_of(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     name = ".".join(words[:length])
     if name not in COMMANDS:
         known = [_words(known) for known in COMMANDS]
-        meant = did_you_mean(_words(name), known) or f" It is one of {', '.join(known)}."
+        meant = did_you_mean(_words(name), known) or f" The commands are {', '.join(known)}."
         raise NormlessError(f"{_words(name)!r} is not a command.{meant}")
     return name, words[length:]
+
+
+class HelpFormatter(DefaultHelpFormatter, RawDescriptionHelpFormatter):
+    """Show defaults and required options, and keep the lines of descriptions and examples."""
+
+    def _get_help_string(self, action: Action) -> str:
+        text = action.help or ""
+        default = "" if action.nargs == 0 else _written(action.default)
+        if action.required and action.option_strings:
+            return f"{text} (required)"
+        return f"{text} (default: {default})" if default and action.option_strings else text
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return [line for part in text.splitlines() for line in super(HelpFormatter, self)._split_lines(part, width)]
+
+    def _format_args(self, action: Action, default_metavar: str) -> str:
+        # The value null is only needed in files.
+        return super()._format_args(action, default_metavar).replace(",null}", "}")
+
+
+def _written(default: Any) -> str:
+    """Return a default as on the command line, or an empty string."""
+    if default is None or default == SUPPRESS:
+        return ""
+    if isinstance(default, bool):
+        return str(default).lower()
+    return " ".join(map(str, default)) if isinstance(default, (list, tuple)) else str(default)

@@ -1,4 +1,4 @@
-"""``normless probe MODEL``: measurements of a network on one batch, as tables and figures."""
+"""``normless probe MODEL``: measure a network on one batch, with tables and figures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="+",
         default=None,
         help="probes to measure in one pass: names, with arguments as in \"activations(kind='norm')\", FILE.py:NAME "
-        "or MODULE:NAME; signal, activations, gradients and logits if left out; an unknown name lists them",
+        "or MODULE:NAME; by default signal, activations, gradients and logits; an unknown name lists all",
     )
-    parser.add_argument("--eval", action="store_true", help="measure in evaluation mode; training mode if left out")
+    parser.add_argument("--eval", action="store_true", help="measure in evaluation mode instead of training mode")
     parser.add_argument(
         "--out", type=Path | None, default=None, help="folder for the whole tables (CSV) and their figures (SVG)"
     )
@@ -72,7 +72,7 @@ def run(namespace: Namespace) -> int:
 
 
 def _as_text(measured: pd.DataFrame) -> str:
-    """The first and last rows, without empty columns."""
+    """Format the first and last rows, without empty columns."""
     import pandas as pd
 
     def cell(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Cures, which are tried before they are offered: converted copies that take the same trial steps."""
+"""Try cures before they are offered: converted copies take the same trial steps."""
 
 from __future__ import annotations
 

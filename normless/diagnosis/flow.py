@@ -20,51 +20,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 from normless.lifting import followed
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
-MOVES = frozenset(
-    [
-        "view",
-        "reshape",
-        "flatten",
-        "unflatten",
-        "squeeze",
-        "unsqueeze",
-        "transpose",
-        "permute",
-        "movedim",
-        "swapaxes",
-        "contiguous",
-        "clone",
-        "to",
-        "float",
-        "double",
-        "half",
-        "bfloat16",
-        "type",
-        "cpu",
-        "cuda",
-        "expand",
-        "expand_as",
-        "view_as",
-        "reshape_as",
-        "narrow",
-        "select",
-        "chunk",
-        "split",
-        "unbind",
-        "tensor_split",
-        "__getitem__",
-        "index_select",
-        "gather",
-        "detach",
-        "identity",
-        "dropout",
-        "ravel",
-        "type_as",
-        "swapdims",
-        "cat",
-        "stack",
-    ]
-)
+MOVES = {
+    "view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "transpose", "permute", "movedim",
+    "swapaxes", "contiguous", "clone", "to", "float", "double", "half", "bfloat16", "type", "cpu", "cuda",
+    "expand", "expand_as", "view_as", "reshape_as", "narrow", "select", "chunk", "split", "unbind",
+    "tensor_split", "__getitem__", "index_select", "gather", "detach", "identity", "dropout", "ravel",
+    "type_as", "swapdims", "cat", "stack",
+}  # fmt: skip
 # Calls that draw random numbers.
 DRAWN = ("rand", "normal", "bernoulli")
 # Calls that make tensors from values without a history.

@@ -27,40 +27,15 @@ APART, SEEN = 1.0, 3.0
 # A loss in evaluation is far above the loss in training by this factor, and by this share of the loss of guessing.
 TIMES, SHARE = 2.0, 0.25
 # The calls by which the nodes of a graph read each other.
-GATHERS = frozenset(
-    [
-        "index_select",
-        "__getitem__",
-        "gather",
-        "take_along_dim",
-        "index_add",
-        "index_add_",
-        "scatter_add",
-        "scatter_add_",
-        "scatter_reduce",
-        "scatter_reduce_",
-        "scatter",
-        "scatter_",
-        "index_reduce",
-        "index_reduce_",
-    ]
-)
-PRODUCTS = frozenset(
-    [
-        "matmul",
-        "__matmul__",
-        "mm",
-        "bmm",
-        "einsum",
-        "linear",
-        "spmm",
-        "smm",
-        "addmm",
-        "_sparse_mm",
-        "sparse_mm",
-        "__rmatmul__",
-    ]
-)
+GATHERS = {
+    "index_select", "__getitem__", "gather", "take_along_dim", "index_add", "index_add_", "scatter_add",
+    "scatter_add_", "scatter_reduce", "scatter_reduce_", "scatter", "scatter_", "index_reduce",
+    "index_reduce_",
+}  # fmt: skip
+PRODUCTS = {
+    "matmul", "__matmul__", "mm", "bmm", "einsum", "linear", "spmm", "smm", "addmm", "_sparse_mm", "sparse_mm",
+    "__rmatmul__",
+}  # fmt: skip
 # From 8 examples, the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 

@@ -16,18 +16,10 @@ from normless.diagnosis.tape import KINDS
 # Outputs count as equal if they differ between examples by less than this share of their size.
 SAME = 1e-6
 # Functions that losses apply to logits.
-TAKES_LOGITS = frozenset(
-    [
-        "cross_entropy",
-        "log_softmax",
-        "softmax",
-        "logsumexp",
-        "logsigmoid",
-        "sigmoid",
-        "binary_cross_entropy_with_logits",
-        "multilabel_soft_margin_loss",
-    ]
-)
+TAKES_LOGITS = {
+    "cross_entropy", "log_softmax", "softmax", "logsumexp", "logsigmoid", "sigmoid",
+    "binary_cross_entropy_with_logits", "multilabel_soft_margin_loss",
+}  # fmt: skip
 # An activation, and the name of the function that reads its values as logits.
 Squashed = tuple[Call, str]
 _RANGES = {

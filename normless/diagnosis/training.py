@@ -116,7 +116,7 @@ class Training:
     def judge_end(self, step: int, loss: float) -> Iterator[Finding]:
         """Report that the training stops at a diverged loss, unless a recent finding explains it."""
         said = (known for known in self.findings if known.kind in ("not_finite", "jump"))
-        if any(float(one.evidence["step"]) > step - FEW for one in said):
+        if any(float(known.evidence["step"]) > step - FEW for known in said):
             return
         gradients = self._gradients[-1] if self._gradients else {}
         largest = max(gradients, key=gradients.__getitem__, default="")

@@ -133,12 +133,7 @@ def _rates(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """Try other rates if this one does not lower the loss."""
     assert exam.optimizer is not None
     momentum = max(_momentum(group) for group in exam.optimizer.param_groups)
-    evidence = {
-        "rate": trial.rate,
-        "steps": trial.steps,
-        "loss_before": trial.losses[0],
-        "loss_after": trial.last,
-    }
+    evidence = {"rate": trial.rate, "steps": trial.steps, "loss_before": trial.losses[0], "loss_after": trial.last}
     effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
     sums = sum(any(layer.kind == "norm" for layer in block.after_sum) for block in exam.blocks)
     if sums >= POST_NORM and trial.progress < 0.5:

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import applied, on_device_of
+from normless._internal.state import in_mode, running
 from normless.edits.surgery import Surgery
-from normless.lifting import in_mode, running
 from normless.nn import Pointwise
 
 CANDIDATES = (0.1, 0.2, 0.3, 0.5, 0.8, 1.25)
@@ -29,7 +29,7 @@ def outputs_before(surgery: Surgery) -> Tensor:
     with running(surgery.model, training=False):
         outputs = _largest(surgery, applied(surgery.model, *inputs, **kwargs)).detach().float()
     if not (torch.isfinite(outputs).all() and outputs.numel() > 1 and outputs.var() > 0):
-        raise surgery.unsupported("", "trials need outputs with its norms that are finite and not all alike")
+        raise surgery.unsupported("", "trials need outputs that are finite and not all equal with its norms")
     return outputs
 
 

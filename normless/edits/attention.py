@@ -15,14 +15,8 @@ from normless.edits.surgery import Surgery
 from normless.lifting import LiftError
 from normless.nn.affine import of_class
 from normless.nn.attention import AttentionFunction, AttentionModule, ChangedLogits, LogitProduct, Norm
+from normless.residual import operations as ops
 from normless.residual.graph import Dataflow
-from normless.residual.operations import ATTENTION, LAYOUT, NORM, SOFTMAX
-
-_PRODUCTS = {"matmul", "bmm", "mm"}
-# Products with operands in any order of axes.
-_UNNAMED = {"einsum", "baddbmm"}
-# Operations between the product of queries and keys and the softmax.
-_BETWEEN = LAYOUT | {"mul", "div", "add", "sub", "masked_fill", "where", "dropout"}
 
 
 @dataclass(frozen=True)
@@ -106,7 +100,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             _refuse_second(surgery, path, known, part)
             yield path, known, _width(surgery, flow, attention), attention.before
             continue
-        if operation.name in _UNNAMED:
+        if operation.name in ops.NAMED_PRODUCT:
             reason = f"its logits are made by {operation.name}; write them as q @ k.transpose(-2, -1)"
             raise surgery.unsupported(path, reason)
         width = _width(surgery, flow, attention)
@@ -114,7 +108,7 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
             raise surgery.unsupported(path, "the code that multiplies queries and keys was not found")
         if part == "q_norm" and _is_normalized(flow, attention):
             raise surgery.unsupported(path, "its queries are normalized already")
-        is_product = operation.name in _PRODUCTS
+        is_product = operation.name in ops.PLAIN_PRODUCT
         made: list[nn.Module] = [
             LogitProduct(attention.scale) if is_product else AttentionFunction() for _ in call.turns
         ]
@@ -130,17 +124,17 @@ def changed_logits(surgery: Surgery, part: str) -> Iterator[tuple[str, ChangedLo
 def attentions(flow: Dataflow) -> Iterator[Attention]:
     """Find the attention operations of a dataflow, and the products of queries and keys that a softmax reads."""
     for index, operation in enumerate(flow.operations):
-        if operation.name in ATTENTION:
+        if operation.name in ops.ATTENTION:
             yield Attention(index, before=_factor_before(flow, index))
-        if operation.name not in SOFTMAX:
+        if operation.name not in ops.SOFTMAX:
             continue
         at, factors = operation.parents[0], list[float]()
-        while flow[at].name in _BETWEEN and flow[at].parents:
+        while flow[at].name in ops.BEFORE_SOFTMAX and flow[at].parents:
             operation = flow[at]
             if operation.name in ("mul", "div") and operation.numbers:
                 factors.append(operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0])
             at = operation.operands[0] if operation.operands else operation.parents[0]
-        if flow[at].name in _PRODUCTS | _UNNAMED and not flow[at].parameters and len(flow[at].parents) == 2:
+        if flow[at].name in ops.PRODUCT and not flow[at].parameters and len(flow[at].parents) == 2:
             yield Attention(at, prod(factors), _factor_before(flow, at))
 
 
@@ -148,9 +142,9 @@ def _factor_before(flow: Dataflow, index: int) -> float:
     """Return the product of the constants that multiply queries and keys before their product."""
     factor = 1.0
     for at in flow[index].operands:
-        while flow[at].name in LAYOUT | {"mul", "div"} and len(flow[at].parents) == 1:
+        while flow[at].name in ops.LAYOUT | {"mul", "div"} and len(flow[at].parents) == 1:
             operation = flow[at]
-            if operation.numbers and operation.name not in LAYOUT:
+            if operation.numbers and operation.name not in ops.LAYOUT:
                 factor *= operation.numbers[0] if operation.name == "mul" else 1 / operation.numbers[0]
             at = operation.parents[0]
     return factor
@@ -167,9 +161,9 @@ def _width(surgery: Surgery, flow: Dataflow, attention: Attention) -> int:
 def _is_normalized(flow: Dataflow, attention: Attention) -> bool:
     """Whether the queries of an attention are the rearranged output of a norm."""
     at = flow[attention.index].operands[0]
-    while flow[at].name in LAYOUT | {"mul"} and flow[at].parents:
+    while flow[at].name in ops.LAYOUT | {"mul"} and flow[at].parents:
         at = flow[at].parents[0]
-    return flow[at].name in NORM or "norm" in flow[at].name
+    return flow[at].name in ops.NORM or "norm" in flow[at].name
 
 
 def _as_module(surgery: Surgery, path: str) -> AttentionModule:
@@ -200,6 +194,6 @@ def _operands(node: Any) -> tuple[list[ast.expr], list[ast.keyword]]:
     if not isinstance(node, ast.Call):
         raise LiftError(f"`{ast.unparse(node)}` is not a product or a call")
     named = ast.unparse(node.func).rpartition(".")[2]
-    is_method = named in _PRODUCTS and len(node.args) == 1 and isinstance(node.func, ast.Attribute)
+    is_method = named in ops.PLAIN_PRODUCT and len(node.args) == 1 and isinstance(node.func, ast.Attribute)
     own = [node.func.value] if is_method and isinstance(node.func, ast.Attribute) else []
-    return [*own, *node.args], [] if named in _PRODUCTS else node.keywords
+    return [*own, *node.args], [] if named in ops.PLAIN_PRODUCT else node.keywords

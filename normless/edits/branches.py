@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless.edits.edit import Edit, edit
-from normless.edits.scaling import scaling_parameter
+from normless.edits.initialization import scaling_parameter
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import passing_rows
 from normless.errors import MissingValuesError

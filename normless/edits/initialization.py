@@ -7,7 +7,6 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from normless.edits.edit import Edit, edit
-from normless.edits.scaling import start_at_zero
 from normless.edits.surgery import Surgery
 from normless.edits.transformer import parts_of
 from normless.nn.initialization import INITIALIZATIONS as INITIALIZATIONS
@@ -83,10 +82,10 @@ class ZeroClassifier(Edit):
                 surgery.record(head.path, f"stays: {head.obstacle}")
             elif len(logits) > 1:
                 others = ", ".join(path for path in logits if path != head.path)
-                surgery.record(head.path, f"stays: {others} make outputs too, so that it is not the only classifier")
+                surgery.record(head.path, f"stays: {others} compute outputs too, so it is not the only classifier")
         path = surgery.map.classifier
         if path is None:
-            surgery.record("", "it has no classifier, whose weights would become zero")
+            surgery.record("", "it has no classifier to set to zero")
         elif not heads or logits == [path]:
             tied = path in surgery.tied_layers()
             start_at_zero(surgery, path, weight=not tied)
@@ -168,7 +167,9 @@ class LSUV(Edit):
                     break
                 layer.weight.div_(variance**0.5)
                 output = layer.forward(*inputs)
-            raise surgery.unsupported(path, f"its output's variance does not come to 1, the last was {variance:.4g}")
+            raise surgery.unsupported(
+                path, f"the variance of its output does not converge to 1; it is {variance:.4g}"
+            )
 
         # In evaluation, dropout does not disturb the variances and batch norm keeps its statistics.
         surgery.profile(sorted(pending), calibrate)
@@ -178,7 +179,7 @@ class LSUV(Edit):
 
 @edit
 class KeepScale(Edit):
-    """Weights are scaled so that activations keep the second moment that norms gave; no data is read.
+    """Scale weights so that activations keep the second moment that norms gave, without data.
 
     Each weight layer that a norm reads gets the factor
 
@@ -218,8 +219,8 @@ class KeepScale(Edit):
         if surgery.is_meta:
             left = "its weights have no values on the device meta"
         elif self.weights == "fresh" and trained is not None:
-            left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them nevertheless, and "
-            left += "nl.fold takes norms into trained weights exactly"
+            left = f"{trained} is trained, and so are the weights; keep_scale='all' scales them too, and "
+            left += "nl.fold folds norms into trained weights exactly"
         else:
             steps = steps_of(surgery.model, surgery.map)
         if steps is None:
@@ -233,3 +234,31 @@ class KeepScale(Edit):
                 (parameter if gain.rows is None else parameter.narrow(-2, *gain.rows)).mul_(gain.factor)
             what = "weight" if gain.rows is None else f"rows {gain.rows[0]} to {sum(gain.rows) - 1}"
             surgery.record(gain.path, f"{what} × {gain.factor:.4g}: {gain.why}")
+
+
+def scaling_parameter(surgery: Surgery, layer: Layer) -> str:
+    """Return the name of the parameter that sets the scale of a weight layer's output: its weight or its gain.
+
+    Raises:
+        UnsupportedEditError: the weight is divided by its own norm and has no gain.
+    """
+    weights = [name for name in layer.parameters if name not in layer.shifts]
+    largest = max(weights, key=lambda weight: surgery.parameter(weight).numel())
+    name = layer.gamma if largest in layer.scale_free else largest
+    if name is None:
+        reason = "its weight is divided by its own norm, so its scale has no effect and zeros are undefined"
+        raise surgery.unsupported(layer.path, f"{reason}; skipinit multiplies the branch instead")
+    return name
+
+
+def start_at_zero(surgery: Surgery, path: str, weight: bool = True) -> None:
+    """Let the weight and biases of the layer at `path` start at zero; only its biases if `weight` is False."""
+    layer = surgery.map.by_path[path]
+    if weight and ":" not in path and isinstance(surgery.get(path), nn.RNNBase):
+        raise surgery.unsupported(path, "it is a recurrent layer, and its output is not proportional to one weight")
+    scaling = [scaling_parameter(surgery, layer)] if weight else []
+    for name in (*scaling, *layer.shifts):
+        nn.init.zeros_(surgery.parameter(name))
+    surgery.zeroed.update(scaling)
+    if weight:
+        surgery.record(path, "gain = 0" if scaling == [layer.gamma] else "weight = 0")

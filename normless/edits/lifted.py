@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import on_device_of
 from normless._internal.copying import copied
-from normless.lifting import Arguments, Call, LiftError, Place, Rewriter, running
+from normless._internal.state import running
+from normless.lifting import Arguments, Call, LiftError, Place, Rewriter
 from normless.nn import ResidualSum
 from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock, ResidualMap
@@ -62,13 +63,13 @@ class Lifted:
             return read_dataflow(exported(self.model, *on_device_of(self.model, self.inputs, self.kwargs)))
 
     def sums_of(self, block: ResidualBlock) -> tuple[str, ...]:
-        """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `sites`."""
-        if not block.sites:
+        """Return the paths of the `ResidualSum`s that add a block's branches, in the order of `additions`."""
+        if not block.additions:
             raise LiftError("its residual sum is not an addition of two tensors in forward code")
-        for site in block.sites:
-            if site.made_by not in self.sums:
-                self._lift_sums(site.made_by.module)
-        return tuple(self.sums[site.made_by] for site in block.sites)
+        for addition in block.additions:
+            if addition.made_by not in self.sums:
+                self._lift_sums(addition.made_by.module)
+        return tuple(self.sums[addition.made_by] for addition in block.additions)
 
     def _lift_sums(self, path: str) -> None:
         """Replace each residual sum `a + b` in a module's code by `self.residual_sum(a, b)`.
@@ -77,9 +78,9 @@ class Lifted:
         """
         runs: dict[Call | None, dict[Call, int]] = defaultdict(dict)
         for block in self.map.walk():
-            for site in block.sites:
-                if site.made_by.module == path:
-                    runs[site.made_by.around][site.made_by] = site.branch
+            for addition in block.additions:
+                if addition.made_by.module == path:
+                    runs[addition.made_by.around][addition.made_by] = addition.branch
         is_first = all(call.run == 0 for branch_of in runs.values() for call in branch_of)
         copies = {} if is_first else self._separated(path)
         for run, branch_of in runs.items():

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
+from normless._internal.state import running
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
-from normless.lifting import followed, running
+from normless.lifting import followed
 from normless.nn import ResidualSum, ScalarAffine
 from normless.residual.exporting import tensors_in
+from normless.residual.operations import SELECT_BY_VALUE
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
 _GROWN, _SHRUNK = 1e12, 1e-25
-# These may select layers by values, so that a layer without a gradient may have one on other examples.
-_SELECT = {"topk", "argmax", "sort", "argsort", "multinomial", "one_hot"}
 
 
 @dataclass(frozen=True)
@@ -177,11 +177,9 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
     """Return the first module with an output that is not finite, and the largest finite value before it."""
     found: list[str] = []
     largest = 0.0
-    stack: list[str] = []
 
-    def leave(_: nn.Module, __: Any, output: Any) -> None:
+    def leave(path: str, _: nn.Module, output: Any) -> None:
         nonlocal largest
-        path = stack.pop()
         for tensor in tensors_in(output):
             is_number = tensor.is_floating_point() or tensor.is_complex()
             if found or not tensor.numel() or not is_number:
@@ -191,7 +189,7 @@ def _first_not_finite(surgery: Surgery, training: bool) -> tuple[str, float]:
             else:
                 found.append(path)
 
-    with running(surgery.model, training), followed(surgery.model, lambda path, *_: stack.append(path), leave):
+    with running(surgery.model, training), followed(surgery.model, leave=leave):
         applied(surgery.model, *surgery.inputs, **surgery.kwargs)
     return (found or [""])[0] or "its own forward", largest
 
@@ -200,7 +198,7 @@ def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, net
     """Refuse parameters without a gradient that had a gradient in the original."""
     dead = [name for name in passed.gradients if not passed.alive(name)]
     flow = surgery.map.flow
-    selects = flow is not None and any(operation.name in _SELECT for operation in flow.operations)
+    selects = flow is not None and any(operation.name in SELECT_BY_VALUE for operation in flow.operations)
     if not dead or original is None or selects or passed.shrinks:
         return
     before = _passed(surgery, original, training=False)

@@ -16,12 +16,11 @@ from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
 from normless.residual import Layer
+from normless.residual.batch_statistics import BATCH_NORMS
 from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.operations import ACTIVATION
 from normless.residual.sub_batches import is_sub_batch_norm
-
-_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keep_directions(surgery: Surgery) -> None:
@@ -142,14 +141,14 @@ def replace_norm(surgery: Surgery, layer: Layer, new: nn.Module, others: Sequenc
     """
     idle_paths = _idle_paths(surgery, layer)
     if len(others) < len(idle_paths):
-        beside = f"it stands beside {layer.path}, which is replaced, and did not run on these inputs"
+        beside = f"it did not run on these inputs, and {layer.path} beside it is replaced"
         raise surgery.unsupported(idle_paths[0], beside)
     for idle, new_norm in zip(idle_paths, others, strict=True):
         if inside_of(surgery, replace(layer, path=idle)) != Inside():
             raise surgery.unsupported(idle, "this norm did not run, and it does more than normalize")
         parent, _, name = idle.rpartition(".")
         surgery.get(parent)._modules[name] = new_norm.train(surgery.get(idle).training)
-        surgery.record(idle, f"as {layer.path}, beside which it did not run")
+        surgery.record(idle, f"as {layer.path}; it did not run")
     path, old = layer.path, surgery.get(layer.path)
     extra = [name for name in layer.parameters if name not in (layer.gamma, *layer.shifts)]
     if layer.gamma is not None and extra:
@@ -180,7 +179,7 @@ def batch_norm_like(surgery: Surgery, path: str) -> nn.Module:
     layer = surgery.get(path.partition(":")[0])
     if not isinstance(layer, nn.Linear | _ConvNd):
         raise surgery.unsupported(path, f"no batch norm is known for the output of {with_article(describe(layer))}")
-    norm = _FAMILY[max(layer.weight.dim() - 3, 0)]
+    norm = BATCH_NORMS[max(layer.weight.dim() - 3, 0)]
     return norm(outputs_at(surgery, path), device=layer.weight.device, dtype=layer.weight.dtype)
 
 

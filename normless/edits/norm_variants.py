@@ -16,13 +16,12 @@ from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
 from normless.nn import DomainBatchNorm, FrozenBatchNorm, SplitBatchNorm, batch_norms
 from normless.residual import Layer
-from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, takes_batch_statistics
+from normless.residual.batch_statistics import BATCH_NORMS, as_batch_norm, keeps_statistics, takes_batch_statistics
 from normless.residual.description import describe, with_article
 from normless.residual.operations import BATCH_NORM
 
 Family = Literal["ghost", "partial", "alternating", "group", "plain", "synchronized", "frozen", "domain", "split"]
 
-_TORCH_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # Wu & He's other setting: 16 channels per group.
 _VALUES_PER_GROUP = 16
 _ALREADY = "it is one already"
@@ -78,14 +77,14 @@ class ReplaceNorms(Edit):
         if is_function:
             return reason
         old, shape = surgery.get(layer.path), surgery.input_shape(layer.path)
-        goals = {"plain": _TORCH_FAMILY, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
+        goals = {"plain": BATCH_NORMS, "synchronized": (nn.SyncBatchNorm,)}.get(self.family, ())
         if isinstance(old, _BatchNorm):
             return f"{_ALREADY}, {with_article(type(old).__name__)}" if type(old) in goals else ""
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
-            return f"{_ALREADY}, its statistics stand still"
+            return f"{_ALREADY}, its statistics are fixed"
         if is_frozen and self.family != "plain":
-            return f"{reason}: its statistics stand still (the scheme plain_batch_norm makes it torch's batch norm)"
+            return f"{reason}: its statistics are fixed (plain_batch_norm converts it to torch's batch norm)"
         return "" if is_frozen or takes_batch_statistics(old, shape) else reason
 
     def _variant(self, old: nn.Module, shape: tuple[int, ...] | None) -> nn.Module:
@@ -122,7 +121,7 @@ def _input_shapes(surgery: Surgery, norms: list[Layer]) -> dict[str, tuple[int, 
     unknown = [
         path
         for path, shape in shapes.items()
-        if shape is None and ":" not in path and not isinstance(surgery.get(path), _TORCH_FAMILY)
+        if shape is None and ":" not in path and not isinstance(surgery.get(path), BATCH_NORMS)
     ]
 
     def note(path: str, _: nn.Module, inputs: tuple[Any, ...], __: Any) -> None:
@@ -137,7 +136,7 @@ def _checked(**counts: int) -> int:
     """Check and return the number of domains or parts."""
     ((name, count),) = counts.items()
     if count < 2:
-        raise UnsupportedEditError(f"such norms have two {name} or more, got {name}={count}")
+        raise UnsupportedEditError(f"such norms have at least two {name}, got {name}={count}")
     return count
 
 

@@ -53,10 +53,10 @@ class KeepLayerNorms(Edit):
         for path in surgery.map.norms:
             norm = None if ":" in path else surgery.get(path)
             if isinstance(norm, _BatchNorm):
-                alternative = "for a network with batch norms as it is written there is batch_norm"
+                alternative = "the scheme batch_norm keeps batch norms"
                 what = f"it is {with_article(describe(norm))}"
-                reason = f"{what}, and this is the scheme of transformers as they are written; {alternative}"
-                own = "group_norm(groups=1) normalizes each of its examples by itself"
+                reason = f"{what}, and this scheme keeps transformers unchanged; {alternative}"
+                own = "group_norm(groups=1) normalizes each example separately"
                 raise surgery.unsupported(path, f"{reason}, and {own}")
 
 
@@ -184,9 +184,9 @@ class PointwiseNorms(Edit):
             return set()
         found = {layer.path for layer in surgery.left(surgery.map.head_layers, "norm")}
         if not found:
-            raise surgery.unsupported("", "no normalization follows its last block, so none is to be kept")
+            raise surgery.unsupported("", "no normalization that could be kept follows its last block")
         if {layer.path for layer in surgery.norms()} <= found:
-            raise surgery.unsupported("", "it has no other normalizations than those that are to be kept")
+            raise surgery.unsupported("", "all of its normalizations would be kept")
         return found
 
     def _replace(self, surgery: Surgery, layer: Layer, alpha: float) -> None:
@@ -299,7 +299,7 @@ def _norms_ahead(surgery: Surgery, block: ResidualBlock) -> list[Layer]:
     first = dict.fromkeys(next(layers, None) for layers in ahead)
     norms = [layer for layer in first if layer is not None and layer.kind == "norm"]
     if len(norms) < len(first):
-        raise surgery.unsupported(block.name, "its branch does not begin with a normalization, which is needed there")
+        raise surgery.unsupported(block.name, "its branch does not begin with a normalization")
     return norms
 
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol, TypeVar, cast
 from torch import Tensor, nn
 
 from normless._internal.arguments import applied
+from normless._internal.state import running
 from normless.edits.lifted import Lifted
 from normless.edits.trained import is_trained
 from normless.errors import MissingValuesError, UnsupportedEditError
-from normless.lifting import running
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import TakesParts, is_attention, takes_scalars, with_input_bias, with_scalars
 from normless.residual import Layer, ResidualBlock, ResidualMap
@@ -380,7 +380,7 @@ class Surgery:
     def lifted_sums(self) -> Iterator[tuple[ResidualBlock, tuple[str, ...]]]:
         """Iterate over blocks with the paths of their sums that were operators and are now modules."""
         for block in self.map.walk():
-            calls = (site.made_by for site in block.sites)
+            calls = (addition.made_by for addition in block.additions)
             paths = tuple(self.lifted.sums[call] for call in calls if call in self.lifted.sums)
             if paths:
                 yield block, paths
@@ -391,5 +391,7 @@ class Surgery:
 
     def adds_plainly(self, block: ResidualBlock) -> bool:
         """Whether a block's sum is skip path plus branch and nothing else."""
-        is_operator = block.sum is None and not any(site.made_by in self.lifted.sums for site in block.sites)
+        is_operator = block.sum is None and not any(
+            addition.made_by in self.lifted.sums for addition in block.additions
+        )
         return is_operator or all(total.is_plain for total in self.sums(block))

@@ -64,7 +64,7 @@ class TailorActivations(Edit):
         layers = [layer for layer in surgery.map.layers() if layer.kind == "activation"]
         for path in dict.fromkeys(surgery.own_path(layer) if ":" in layer.path else layer.path for layer in layers):
             if not is_homogeneous(surgery.get(path)):
-                raise surgery.unsupported(path, "it is not a ReLU or leaky ReLU, and has no slope to tailor")
+                raise surgery.unsupported(path, "it is not a ReLU or leaky ReLU with a slope to tailor")
             surgery.replace(path, ScaledActivation(nn.LeakyReLU(slope), sqrt(2 / (1 + slope**2))))
             surgery.record(path, f"leaky ReLU of slope {slope:.4g}, × {sqrt(2 / (1 + slope**2)):.4g}")
 

@@ -58,12 +58,10 @@ def matrices(surgery: Surgery, blocks: Iterable[ResidualBlock]) -> dict[Residual
         uses[block] = parts = [part for layer in layers for part in parts_of(surgery, layer)]
         named = any(part.use != "other" or _name(part.parameter) in _PACKED for part in parts)
         if block.m < len(block.branch) and not named:
-            reason = (
-                f"its branch has layers side by side, {', '.join(block.branch)}, whose names do not say which make"
-            )
+            reason = f"its branch has layers side by side, {', '.join(block.branch)}, and their names do not identify"
             raise surgery.unsupported(block.name, f"{reason} queries and keys")
     if not any(part.use == "query" for parts in uses.values() for part in parts):
-        reason = "it is for transformers, and no branch has layers that are named as queries and keys"
+        reason = "it is for transformers, and no branch has layers with names of queries and keys"
         raise surgery.unsupported("", reason)
     return uses
 

@@ -15,9 +15,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from normless._internal.state import running
 from normless.edits.surgery import Surgery
 from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
-from normless.lifting import followed, running
+from normless.lifting import followed
 from normless.nn import ResidualSum, ScalarAffine
 
 _NORMS = ("batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm")
@@ -53,8 +54,8 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
     if dead:
         raise UnsupportedEditError(
             f"A multiplier that starts at 0 is not possible at {dead[0]} of this {type(surgery.model).__name__}: its "
-            "branch returns 0 on the example inputs by itself, so that neither would ever get a gradient. A branch "
-            "that starts at 0 needs no other zero: let the multiplier start at 1, as skipinit(alpha=1) does."
+            "branch returns 0 on the example inputs anyway, so neither would ever get a gradient. Let the multiplier "
+            "start at 1, as skipinit(alpha=1) does."
         )
 
 
@@ -76,8 +77,8 @@ def _check_runs(surgery: Surgery, mode: str, seen: _Observer) -> None:
 
 def _wrong_count(surgery: Surgery, path: str, count: int) -> str:
     return (
-        f"In this {type(surgery.model).__name__} a forward pass does not call {path} once but {count} times, so that "
-        "the edits of it would not mean what they say."
+        f"In this {type(surgery.model).__name__} a forward pass calls {path} {count} times instead of once, so that "
+        "its edits would have another meaning."
     )
 
 
@@ -88,7 +89,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.runs: Counter[str] = Counter()
         self.norms: dict[str, str] = {}
-        self._stack: list[str] = []
+        self.running: list[str] = []
         # Tensors computed from weights alone: a standardized weight is not an activation.
         self._fixed: dict[int, Tensor] = {id(parameter): parameter for parameter in surgery.model.parameters()}
         norms = (*surgery.map.norms, *surgery.map.directions)
@@ -98,13 +99,8 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._unseen = {path for path in paths if surgery.covers(path) and not path.startswith(changed)}
 
     def enter(self, path: str, *_: Any) -> None:
-        """Note that a module's forward begins."""
+        """Count a run of a module."""
         self.runs[path] += 1
-        self._stack.append(path)
-
-    def leave(self, *_: Any) -> None:
-        """Note that a module's forward ends."""
-        self._stack.pop()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -116,8 +112,8 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             id(tensor) in self._fixed for tensor in tree_leaves(args) if isinstance(tensor, Tensor)
         ):
             self._fixed |= {id(tensor): tensor for tensor in tree_leaves(result) if isinstance(tensor, Tensor)}
-        elif self._stack and self._stack[-1] in self._unseen and (name := _norm_of(func)):
-            self.norms.setdefault(self._stack[-1], name)
+        elif self.running and self.running[-1] in self._unseen and (name := _norm_of(func)):
+            self.norms.setdefault(self.running[-1], name)
         return result
 
 
@@ -132,7 +128,8 @@ def _observed(surgery: Surgery, training: bool) -> _Observer:
     """Observe a forward pass in one mode."""
     observer = _Observer(surgery)
     try:
-        with followed(surgery.model, observer.enter, observer.leave), running(surgery.model, training), observer:
+        with followed(surgery.model, observer.enter) as paths, running(surgery.model, training), observer:
+            observer.running = paths
             surgery.model(*surgery.inputs, **surgery.kwargs)
     except Exception as error:
         raise UnsupportedEditError(

@@ -14,7 +14,7 @@ from normless._internal.arguments import require_network
 from normless._internal.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FrozenAffine
-from normless.nn.channels import per_channel
+from normless.nn.channels import per_channel, scale_and_shift
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.sub_batches import is_sub_batch_norm
@@ -69,12 +69,7 @@ def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 @torch.no_grad()
 def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
-    """Return factor and shift per channel, both (C,) in float64, of a batch norm in evaluation or a frozen norm.
-
-        scale = γ / √(σ² + ε),   shift = β − μ · scale
-
-    with the running μ and σ²; parts that the norm does not have are omitted.
-    """
+    """Return factor and shift per channel, (C,) in float64, of a batch norm in evaluation or a frozen norm."""
     if isinstance(norm, FrozenAffine):
         return norm.scale.double(), norm.shift.double()
     norm = _as_in_evaluation(path, norm)
@@ -85,23 +80,19 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
             "(track_running_stats=False): it normalizes by each batch in evaluation too, so it cannot be "
             "frozen. Give it running statistics, and run some batches in train mode first."
         )
-    gamma, beta = getattr(norm, "weight", None), getattr(norm, "bias", None)
     if bool((variance < 0).any()):
         raise UnsupportedEditError(
             f"The running variance of {path or 'this norm'}, a {type(norm).__name__}, is negative, so its "
             "output in evaluation is not finite. Load an earlier state."
         )
-    scale = torch.ones_like(variance, dtype=torch.float64)
-    shift = torch.zeros_like(scale)
-    if getattr(norm, "use_variance", True):
-        scale /= (variance.double() + getattr(norm, "eps", 1e-5)).sqrt()
-    if gamma is not None:
-        scale *= gamma.double()
-    if beta is not None:
-        shift += beta.double()
-    if getattr(norm, "use_mean", True):
-        shift -= mean.double() * scale
-    return scale, shift
+    return scale_and_shift(
+        mean if getattr(norm, "use_mean", True) else None,
+        variance if getattr(norm, "use_variance", True) else None,
+        getattr(norm, "eps", 1e-5),
+        getattr(norm, "weight", None),
+        getattr(norm, "bias", None),
+        like=mean.double(),
+    )
 
 
 def _as_in_evaluation(path: str, norm: nn.Module) -> nn.Module:

@@ -15,11 +15,9 @@ from normless.nn import ResidualSum
 from normless.nn.affine import of_class
 from normless.nn.in_place import InPlace, InPlaceReLU
 from normless.residual.exporting import exported
-from normless.residual.operations import ACTIVATION, CONVOLUTION, LAYOUT
+from normless.residual.operations import LAYOUT, NEW_MEMORY
 from normless.residual.reader import modules_around, operation_name
 
-# These return a tensor in new memory.
-_NEW = ACTIVATION | CONVOLUTION | {"linear", "addmm", "bmm", "matmul", "add", "sub", "mul", "addcmul", "batch_norm"}
 # These may return their input or a view of all of it.
 _SAME = LAYOUT | {"dropout", "feature_dropout"}
 
@@ -86,7 +84,7 @@ def is_private(tensor: Node, reader: Node) -> bool:
     while len(tensor.users) == 1 and _calls(tensor)[: len(call)] == call:
         name = operation_name(tensor)
         if name not in _SAME and not name.endswith("_"):
-            return name in _NEW
+            return name in NEW_MEMORY
         (tensor, *_) = tensor.all_input_nodes
     return False
 

@@ -64,11 +64,8 @@ def fuse_for_inference(
 
     Args:
         model: the network; it is not changed.
-        inputs: positional arguments of `forward`, needed to fold batch norms and to work in place.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
-            keyword arguments.
+        inputs, kwargs, example_inputs: as in `residual_map`; needed to fold batch norms and to work in place.
         allow_partial: keep parts that cannot be folded, such as layer norms.
-        kwargs: keyword arguments of `forward`.
 
     Raises:
         UnsupportedEditError: a part cannot be folded exactly; or as in `fold`.

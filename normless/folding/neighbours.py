@@ -14,16 +14,12 @@ from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from normless.nn import FrozenAffine
 from normless.residual.graph import Fixed, Operation
 from normless.residual.layers import Layers
+from normless.residual.operations import CONVOLUTION, RESHAPE, RESHAPE_AS
 from normless.residual.reader import read_dataflow
 
 Side = Literal["before", "after"]
 
-_LAYERS = {"linear", *(f"conv{kind}{n}d" for kind in ("", "_transpose") for n in (1, 2, 3))}
-_LIKE_ANOTHER = {"reshape_as", "view_as"}
-# These keep the order of all values; the shapes tell the axis of the channels.
-_RESHAPES = _LIKE_ANOTHER | {
-    "view", "_unsafe_view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "contiguous", "clone", "alias",
-}  # fmt: skip
+_LAYERS = CONVOLUTION - {"convolution"} | {"linear"}
 
 
 class Neighbour(NamedTuple):
@@ -113,7 +109,7 @@ class Neighbours:
     def _readers(self, index: int) -> list[int | None]:
         """Return the operations that read the values of an operation, and None if it is an output."""
         operations = ((reader, self.flow[reader]) for reader in self.flow.consumers[index])
-        readers = [at for at, reader in operations if reader.name not in _LIKE_ANOTHER or reader.parents[0] == index]
+        readers = [at for at, reader in operations if reader.name not in RESHAPE_AS or reader.parents[0] == index]
         return [*readers, *[None] * (index in self.flow.outputs)]
 
     def _layer(self, index: int, axis: int, side: Side) -> Neighbour | str:
@@ -154,7 +150,7 @@ class Neighbours:
             order = list(getattr(torch, operation.name)(numbered, *operation.arguments[1:]).shape)
             return order[axis] if back else order.index(axis)
         idle = operation.name == "dropout" and not operation.is_dropout
-        if not idle and operation.name not in _RESHAPES:
+        if not idle and operation.name not in RESHAPE | RESHAPE_AS:
             return None
         shape, image = (operation.shape, before) if back else (before, operation.shape)
         # The axis that runs over the same values has the same length and as many values inside.

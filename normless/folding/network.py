@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.neighbours import Neighbour, Neighbours, Side
-from normless.lifting import in_mode
 from normless.nn import FrozenAffine
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
@@ -81,11 +81,7 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
 
     Args:
         model: the network; it is not changed. The copy has the same class, names of layers and mode.
-        inputs: positional arguments of `forward`; the values do not matter. A network that was converted on example
-            inputs carries their shapes.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional arguments or a dictionary of
-            keyword arguments.
-        kwargs: keyword arguments of `forward`.
+        inputs, kwargs, example_inputs: as in `residual_map`.
 
     Raises:
         UnsupportedEditError: as in `freeze`.

@@ -36,13 +36,12 @@ def prepare(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: An
     """Return a copy of a residual network without in-place activations and in-place residual sums.
 
     torch forbids writing in place on the output of a layer that carries Opacus' hooks, as torchvision's blocks do
-    (`out += identity`, `ReLU(inplace=True)`). Function and parameters stay the same. What else works in place stays;
-    torch refuses it by itself.
+    (`out += identity`, `ReLU(inplace=True)`). Function and parameters stay the same. Other operations in place stay
+    too, and torch refuses them.
 
     Args:
         model: a residual network, converted or not; it is unchanged.
-        inputs, kwargs: example inputs, by which its forward code is read.
-        example_inputs: replaces them: a tensor, a tuple or a dictionary.
+        inputs, kwargs, example_inputs: as in `residual_map`.
 
     Raises:
         UnresolvedStructureError: its residual structure could not be read.

@@ -2,10 +2,7 @@
 
 from normless.errors import LiftError as LiftError
 from normless.lifting.calls import followed as followed
-from normless.lifting.calls import in_mode as in_mode
 from normless.lifting.calls import never_fuse as never_fuse
-from normless.lifting.calls import running as running
-from normless.lifting.calls import unfused as unfused
 from normless.lifting.places import Place as Place
 from normless.lifting.places import reads as reads
 from normless.lifting.places import running_place as running_place

@@ -1,8 +1,7 @@
-"""Context managers for passes through a network: modes, hooks, and no fused paths that skip modules."""
+"""Follow the modules that run in a pass, and keep torch from running fused operations in place of modules."""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -11,58 +10,41 @@ from typing import Any
 import torch
 from torch import nn
 
-
-@contextmanager
-def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
-    """Run without gradients, in one mode or each module's own; restore modes, buffers and random state afterwards."""
-    is_training = any(module.training for module in model.modules()) if training is None else training
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()} if is_training else {}
-    try:
-        with in_mode(model, training), torch.no_grad(), unfused(), warnings.catch_warnings():
-            # The network's own pass will repeat these warnings (such as no gradients in a checkpoint).
-            warnings.simplefilter("ignore")
-            with torch.random.fork_rng(devices=[]):
-                yield
-    finally:
-        for name, buffer in model.named_buffers():
-            if name in buffers:
-                buffer.copy_(buffers[name])
+Enter = Callable[[str, nn.Module, Any], None]
+"""Receives a module's path, the module and its inputs."""
+Leave = Callable[[str, nn.Module, Any], None]
+"""Receives a module's path, the module and its output, None after an error."""
 
 
 @contextmanager
-def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """Set the mode of all modules, or keep each module's own for None; restore the modes afterwards."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        if training is not None:
-            model.train(training)
-        yield
-    finally:
-        for module, before in modes.items():
-            module.training = before
+def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[str]]:
+    """Call `enter` before each module's forward and `leave` after it; yield the paths of the running modules.
 
+    The path of the innermost module is the last. A pass through the network itself starts anew.
+    """
+    running: list[str] = []
 
-@contextmanager
-def followed(
-    model: nn.Module, enter: Callable[[str, nn.Module, Any], None], leave: Callable[..., None] = lambda *_: None
-) -> Iterator[None]:
-    """Call `enter` with a module's path before its forward runs, and `leave` after it."""
+    def before(path: str, module: nn.Module, inputs: Any) -> None:
+        # torch.cond compiles its branches with these hooks.
+        if torch.compiler.is_dynamo_compiling():
+            return
+        if path == "":
+            running.clear()
+        if enter is not None:
+            enter(path, module, inputs)
+        running.append(path)
+
+    def after(module: nn.Module, _: Any, output: Any) -> None:
+        if running and not torch.compiler.is_dynamo_compiling():
+            path = running.pop()
+            if leave is not None:
+                leave(path, module, output)
+
     with ExitStack() as stack:
         for path, module in model.named_modules():
-            stack.callback(module.register_forward_pre_hook(partial(enter, path), prepend=True).remove)
-            stack.callback(module.register_forward_hook(leave, always_call=True).remove)
-        yield
-
-
-@contextmanager
-def unfused() -> Iterator[None]:
-    """Disable the fused path that torch's transformer layers and attention take in evaluation."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+            stack.callback(module.register_forward_pre_hook(partial(before, path), prepend=True).remove)
+            stack.callback(module.register_forward_hook(after, always_call=True).remove)
+        yield running
 
 
 def never_fuse(model: nn.Module) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
@@ -114,9 +113,6 @@ class Recorder:
 
     def _enter(self, path: str, *_: Any) -> None:
         """Note that a module's forward begins."""
-        # torch.cond compiles its branches with these hooks.
-        if torch.compiler.is_dynamo_compiling():
-            return
         if path == "":
             self.calls.clear()
             self._runs.clear()
@@ -128,8 +124,7 @@ class Recorder:
 
     def _leave(self, *_: Any) -> None:
         """Note that a module's forward ends."""
-        if not torch.compiler.is_dynamo_compiling() and self._stack:
-            _settle(self._stack.pop().calls)
+        _settle(self._stack.pop().calls)
 
 
 def _settle(calls: list[Call]) -> None:

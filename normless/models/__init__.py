@@ -1,13 +1,13 @@
-"""Reference networks, each written once, in its normalized form; schemes make every other form of it.
+"""Reference networks, each written once with normalization; schemes convert them to every other form.
 
 Arguments of the networks for images:
     classes: number of logits.
-    in_channels: channels of the image, 1 or 3 as a rule.
-    initialization: of all weights, the classifier's included; biases start at 0. None is He's variance 2 / fan-out
-        for convolutions and torch's own distribution for the classifier, as in torchvision and in the code of
-        Fixup's authors.
-    channels: of the stem and the first stage of a network for large images, doubled by every further stage; fewer
-        than the published 64 make a small network.
+    in_channels: channels of the image, usually 1 or 3.
+    initialization: the distribution of all weights, including the classifier; biases start at 0. If None,
+        convolutions have He's variance 2 / fan-out and the classifier torch's default, as in torchvision and in the
+        code of Fixup's authors.
+    channels: the channels of the stem and the first stage of a network for large images (64 in the papers); each
+        further stage doubles them.
 """
 
 from normless.models.dense import Dense as Dense

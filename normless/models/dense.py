@@ -1,4 +1,4 @@
-"""Fully connected residual networks, the analytically solvable ones (De & Smith, appendices B and C)."""
+"""Fully connected residual networks, which can be solved analytically (De & Smith, appendices B and C)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from normless.models.layers import MODELS, Block, Network
 
 
 def _unit(inputs: int, outputs: int, relu: bool, index: int) -> list[tuple[str, nn.Module]]:
-    """Norm, perhaps a ReLU, and a linear layer with weights of variance 2/fan-in after a ReLU, else 1/fan-in."""
+    """Make a norm, an optional ReLU and a linear layer with variance 2/fan-in after a ReLU, else 1/fan-in."""
     layer = nn.Linear(inputs, outputs, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_in", nonlinearity="relu" if relu else "linear")
     activation = [(f"relu{index}", nn.ReLU())] if relu else []

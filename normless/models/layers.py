@@ -1,4 +1,4 @@
-"""The table of reference networks, and the parts of those that are chains of blocks."""
+"""The registry of reference networks, and the parts of networks that are chains of blocks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from normless._internal.garbage import collection_paused
+from normless._internal.state import collection_paused
 from normless.nn import ResidualSum
 from normless.registry import Registry
 from normless.residual.declared import BlockStructure, Structure
@@ -20,9 +20,9 @@ Members = Mapping[str, nn.Module]
 
 
 def conv(inputs: int, outputs: int, size: int, stride: int = 1, groups: int = 1) -> nn.Conv2d:
-    """A convolution without bias, zero padding ⌊size/2⌋, weights normal with variance 2 / fan-out (He et al. 2015).
+    """Make a convolution without bias, with zero padding ⌊size/2⌋ and He's variance 2 / fan-out (He et al. 2015).
 
-    The fan-out is size² · outputs whatever the `groups`, as in torchvision and in the code of Fixup's authors.
+    The fan-out is size² · outputs for any number of `groups`, as in torchvision and in the code of Fixup's authors.
     """
     layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
@@ -39,7 +39,7 @@ class GlobalAveragePool(nn.Module):
 class Block(nn.Module):
     """A residual block of named modules, each called once: after(shortcut(x) + branch(first(x))).
 
-    Where `projects`, the shortcut is a convolution that reads first(x), as the branch does, and not x.
+    If `projects` is true, the shortcut is a convolution that reads first(x) instead of x, like the branch.
     Shapes, of images: (B, inputs, H, W) to (B, outputs, ⌈H/stride⌉, ⌈W/stride⌉).
     """
 
@@ -97,7 +97,7 @@ class PostActivation(Block):
 
 
 class Network(nn.Sequential):
-    """A network that calls each of its modules once, in turn: a stem, stages of blocks, a head."""
+    """A network that calls each of its modules once, in order: a stem, stages of blocks, a head."""
 
     def residual_structure(self) -> Structure:
         blocks: list[tuple[str, BlockStructure]] = []
@@ -126,10 +126,10 @@ def stages(
     expansion: int = 1,
     stride_last: bool = False,
 ) -> list[nn.Sequential]:
-    """Stages of blocks that read `inputs` channels and put out `expansion` times their stage's width.
+    """Make stages of blocks that read `inputs` channels and return `expansion` times the width of their stage.
 
-    `block` builds one from its input channels, width and stride. The stride is 2 in the first block of each stage but
-    the first, or with `stride_last` in the last block of each stage but the last.
+    `block` makes a block from its input channels, width and stride. The stride is 2 in the first block of every stage
+    except the first, or with `stride_last` in the last block of every stage except the last.
     """
     built = []
     for stage, (count, width) in enumerate(zip(counts, widths, strict=True)):

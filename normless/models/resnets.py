@@ -1,4 +1,4 @@
-"""Residual networks for images: ResNet-V1 and V2, ResNeXt and wide forms; for CIFAR, those of the papers."""
+"""Residual networks for images: ResNet-V1 and V2, ResNeXt, Wide-ResNet, and the CIFAR networks of the papers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from normless.nn.initialization import Kind, initialize
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
 CHANNELS = (64, 128, 256, 512)
 DEEPEST_BASIC = 34
-# The channels that a bottleneck puts out, as a multiple of its inner ones.
+# The output channels of a bottleneck, as a multiple of its inner channels.
 EXPANSION = 4
 
 StrideOn = Literal["conv1", "conv2"]
@@ -25,7 +25,7 @@ BlockBuilder = Callable[[int, int, int], nn.Module]
 
 
 class PaddedShortcut(nn.Module):
-    """Skip path of option A: every second position, missing channels filled with zeros; no parameters.
+    """A skip path without parameters (option A): every second position, with zeros for the additional channels.
 
     Shapes: (B, in, H, W) to (B, out, ⌈H/2⌉, ⌈W/2⌉).
     """
@@ -51,20 +51,20 @@ class BasicBlock(PostActivation):
 
 
 def _projection(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The skip path: a 1×1 convolution where the shape changes, else the identity."""
+    """Make a skip path: a 1×1 convolution if the shape changes, else the identity."""
     return nn.Identity() if inputs == outputs and stride == 1 else conv(inputs, outputs, 1, stride)
 
 
 def _wide_block(inputs: int, outputs: int, stride: int) -> PreActivation:
-    """x + conv3×3(φ(conv3×3(φ(x)))), φ = relu ∘ norm."""
+    """Make x + conv3×3(φ(conv3×3(φ(x)))), φ = relu ∘ norm."""
     convs = (conv(inputs, outputs, 3, stride), conv(outputs, outputs, 3))
     return PreActivation(convs, _projection(inputs, outputs, stride))
 
 
 def _pre_activation_bottleneck(inputs: int, channels: int, stride: int) -> PreActivation:
-    """skip(x) + conv1×1(φ(conv3×3(φ(conv1×1(φ(x)))))), φ = relu ∘ norm.
+    """Make skip(x) + conv1×1(φ(conv3×3(φ(conv1×1(φ(x)))))), φ = relu ∘ norm.
 
-    A skip path that only changes the resolution takes every second position of x, by a max-pool over one position.
+    A skip path that only changes the resolution takes every second position of x, as a max-pool over one position.
     """
     outputs = channels * EXPANSION
     convs = (conv(inputs, channels, 1), conv(channels, channels, 3, stride), conv(channels, outputs, 1))
@@ -79,13 +79,13 @@ class ResNetBlock(PostActivation):
 
 
 def _downsample(inputs: int, outputs: int, stride: int) -> nn.Module:
-    """The skip path of option B: a 1×1 convolution and a norm where the shape changes, else the identity."""
+    """Make a skip path of option B: a 1×1 convolution and a norm if the shape changes, else the identity."""
     skip = _projection(inputs, outputs, stride)
     return skip if isinstance(skip, nn.Identity) else nn.Sequential(skip, nn.BatchNorm2d(outputs))
 
 
 def _basic(inputs: int, channels: int, stride: int) -> ResNetBlock:
-    """Two layers: relu(skip(x) + bn(conv3×3(relu(bn(conv3×3(x))))))."""
+    """Make a block of two layers: relu(skip(x) + bn(conv3×3(relu(bn(conv3×3(x))))))."""
     convs = (conv(inputs, channels, 3, stride), conv(channels, channels, 3))
     return ResNetBlock(convs, _downsample(inputs, channels, stride))
 
@@ -93,7 +93,7 @@ def _basic(inputs: int, channels: int, stride: int) -> ResNetBlock:
 def _bottleneck(
     inputs: int, channels: int, stride: int, groups: int, width_per_group: int, stride_on: StrideOn
 ) -> ResNetBlock:
-    """Three layers: 1×1 to fewer channels, 3×3 of `groups` groups, 1×1 to `EXPANSION` times `channels`."""
+    """Make a block of three layers: 1×1 to fewer channels, 3×3 in `groups`, 1×1 to `EXPANSION` · `channels`."""
     width, outputs = channels * width_per_group // 64 * groups, EXPANSION * channels
     first, second = (stride, 1) if stride_on == "conv1" else (1, stride)
     convs = (conv(inputs, width, 1, first), conv(width, width, 3, second, groups), conv(width, outputs, 1))
@@ -107,12 +107,12 @@ class ResNetCifar(Network):
     Arguments not listed here are those of `normless.models`.
 
     Args:
-        depth: counted in layers: 20, 32, 44, 56, 110, 1202 in the original.
+        depth: the number of layers: 20, 32, 44, 56, 110, 1202 in the original.
 
     Shapes: (B, in_channels, H, W) with H, W ≥ 8 to logits (B, classes).
 
     Raises:
-        ValueError: the depth is not 6b + 2, or there is no such initialization.
+        ValueError: the depth is not 6b + 2, or the initialization is unknown.
     """
 
     def __init__(
@@ -136,16 +136,16 @@ class WideResNet(Network):
     Arguments not listed here are those of `normless.models`.
 
     Args:
-        depth: n, counted in layers; 10,000 and beyond work.
+        depth: n, the number of layers; 10,000 and more work.
         width: the width factor k.
-        initialization: by default He's variance 2 / fan-in, that of De & Smith (SkipInit, appendix C; in the code of
-            appendix G the classifier's `variance_scaling_initializer()` has it too).
+        initialization: by default He's variance 2 / fan-in, as in De & Smith (SkipInit, appendix C; in the code of
+            appendix G, `variance_scaling_initializer()` of the classifier too).
         classifier_bias: whether the classifier has a bias, as in Zagoruyko & Komodakis.
 
     Shapes: (B, in_channels, H, W) with H, W ≥ 8 to logits (B, classes).
 
     Raises:
-        ValueError: the depth is not 6b + 4, or there is no such initialization.
+        ValueError: the depth is not 6b + 4, or the initialization is unknown.
     """
 
     def __init__(
@@ -176,18 +176,18 @@ class ResNet(Network):
     Parameters and buffers have torchvision's names. Arguments not listed here are those of `normless.models`.
 
     Args:
-        depth: counted in layers: 18, 34 (two-layer blocks), 50, 101 or 152 (three-layer bottlenecks).
+        depth: the number of layers: 18, 34 (two-layer blocks), 50, 101 or 152 (three-layer bottlenecks).
         groups: groups of every 3×3 convolution; 32 in ResNeXt.
-        width_per_group: channels of each group in the first stage, doubled by every further stage: 4 in
+        width_per_group: channels of each group in the first stage, doubled in each further stage: 4 in
             ResNeXt-50 32×4d, 8 in ResNeXt-101 32×8d; 128, with one group, in the wide ResNet-50-2 and 101-2.
         channels: as in `normless.models`; a group's channels stay in proportion.
-        stride_on: the convolution of a bottleneck that has its stride: `conv2`, the 3×3, in torchvision and in Goyal
-            et al. (2017, section 5.1); `conv1`, the 1×1 in front of it, in the original (He et al. 2016a).
+        stride_on: the convolution of a bottleneck with its stride: `conv2`, the 3×3, in torchvision and in Goyal et
+            al. (2017, section 5.1); `conv1`, the 1×1 before it, in the original (He et al. 2016a).
 
-    Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
+    Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any size.
 
     Raises:
-        ValueError: an argument is out of range, or one that two-layer blocks do not have is changed.
+        ValueError: an argument is out of range, or does not apply to two-layer blocks.
     """
 
     def __init__(
@@ -220,20 +220,20 @@ class ResNet(Network):
 class ResNetV2(Network):
     """ResNet-V2 for large images, of four stages (He et al. 2016b; De & Smith, SkipInit, appendix G).
 
-    It is the network of the SkipInit paper's appendix G with batch normalization in front of every ReLU and without
-    biases: `zeroinit(dropout=0.2)` makes it that network. Unlike the original, the *last* block of stages 1 to 3
-    has the stride. Padding is fixed, the same whatever the image's size, and the max-pool of the stem sees zeros
-    beyond the border. Arguments not listed here are those of `normless.models`.
+    It is the network of the SkipInit paper's appendix G with batch normalization before every ReLU and without
+    biases; `zeroinit(dropout=0.2)` converts it to the network of the paper. In contrast to the original, the *last*
+    block of stages 1 to 3 has the stride. Padding does not depend on the size of the image, and the max-pool of the
+    stem pads with zeros. Arguments not listed here are those of `normless.models`.
 
     Args:
-        depth: counted in layers: 50, 101 or 152; 50 in the paper.
-        initialization: by default He's variance 2 / fan-in, that of the `variance_scaling_initializer()` in appendix
-            G, which also cuts the distribution off at two standard deviations.
+        depth: the number of layers: 50, 101 or 152; 50 in the paper.
+        initialization: by default He's variance 2 / fan-in, as of `variance_scaling_initializer()` in appendix G,
+            which also truncates the distribution at two standard deviations.
 
-    Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any.
+    Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any size.
 
     Raises:
-        ValueError: the depth is none of these, there is no channel, or there is no such initialization.
+        ValueError: the depth, the number of channels or the initialization is not valid.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class ResNetV2(Network):
         super().__init__()
         counts, widths = _sizes("A ResNet-V2", depth, channels, DEEPEST_BASIC)
         self.stem = conv(in_channels, channels, 7, 2)
-        # Not the padding of the pooling itself, which is minus infinity: no ReLU makes the stem's output positive.
+        # The pooling would pad with minus infinity; without a ReLU the output of the stem may be negative.
         self.pad = nn.ZeroPad2d(1)
         self.max_pool = nn.MaxPool2d(3, stride=2)
         built = stages(_pre_activation_bottleneck, counts, channels, widths, expansion=EXPANSION, stride_last=True)
@@ -261,7 +261,7 @@ class ResNetV2(Network):
 
 
 def _sizes(name: str, depth: int, channels: int, above: int = 0) -> tuple[tuple[int, ...], list[int]]:
-    """The blocks and the channels of each stage of a network of this depth, which is one of those above `above`."""
+    """Return the blocks and the channels of each stage of a network of this depth, which must exceed `above`."""
     depths = [known for known in BLOCKS if known > above]
     if depth not in depths:
         raise ValueError(f"{name} has depth {', '.join(map(str, depths))}, got depth={depth}.")
@@ -271,7 +271,7 @@ def _sizes(name: str, depth: int, channels: int, above: int = 0) -> tuple[tuple[
 
 
 def _block(depth: int, groups: int, width_per_group: int, stride_on: StrideOn) -> tuple[BlockBuilder, int]:
-    """What builds the blocks of a network, and how many times `channels` their outputs are."""
+    """Return the function that makes the blocks of a network, and the ratio of their outputs to `channels`."""
     if groups < 1 or width_per_group < 1:
         raise ValueError(
             "A 3×3 convolution has at least one group of at least one channel, "
@@ -283,15 +283,14 @@ def _block(depth: int, groups: int, width_per_group: int, stride_on: StrideOn) -
         return partial(_bottleneck, groups=groups, width_per_group=width_per_group, stride_on=stride_on), EXPANSION
     if (groups, width_per_group, stride_on) != (1, 64, "conv2"):
         raise ValueError(
-            "Only bottleneck networks are grouped or widened, or have a 1×1 convolution in front that could have the "
-            f"stride, those of depth 50 and more, got depth={depth} with stride_on={stride_on!r}, groups={groups} "
-            f"and width_per_group={width_per_group}."
+            "Only bottleneck networks, of depth 50 or more, take stride_on, groups and width_per_group, "
+            f"got depth={depth} with stride_on={stride_on!r}, groups={groups} and width_per_group={width_per_group}."
         )
     return _basic, 1
 
 
 def blocks_per_stage(depth: int, layers_outside: int, name: str) -> int:
-    """b for a network of depth 6b + layers_outside: three stages of b blocks with two layers each.
+    """Return b for a network of depth 6b + layers_outside: three stages of b blocks with two layers each.
 
     Raises:
         ValueError: the depth is not of that form with b ≥ 1.

@@ -1,4 +1,4 @@
-"""Models named by text, as the command line and run configurations name them."""
+"""Build models from text, as on the command line and in run configurations."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ ZOOS = {"torchvision": ("num_classes",), "timm": ("num_classes", "in_chans"), TR
 
 
 def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> nn.Module:
-    """Build the network that `spec` names, fitted to a data set where its shape is given.
+    """Build the network that `spec` names, fitted to a data set if its shape is given.
 
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
-            sentences, see `normless.models.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, whose code
-            is run and which may return inputs beside the network; they are left out here. Arguments in the text win
-            over the data set's.
+            sentences, see `normless.models.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, a function
+            that is called and may return inputs with the network, which are ignored here. Arguments in the text take
+            precedence over those of the data set.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
     Raises:
-        ValueError: the text is of no such form, names an unknown model or an argument it does not take.
-        MissingExtraError: torchvision, timm or transformers is needed and not installed.
+        ValueError: the text does not have this form, or names an unknown model or argument.
+        MissingExtraError: torchvision, timm or transformers is not installed.
     """
     return _build(spec, classes, image_shape)[0]
 
@@ -50,22 +50,22 @@ def build_with_inputs(
 ) -> tuple[nn.Module, Inputs]:
     """Build the network that `spec` names, and example inputs for it.
 
-    The inputs are those of the network's own `example_inputs()` (a transformer), or those that a file's function
-    returns beside it (a tensor, a tuple of positional or a dictionary of keyword arguments); else two random images
-    or vectors, always the same.
+    The inputs come from the network's `example_inputs()` (a transformer) or from the function in a file (a tensor, a
+    tuple of positional or a dictionary of keyword arguments); otherwise they are two fixed random images or vectors.
 
-    Arguments are those of `build_model`. If `image_shape` is None it is what timm states for its model, 3 × 224 × 224
-    for torchvision (299 for its inception_v3) and the ImageNet networks of normless, 3 × 32 × 32 for the others.
+    Arguments are those of `build_model`. If `image_shape` is None, it is that of timm's configuration of the model,
+    3 × 224 × 224 for torchvision (299 for inception_v3) and for the ImageNet networks of normless, and 3 × 32 × 32
+    for other networks.
 
     Raises:
-        ValueError: an image shape is given for a network that takes none; else as `build_model` does.
+        ValueError: an image shape is given for a network that does not take images; or as in `build_model`.
     """
     source, call = _split(spec)
     model, inputs = _build(spec, classes, _fitted_shape(source, image_shape))
     made: Any = getattr(model, "example_inputs", None)
     if callable(made):
         if image_shape is not None:
-            raise ValueError(f"{spec.strip()} takes no images, and so none of shape {image_shape}.")
+            raise ValueError(f"{spec.strip()} does not take images, got the image shape {image_shape}.")
         return model, made()
     if inputs is None or image_shape is not None:
         shape = image_shape or _shape_made_for(source, model, *parse_call(call))
@@ -86,7 +86,7 @@ def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | N
 
 
 def _fitted_shape(source: str, image_shape: Shape | None) -> Shape | None:
-    """Return the image shape of a network, as far as it is known before the network is built."""
+    """Return the image shape of a network if it is known before the network is built, else None."""
     return SMALL_IMAGE if image_shape is None and source == "normless" else image_shape
 
 
@@ -112,7 +112,7 @@ def _split(spec: str) -> tuple[str, str]:
 
 
 def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[nn.Module, Inputs | None]:
-    """Build the network, and return it with the inputs that come with it, if any."""
+    """Build a network, and return it with the inputs that a function in a file returned, or None."""
     source, call = _split(spec)
     if classes is not None and classes < 1:
         raise ValueError(f"Expected 1 or more classes of {spec.strip()}, got {classes}.")
@@ -132,12 +132,12 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
         return MODELS[name](**fitted), None
     except (NormlessError, ValueError, ImportError):
         raise
-    except Exception as error:  # Of many kinds in other libraries.
+    except Exception as error:  # Other libraries raise errors of many classes.
         raise ValueError(f"{spec.strip()} cannot be built, {type(error).__name__}: {error}") from error
 
 
 def _fitted(source: str, name: str, classes: int | None, shape: Shape | None) -> dict[str, Any]:
-    """Return the arguments that fit a network to a data set, as far as it takes them."""
+    """Return the arguments that fit a network to a data set, without those that it does not take."""
     known: Container[str] = ZOOS.get(source, ())
     if source == "normless":
         if name not in MODELS:
@@ -158,7 +158,7 @@ def _checked(spec: str, returned: Any) -> tuple[nn.Module, Inputs | None]:
     model, inputs = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, None)
     if not isinstance(model, nn.Module):
         returns = f"{spec} returned an object of type {type(model).__name__}"
-        raise ValueError(f"{returns}, expected a torch.nn.Module, or one and its inputs.")
+        raise ValueError(f"{returns}, expected a torch.nn.Module, or a torch.nn.Module and its inputs.")
     if not isinstance(inputs, Tensor | tuple | dict | None):
         returns = f"{spec} returned inputs of type {type(inputs).__name__}"
         raise ValueError(f"{returns}, expected a tensor, a tuple of positional or a dictionary of keyword arguments.")

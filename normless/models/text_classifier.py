@@ -31,7 +31,7 @@ class TokenNumbers(NamedTuple):
 
 
 class TextClassifier(nn.Module):
-    """A classifier of sentences of ``transformers``, which masks the `padding`.
+    """A sentence classifier of ``transformers`` that masks the `padding`.
 
     Shapes: tokens (B, S), int64, to logits (B, classes).
     """
@@ -40,18 +40,18 @@ class TextClassifier(nn.Module):
         super().__init__()
         self.network = network
         self.padding = padding
-        # Keys and values are for generating; nothing here does.
+        # Cached keys and values are only needed to generate text.
         takes = inspect.signature(network.forward).parameters
         self._fixed = {"use_cache": False} if "use_cache" in takes else {}
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of sentences."""
+        """Return the logits of sentences."""
         mask = (tokens != self.padding).long()
         logits: Tensor = self.network(input_ids=tokens, attention_mask=mask, **self._fixed).logits
         return logits
 
     def example_inputs(self) -> tuple[Tensor]:
-        """Random sentences (2, 7) without padding, always the same."""
+        """Return fixed random sentences, shape (2, 7), without padding."""
         embedding: Any = self.network.get_input_embeddings()  # type: ignore[operator]
         config: Any = self.network.config
         end = getattr(config, "eos_token_id", None)
@@ -68,12 +68,12 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
     Args:
         text: after ``transformers:``: a kind of model with settings of its configuration, as
             ``bert(num_hidden_layers=2, hidden_size=64)``; the JSON file of a configuration; or the folder of a
-            checkpoint, whose weights are read (safetensors alone).
+            checkpoint with weights in safetensors.
         classes: number of logits; the configuration's own if None.
-        tokens: those of the data, in place of the configuration's own.
+        tokens: the tokens of the data; those of the configuration if None.
 
     Raises:
-        ValueError: there is no such kind, setting, file or checkpoint, or it does not go with the data.
+        ValueError: the kind, setting, file or checkpoint does not exist or does not fit the data.
         MissingExtraError: transformers is not installed.
     """
     library = import_extra("zoo", f"transformers:{text.strip()}", TRANSFORMERS)
@@ -96,11 +96,11 @@ def text_classifier(text: str, *, classes: int | None = None, tokens: TokenNumbe
 def is_path(call: str) -> bool:
     """Whether the text after ``transformers:`` is a file or folder, not a kind of model."""
     call = call.strip()
-    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - a text too long for a path is none
+    return call.endswith(".json") or "/" in call.partition("(")[0] or os.path.isdir(call)  # noqa: PTH112 - pathlib raises for a text that is too long for a path
 
 
 def checkpoint_folder(model: str) -> Path | None:
-    """Return the folder of the checkpoint that the text of a model names, or None if it names none."""
+    """Return the folder of the checkpoint in the text of a model, or None."""
     source, _, rest = model.strip().partition(":")
     return (
         Path(rest.strip())
@@ -130,9 +130,9 @@ def _named_config(library: Any, kind: str, settings: Mapping[str, Any]) -> Any:
         plain = library.AutoConfig.for_model(kind)
     except (ValueError, KeyError) as error:
         raise ValueError(
-            f"transformers has no kind of model {kind!r}.{did_you_mean(kind, library.CONFIG_MAPPING)} bert, "
-            "distilbert, roberta, gpt2 and t5 are some; transformers:FOLDER or transformers:FILE.json names one on "
-            "this machine."
+            f"transformers has no kind of model {kind!r}.{did_you_mean(kind, library.CONFIG_MAPPING)} Examples "
+            "are bert, distilbert, roberta, gpt2 and t5; transformers:FOLDER or transformers:FILE.json names a model "
+            "on this machine."
         ) from error
     unknown = [name for name in settings if not hasattr(plain, name)]
     if unknown:
@@ -157,13 +157,13 @@ def _read_config(library: Any, path: Path) -> Any:
         )
     if not is_file and not any((path / name).is_file() for name in WEIGHT_FILES):
         raise ValueError(
-            f"{path} has no {WEIGHT_FILES[0]}; other files of weights are not opened, as that may run code. "
-            f"Save it anew by save_pretrained, or name {file} for its network with random weights."
+            f"{path} has no {WEIGHT_FILES[0]}; other weight files are not opened, since that may run code. "
+            f"Save the model with save_pretrained, or name {file} for a network with random weights."
         )
     try:
         return library.AutoConfig.from_pretrained(str(file), local_files_only=True)
     except Exception as error:  # of types that differ by version
-        raise ValueError(f"{file} is no configuration of a model of transformers: {error}") from error
+        raise ValueError(f"{file} is not a configuration of a transformers model: {error}") from error
 
 
 def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> None:
@@ -172,8 +172,8 @@ def _fit(config: Any, tokens: TokenNumbers, text: str, *, checkpoint: bool) -> N
     if checkpoint:
         if tokens.vocabulary > config.vocab_size:
             raise ValueError(
-                f"The checkpoint {text} has {config.vocab_size} tokens, but its sentences are written in "
-                f"{tokens.vocabulary}; limit those that are learned by the setting vocabulary of the run."
+                f"The checkpoint {text} has {config.vocab_size} tokens, but the data have {tokens.vocabulary}; "
+                "limit them by the setting vocabulary of the run."
             )
         return
     config.vocab_size = tokens.vocabulary

@@ -1,4 +1,4 @@
-"""The transformer that translates: an encoder, and a decoder that reads it (Vaswani et al. 2017)."""
+"""The encoder-decoder transformer for translation (Vaswani et al. 2017)."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Decoding, Projections, Structure
 
 Placement = Literal["pre", "post"]
-# What an attention looks up: keys and values of S positions, each (B, heads, S, width / heads).
+# Keys and values of S positions, each (B, heads, S, width / heads).
 KeysValues = tuple[Tensor, Tensor]
-# What a decoder layer keeps: keys and values of the target so far, and of the memory.
+# The cache of a decoder layer: keys and values of the target so far, and of the memory.
 LayerCache = tuple[KeysValues, KeysValues]
-# Keys and values of every decoder layer; each tensor has the batch first, so that beams can be reordered by it.
+# The caches of all decoder layers; the first axis of each tensor is the batch, so that beams can be reordered.
 Cache = tuple[LayerCache, ...]
 
 
@@ -47,10 +47,11 @@ class Attention(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> tuple[Tensor, KeysValues]:
-        """The output at each position of x (B, T, width), and the keys and values of all S positions.
+        """Return the output at each position of x (B, T, width), and the keys and values of all S positions.
 
-        Those of `memory` (B, S', width) follow those `known`. `mask` (B or 1, 1, T or 1, S) is True at positions that
-        may be attended to. Where `causal` none attends to a later one, and the last of x is the last of S.
+        Keys and values of `memory` (B, S', width) follow the `known` ones. `mask` (B or 1, 1, T or 1, S) is True at
+        positions that may be attended to. If `causal`, a position does not attend to later ones, and the last
+        position of x is the last of S.
         """
         queries = self._split(self.query(x))
         if memory is not None:
@@ -60,7 +61,7 @@ class Attention(nn.Module):
         keys, values = known
         length, total = queries.shape[2], keys.shape[2]
         if causal and length != total:
-            # The fused operation's own causal mask takes the first position of both for the same one.
+            # The causal mask of the fused operation aligns the first positions of queries and keys.
             seen = torch.ones(length, total, dtype=torch.bool, device=x.device).tril(total - length)
             mask, causal = seen if mask is None else mask & seen, False
         mixed = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, is_causal=causal)
@@ -68,12 +69,12 @@ class Attention(nn.Module):
         return joined, known
 
     def _split(self, x: Tensor) -> Tensor:
-        """Features as heads: (B, T, width) to (B, heads, T, width / heads)."""
+        """Split features into heads: (B, T, width) to (B, heads, T, width / heads)."""
         return x.view(*x.shape[:-1], self.heads, -1).transpose(1, 2)
 
 
 def xavier_linear(inputs: int, outputs: int, bias: bool = True) -> nn.Linear:
-    """A linear layer, its weight Xavier uniform (variance 2 / (fan-in + fan-out)), its bias zero."""
+    """Make a linear layer with a Xavier uniform weight (variance 2 / (fan-in + fan-out)) and a zero bias."""
     layer = nn.Linear(inputs, outputs, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
@@ -96,12 +97,12 @@ class TransformerBlock(nn.Module):
         self.sum = ResidualSum()
 
     def before(self, x: Tensor) -> Tensor:
-        """What the branch reads."""
+        """Return the input of the branch."""
         normalized: Tensor = self.norm(x) if self.placement == "pre" else x
         return normalized
 
     def after(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The block's output from its input and its branch's output."""
+        """Return the output of the block from its input and the output of its branch."""
         total: Tensor = self.sum(x, self.dropout(branch))
         return total if self.placement == "pre" else self.norm(total)
 

@@ -1,4 +1,4 @@
-"""Networks for images of torchvision and timm."""
+"""Image networks of torchvision and timm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LIBRARIES = {
 
 
 def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Module:
-    """The network of a library, `torchvision` or `timm`, with arguments of its own constructor.
+    """Build a network of `torchvision` or `timm` with arguments of its constructor.
 
     Raises:
         ValueError: the library has no such network, or it does not take the arguments.
@@ -28,9 +28,9 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
     library = import_extra("zoo", f"{source}:{name}", module)
     if not (library.is_model(name) if source == "timm" else name in library.list_models()):
         meant = did_you_mean(name, library.list_models())
-        raise ValueError(f"{source} has no model {name!r}.{meant} A list is {listing}.")
+        raise ValueError(f"{source} has no model {name!r}.{meant} {listing} lists them.")
     if source == "torchvision" and "weights_backbone" in signature(library.get_model_builder(name)).parameters:
-        # Left out, these weights are downloaded.
+        # These weights are downloaded by default.
         arguments = {"weights_backbone": None} | arguments
     try:
         model: nn.Module = getattr(library, create)(name, **arguments)
@@ -42,7 +42,7 @@ def image_network(source: str, name: str, arguments: dict[str, Any]) -> nn.Modul
 
 
 def image_shape(source: str, model: nn.Module, name: str, arguments: dict[str, Any]) -> tuple[int, ...]:
-    """Return the (channels, height, width) that a network of a library is made for."""
+    """Return the (channels, height, width) for which a network of a library is made."""
     if source == "torchvision":
         channels, size = 3, arguments.get("image_size", 299 if name == "inception_v3" else 224)
     else:

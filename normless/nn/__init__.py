@@ -1,4 +1,4 @@
-"""The few layers normless needs beyond torch's own."""
+"""The layers of normless."""
 
 from normless.nn.activation import Pointwise as Pointwise
 from normless.nn.activation import ScaledActivation as ScaledActivation

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.nn.channels import batch_statistics, move_running_statistics, per_channel
+from normless.nn.channels import batch_statistics, move_running_statistics, per_channel, scale_and_shift
 
 
 def _of_one_size(x: Tensor, count: int) -> list[tuple[Tensor, int]]:
@@ -71,7 +71,7 @@ class _GhostBatchNorm(_BatchNorm):
             return super().forward(x)
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         count = ceil(x.shape[0] / self.ghost_size)
-        # With momentum 1 torch's kernel hands back each ghost batch's own statistics.
+        # With momentum 1, torch's kernel returns the statistics of each ghost batch.
         kept = next((own.dtype for own in (self.weight, self.running_mean) if own is not None), x.dtype)
         means = x.new_zeros(count, self.num_features, dtype=kept)
         variances = x.new_ones(count, self.num_features, dtype=kept)
@@ -119,10 +119,8 @@ class _OwnStatistics(_BatchNorm):
         self._check_input_dim(x)  # type: ignore[no-untyped-call]
         y = x.to(torch.promote_types(x.dtype, torch.float32))
         mean, variance = self._statistics(x, y)
-        scale = (variance + self.eps).rsqrt() if self.use_variance else torch.ones_like(variance)
-        scale = scale if self.weight is None else scale * self.weight
-        shift = -mean * scale if self.use_mean else torch.zeros_like(mean)
-        shift = shift if self.bias is None else shift + self.bias
+        used = mean if self.use_mean else None, variance if self.use_variance else None
+        scale, shift = scale_and_shift(*used, self.eps, self.weight, self.bias, like=mean)
         return (y * per_channel(scale, y) + per_channel(shift, y)).to(x.dtype)
 
 
@@ -186,7 +184,7 @@ class _PartialBatchNorm(_OwnStatistics):
 
     without the parts switched off: no μ is subtracted with `mean=False`, nothing is divided with
     `variance=False`, γ and β are absent with `gamma=False` and `beta=False`. σ² is the biased variance about
-    the mean, also where the mean is not subtracted. Running averages serve evaluation, as in torch's layer.
+    the mean, even if the mean is not subtracted. Evaluation uses running averages, as in torch's layer.
     Shapes: (B, C, …) to the same.
     """
 

@@ -26,6 +26,21 @@ def per_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.reshape(-1, *[1] * (x.dim() - 2))
 
 
+def scale_and_shift(
+    mean: Tensor | None, variance: Tensor | None, eps: float, gamma: Tensor | None, beta: Tensor | None, like: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the factor and the shift per channel of a norm, without the parts that are None.
+
+        scale = γ / √(σ² + ε),   shift = β − μ · scale
+
+    `like` is a vector (C,) of the dtype of the result.
+    """
+    scale = torch.ones_like(like) if variance is None else (variance.to(like) + eps).rsqrt()
+    scale = scale if gamma is None else scale * gamma.to(like)
+    shift = torch.zeros_like(like) if mean is None else -mean.to(like) * scale
+    return scale, shift if beta is None else shift + beta.to(like)
+
+
 def has_channels_first(module: nn.Module) -> bool:
     """Whether a layer's channels are surely on the second axis: by class, name `…2d`, data format or statistics."""
     if isinstance(getattr(module, "running_mean", None), Tensor):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from normless.nn.channels import per_channel
+from normless.nn.channels import per_channel, scale_and_shift
 
 
 class FrozenAffine(nn.Module):
@@ -64,8 +64,8 @@ class FrozenBatchNorm(nn.Module):
             self.register_buffer(name, torch.full((num_features,), start))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = self.weight * (self.running_var + self.eps).rsqrt()
-        shift = self.bias - self.running_mean * scale
+        mean, variance = self.running_mean, self.running_var
+        scale, shift = scale_and_shift(mean, variance, self.eps, self.weight, self.bias, like=mean)
         return torch.addcmul(per_channel(shift.to(x.dtype), x), x, per_channel(scale.to(x.dtype), x))
 
     def extra_repr(self) -> str:

@@ -1,14 +1,13 @@
 """Scalar biases and multipliers on CUDA, by Triton kernels of one pass each.
 
-Written with operators, a scalar costs a launch that casts it and a pass over the activations, and another pass that
-sums their gradient. The functions here read the scalar where it is, keep the dtype and the memory format of what they
-shift, and sum in the pass that computes the gradient. `kernels_fit` says where they may take the place of operators.
-Second derivatives are computed with operators.
+Written with operators, a scalar costs a launch that casts it, a pass over the activations, and another pass that sums
+their gradient. The functions here keep the dtype and the memory format of their input, and sum in the pass that
+computes the gradient. `kernels_fit` says when they may replace operators. Second derivatives use operators.
 
-A call of a kernel from Python takes the host some 50 µs, more than the operators that it replaces take, while the
-card is done sooner. Kernels are therefore used on very large tensors, and on all where a step is captured as a CUDA
-graph, whose replay calls nothing from Python: in the body of `every_kernel`. NORMLESS_KERNELS in the environment is
-auto for that, always, or never.
+A call of a kernel from Python takes the host about 50 µs, more than the operators that it replaces, although the GPU
+finishes earlier. Kernels are therefore used on very large tensors, and on all tensors in the body of `every_kernel`,
+when a step is captured as a CUDA graph, which is replayed without Python. The environment variable NORMLESS_KERNELS
+is auto (this behaviour), always, or never.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from normless.nn.channels import per_channel
 from normless.nn.kept_once import SMALLEST, is_eager
 
 WHEN = os.environ.get("NORMLESS_KERNELS", "auto")
-# From so many elements on, the card takes longer for a pass than the host for the call.
+# With this many elements, the GPU takes longer for a pass than the host for the call.
 LARGE = 2**25
 _LARGEST = 2**31 - 2**20
 _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -36,9 +35,9 @@ _DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @contextmanager
 def every_kernel() -> Iterator[None]:
-    """In the body kernels take the place of operators on tensors of every size, for steps that a CUDA graph captures.
+    """Use kernels on tensors of every size in the body, for steps that are captured as a CUDA graph.
 
-    The steps that warm a capture up belong into the body too: kernels are compiled in their first call.
+    The body includes the warm-up steps of a capture, since kernels are compiled in their first call.
     """
     global WHEN
     before = WHEN
@@ -51,7 +50,7 @@ def every_kernel() -> Iterator[None]:
 
 @cache
 def _kernels() -> ModuleType | None:
-    """The kernels, or None where Triton is not installed."""
+    """Return the module of kernels, or None if Triton is not installed."""
     if find_spec("triton") is None:
         return None
     from normless.nn import triton_kernels
@@ -60,8 +59,7 @@ def _kernels() -> ModuleType | None:
 
 
 def kernels_fit(x: Tensor, *parts: Tensor | None, smallest: int = SMALLEST) -> bool:
-    """Whether kernels may take the place of operators on x: on CUDA, eager, dense, in no more than 32 bits."""
-    # Compilers see no guard on sizes.
+    """Whether kernels may replace operators on x: on CUDA, eager, dense, in at most 32 bits."""
     return (
         WHEN != "never"
         and x.is_cuda
@@ -85,14 +83,14 @@ def _is_dense(x: Tensor) -> bool:
 
 
 def _in_order_of(x: Tensor, like: Tensor) -> Tensor:
-    """The values of x in the memory order of another tensor of its shape."""
+    """Return x in the memory order of another tensor of its shape."""
     return x if x.stride() == like.stride() else torch.empty_like(like, dtype=x.dtype).copy_(x)
 
 
 class ShiftedReLUOnCuda(torch.autograd.Function):
-    """relu(x + b₁) + b₂, of which backward needs the result alone; b₁ and b₂, one element each, may be None.
+    """Compute relu(x + b₁) + b₂; backward only needs the result; b₁ and b₂ have one element or are None.
 
-    Where x + b₁ is above 0 the result is above b₂ as well: rounded up where it would be rounded to b₂.
+    If x + b₁ is above 0, the result is above b₂: it is rounded up if it would be rounded to b₂.
     """
 
     @staticmethod
@@ -124,7 +122,7 @@ class ShiftedReLUOnCuda(torch.autograd.Function):
 
 
 class ShiftedOnCuda(torch.autograd.Function):
-    """x + b, of which backward needs nothing; b has one element."""
+    """Compute x + b for b of one element; backward does not need x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, shift: Tensor) -> Tensor:
@@ -143,7 +141,7 @@ class ShiftedOnCuda(torch.autograd.Function):
 
 
 class ScaledOnCuda(torch.autograd.Function):
-    """A weight times one factor, or one for each index of its first axis, in the dtype that it is used in."""
+    """Multiply a weight by one factor, or by one per index of its first axis, in a given dtype."""
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, factor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -163,7 +161,7 @@ class ScaledOnCuda(torch.autograd.Function):
 
 
 def shifted(x: Tensor, shift: Tensor | None) -> Tensor:
-    """x + b in the dtype of x, for b of one element or None."""
+    """Return x + b in the dtype of x, for b of one element or None."""
     if shift is None:
         return x
     if kernels_fit(x, shift):
@@ -172,19 +170,19 @@ def shifted(x: Tensor, shift: Tensor | None) -> Tensor:
 
 
 def multiplied(x: Tensor, factor: Tensor) -> Tensor:
-    """x, shape (B, C, …), times one factor, which keeps its dtype, or one for each channel."""
+    """Return x, shape (B, C, …), times one factor, in the dtype of x, or times one factor per channel."""
     return x * (unpromoting(factor, x) if factor.numel() == 1 else per_channel(factor, x))
 
 
 def unpromoting(scalar: Tensor, x: Tensor) -> Tensor:
-    """A scalar part for an operation with x, whose dtype it leaves as it is: without axes where its dtype differs."""
+    """Remove the axis of a scalar part if its dtype differs, so that an operation with x keeps the dtype of x."""
     return scalar if scalar.dtype == x.dtype or x.dim() == 0 else scalar.reshape(())
 
 
 def scaled(weight: Tensor, factor: Tensor) -> Tensor:
-    """A weight times a factor of one element, or of one per index of the first axis.
+    """Return a weight times a factor of one element, or of one per index of the first axis.
 
-    Under autocast on CUDA the product may come in its dtype, to which a layer would cast it.
+    Under autocast on CUDA the product may have the dtype of autocast, to which a layer would cast it.
     """
     if weight.is_cuda and kernels_fit(weight, factor, smallest=1) and weight.stride(0) == weight[0].numel():
         low = torch.is_autocast_enabled("cuda") and weight.dtype == torch.float32

@@ -1,8 +1,8 @@
 """Triton kernels for scalar biases and multipliers, each one pass over memory.
 
 Tensors are read in the order of their storage, which is dense. Arithmetic and sums are in float32. A sum over all
-elements is the same in every run: each program writes its part, and the program that is last to finish adds the parts
-in order. `counter` counts the programs that have finished; it is zero before and after.
+elements is the same in every run: each program writes its part, and the last program to finish adds the parts in
+order. `counter` counts the programs that have finished; it is zero before and after.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_PROGRAMS = 1024
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _add_parts(parts: tl.tensor, total: tl.tensor, most: tl.constexpr) -> None:
-    """Write the sum of what each program wrote to `parts`."""
+    """Write the sum of the parts of all programs."""
     rows = tl.arange(0, most)
     values = tl.load(parts + rows, mask=rows < tl.num_programs(0), other=0.0, cache_modifier=".cg")
     tl.store(total, tl.sum(values))
@@ -35,9 +35,9 @@ def _shifted_relu(
     shift = tl.load(after).to(tl.float32) if has_after else 0.0
     if has_before:
         value += tl.load(before).to(tl.float32)
-    # A NaN is not below 0, and stays.
+    # A NaN is not below 0 and is kept.
     rounded = (tl.where(value <= 0, 0.0, value) + shift).to(y.dtype.element_ty)
-    # What is above 0 stays above the least value when it is rounded: backward reads the sign of x + b₁ there.
+    # A value above 0 is rounded to above the least value, from which backward reads the sign of x + b₁.
     least = (tl.zeros([block], tl.float32) + shift).to(y.dtype.element_ty)
     word = least.to(bits, bitcast=True)
     next_word = tl.where(least == 0, 1, tl.where(least > 0, word + 1, word - 1)).to(bits)
@@ -182,7 +182,7 @@ def _blocks(size: int) -> tuple[int]:
 
 
 def _shares(size: int) -> tuple[int, int]:
-    """How many programs share a sum, and how many steps each takes."""
+    """Return the number of programs that share a sum, and the steps of each."""
     blocks = (size + BLOCK - 1) // BLOCK
     steps = (blocks + MOST_PROGRAMS - 1) // MOST_PROGRAMS
     return (blocks + steps - 1) // steps, steps

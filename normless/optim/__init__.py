@@ -1,4 +1,4 @@
-"""What optimizers need: parameter groups by role, adaptive gradient clipping, steps during the backward pass."""
+"""Tools for optimizers: parameter groups by role, adaptive gradient clipping, steps during the backward pass."""
 
 from typing import TYPE_CHECKING
 

@@ -6,23 +6,23 @@ from collections.abc import Iterable, Mapping
 
 GAMMAS = ("gamma_last", "gamma_down", "gamma_stem", "gamma_other")
 PARTS = ("hidden", "embedding", "head")
-"""Parts of the weights, which are groups of their own if a policy names them; otherwise they decay as `weights`."""
+"""Parts of the weights; a part is a separate group if a policy names it, and otherwise belongs to `weights`."""
 GROUPS = ("weights", *PARTS, *GAMMAS, "gains", "layer_scale", "biases", "scalars", "temperatures", "rest")
 
 POLICIES: Mapping[str, frozenset[str]] = {
-    # The guidelines 1 to 4: decay weights, γ_last and γ_others; neither γ_down nor γ_0, nor β, biases and scalars.
-    # They are about residual networks with batch norms; elsewhere no γ decays (`decays_of`).
-    # The guidelines do not speak of the other groups. Gains and layer scales are multipliers, as scalars are: a decay
-    # would pull a whole channel to zero, whatever its weights. In `rest`, tokens and positions are added to
-    # activations, as biases are, and torch advises against a decay of PReLU's slopes.
+    # Guidelines 1 to 4: decay weights, γ_last and γ_others; do not decay γ_down, γ_0, β, biases and scalars. They
+    # hold for residual networks with batch norms; elsewhere no γ decays (`decays_of`). The guidelines do not mention
+    # other groups. Gains and layer scales are multipliers, like scalars: decay would shrink a channel to zero.
+    # In `rest`, tokens and positions are added to activations, like biases, and torch advises against decaying
+    # PReLU's slopes.
     "guidelines": frozenset({"weights", "gamma_last", "gamma_other"}),
-    # PyTorch's default: everything but temperatures, whose decay would undo what a softmax has learned.
+    # PyTorch's default, without temperatures: their decay would flatten a learned softmax.
     "all": frozenset(GROUPS) - {*PARTS, "temperatures"},
     # TensorFlow's practice: weights only.
     "weights": frozenset({"weights"}),
 }
 
-# The roles of a γ as the residual map names them.
+# The groups of γ by their roles in the residual map.
 SHORT: Mapping[str, str] = {name.removeprefix("gamma_"): name for name in GAMMAS}
 
 Policy = str | Mapping[str, bool | float]
@@ -35,10 +35,10 @@ def decays_of(policy: Policy, weight_decay: float, *, batch_norms: bool = True) 
         policy: terms joined by ``+``, each a key of `POLICIES`, a name in `GROUPS`, a role of γ (``last``, ``down``,
             ``stem``, ``other``), or a pattern of parameters' names with a dot or an asterisk in it, such as
             ``*.feed_forward.norm.weight``; the columns of Kim et al., table 2, are ``weights``, ``weights+last`` and
-            so on. Or a mapping from groups, roles and patterns to whether they decay, or to a λ of their own. A
-            pattern precedes the groups; of several that match a name the last counts.
+            so on. Or a mapping from groups, roles and patterns to whether they decay, or to their λ. A pattern takes
+            precedence over groups, and a later pattern over an earlier one.
         weight_decay: λ.
-        batch_norms: whether it is for a residual network whose norms are batch norms; elsewhere `guidelines` is
+        batch_norms: whether the network is residual with batch norms; for other networks `guidelines` means
             `weights`.
 
     Raises:
@@ -50,7 +50,7 @@ def decays_of(policy: Policy, weight_decay: float, *, batch_norms: bool = True) 
     if unknown:
         raise ValueError(
             f"There is no parameter group {', '.join(unknown)}; the groups are {', '.join(GROUPS)}, "
-            f"and {', '.join(SHORT)} for those of γ."
+            f"and the roles of γ are {', '.join(SHORT)}."
         )
     decays: dict[str, float] = {}
     for key, decay in policy.items():
@@ -75,7 +75,7 @@ def _named_by(policy: str, batch_norms: bool) -> dict[str, bool]:
     for term in terms:
         names = POLICIES.get("weights" if term == "guidelines" and not batch_norms else term, {term})
         if not {*GROUPS, *SHORT, *patterns_of([term])} >= names:
-            which = f"There is no decay policy {policy!r}" + (f": {term!r} is none" if len(terms) > 1 else "")
+            which = f"There is no decay policy {policy!r}" + (f": {term!r} is unknown" if len(terms) > 1 else "")
             raise ValueError(
                 f"{which}; the policies are {', '.join(POLICIES)}, and what + joins of them, of the groups "
                 f"{', '.join(GROUPS)}, of {', '.join(SHORT)} for those of γ, and of patterns of parameters' names, "

@@ -85,7 +85,7 @@ def param_groups(
             `groups.rest`; weights are then split as in `parts_of_weights`.
         eps: ε of Adam, which a scheme (`completep`) may scale on branches like the rate.
         residual_map: the network's map; computed if None, with the example inputs if necessary.
-        example_inputs: replaces `inputs`: a tensor, a tuple of positional or a dictionary of keyword arguments.
+        inputs, example_inputs: as in `residual_map`.
 
     Returns:
         Dictionaries with keys params, name, lr, rate_scale and weight_decay, which print as a table. Parameters of a

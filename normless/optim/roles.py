@@ -10,7 +10,7 @@ from normless.nn import Pointwise, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.residual import Layer, ResidualMap
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.graph import Dataflow
-from normless.residual.operations import ATTENTION, LAYOUT, SOFTMAX, WEIGHT
+from normless.residual.operations import ATTENTION, LAYOUT, LOG_SOFTMAX, SOFTMAX, WEIGHT
 
 # Modules with parameters that are all weights, of any shape, except for biases.
 _WEIGHTED = (nn.Embedding, nn.EmbeddingBag, nn.RNNBase, nn.RNNCellBase)
@@ -175,7 +175,7 @@ def _scales_choices(flow: Dataflow, index: int, *, outputs: bool) -> bool:
         for reader in set(flow.consumers[at]) - seen:
             seen.add(reader)
             operation = flow[reader]
-            if operation.name in SOFTMAX | ATTENTION | {"log_softmax", "_log_softmax"}:
+            if operation.name in SOFTMAX | LOG_SOFTMAX | ATTENTION:
                 return True
             is_product = operation.name in WEIGHT and not operation.parameters
             if is_product or (operation.name in _PASSING and len(operation.parents) == 1):

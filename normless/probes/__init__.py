@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless._internal.state import preserve_random_state as preserve_random_state
+    from normless._internal.state import preserve_state as preserve_state
+    from normless._internal.state import running as running
     from normless.nn.channels import by_channel as by_channel
     from normless.nn.channels import channel_axis as channel_axis
     from normless.probes.dependence.influence import map_tensors as map_tensors
@@ -23,8 +26,6 @@ if TYPE_CHECKING:
     from normless.probes.hooks.observe import compute_output as compute_output
     from normless.probes.hooks.observe import descend as descend
     from normless.probes.hooks.observe import observe as observe
-    from normless.probes.hooks.observe import preserve_random_state as preserve_random_state
-    from normless.probes.hooks.observe import preserve_state as preserve_state
     from normless.probes.hooks.watcher import BlockWatcher as BlockWatcher
     from normless.probes.hooks.watcher import Setting as Setting
     from normless.probes.hooks.watcher import Watcher as Watcher

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from math import isfinite
 
 LOSS_LIMIT = 1e3
-"""Nats; none that exceeded it has been seen to recover (Bjorck et al., section 3.4)."""
+"""In nats; no training has been observed to recover from a larger loss (Bjorck et al., section 3.4)."""
 
 
 def has_diverged(loss: float, limit: float = LOSS_LIMIT) -> bool:

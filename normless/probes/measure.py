@@ -24,7 +24,7 @@ from normless.spec import jsonable, parse_call
 
 When = Callable[[int], bool]
 
-# Imported because they register themselves.
+# Imported to be registered.
 REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
@@ -86,7 +86,7 @@ def probe(
         training: whether the pass is made in training mode, in which batch norms use the batch's statistics.
 
     Raises:
-        ValueError: a probe is unknown or named twice, the batch is no pair, or gradients cannot be measured.
+        ValueError: a probe is unknown or named twice, the batch is not a pair, or gradients cannot be measured.
     """
     inputs, targets = split_batch(batch)
     watchers = make_watchers(probes)
@@ -110,7 +110,7 @@ def make_watchers(probes: str | Sequence[str | Watcher]) -> dict[str, Watcher]:
     for probe in [probes] if isinstance(probes, str) else probes:
         name = parse_call(probe)[0].rpartition(":")[2] if isinstance(probe, str) else type(probe).__name__
         if name in watchers:
-            raise ValueError(f"The probe {name!r} is named twice; measure the second in a call of its own.")
+            raise ValueError(f"The probe {name!r} is named twice; measure the second in a separate call.")
         watcher = PROBES.make(probe) if isinstance(probe, str) else probe
         if not isinstance(watcher, Watcher):
             raise ValueError(f"Expected {probe} to be a normless.probes.Watcher, got {type(watcher).__name__}.")

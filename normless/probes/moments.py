@@ -56,7 +56,7 @@ def layer_positions(residual_map: ResidualMap, kind: Kind = "weight") -> dict[La
 def parameter_positions(model: nn.Module, residual_map: ResidualMap) -> dict[str, LayerPosition]:
     """Return the position of the first layer that reads each parameter, by the parameter's qualified name.
 
-    `order` is None where that is no weight layer; a parameter that no layer reads is at the module that owns it.
+    `order` is None if that is not a weight layer; a parameter that no layer reads is at the module that owns it.
     """
     blocks, weights = _blocks(residual_map), layer_positions(residual_map)
     readers: dict[str, LayerPosition] = {}

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from normless._internal.arguments import arguments_of
+from normless._internal.state import preserve_state
 from normless.nn.channels import channel_axis, in_pieces
-from normless.probes.hooks.observe import observe, preserve_state
+from normless.probes.hooks.observe import observe
 from normless.probes.hooks.watcher import PROBES, BlockWatcher, Setting, Watcher, first_tensor
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.signal import BlockMoments as BlockMoments
@@ -79,7 +80,7 @@ class Signal(PredictedRows):
     Moments are over examples, channels and positions (De & Smith, figures 2 and 5), of the branch as it enters the
     sum, multiplier applied, several branches added. `norm_mean_square` and `norm_variance` are the squared mean and
     the biased variance of the input of the block's first norm by channel, averaged over channels. NaN stands for a
-    sum that is no addition of two tensors and for a block without norm.
+    sum that is not an addition of two tensors and for a block without a norm.
 
     The `predicted_…` columns come from `predicted_moments`, NaN from a layer with unknown effect to the next norm.
     After l - 1 normalized branches of one ReLU, predicted_norm_mean_square is l/π + l(π - 1)/(πb) and

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.residual.blocks import Addition as Addition
     from normless.residual.blocks import Layer as Layer
     from normless.residual.blocks import ResidualBlock as ResidualBlock
     from normless.residual.blocks import Role as Role
-    from normless.residual.blocks import Site as Site
     from normless.residual.blocks import Unresolved as Unresolved
     from normless.residual.declared import BlockStructure as BlockStructure
     from normless.residual.declared import Decoding as Decoding

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from normless._internal.state import running
 from normless.errors import LiftError, UnsupportedEditError
-from normless.lifting import running
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.inside_norms import inside, trials
 from normless.residual.sub_batches import is_sub_batch_norm, norm_of_evaluation
 
-_FAMILY = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
 def keeps_statistics(module: nn.Module) -> bool:
@@ -74,13 +74,13 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
     Raises:
         LiftError: the norm computes something else in evaluation, or the number of axes of its input is unknown.
     """
-    kind: type[_BatchNorm] | None = next((family for family in _FAMILY if isinstance(norm, family)), None)
+    kind: type[_BatchNorm] | None = next((family for family in BATCH_NORMS if isinstance(norm, family)), None)
     if kind is None and shape is not None and 2 <= len(shape) <= 5:
-        kind = _FAMILY[max(len(shape) - 3, 0)]
+        kind = BATCH_NORMS[max(len(shape) - 3, 0)]
     # A sub-batch norm becomes its norm of evaluation, with its own γ and β if that norm has none.
     base = norm_of_evaluation(norm) if not isinstance(norm, NORMS) and is_sub_batch_norm(norm) else None
     source = norm if base is None else base
-    kind = kind or next((family for family in _FAMILY if isinstance(source, family)), None)
+    kind = kind or next((family for family in BATCH_NORMS if isinstance(source, family)), None)
     mean, variance = getattr(source, "running_mean", None), getattr(source, "running_var", None)
     if kind is None:
         raise LiftError(f"the number of input axes of a {type(norm).__name__} is unknown without example inputs")
@@ -111,7 +111,7 @@ def as_batch_norm(norm: nn.Module, shape: tuple[int, ...] | None = None) -> _Bat
         if isinstance(count, Tensor) and made.num_batches_tracked is not None:
             made.num_batches_tracked.copy_(count)
     made.train(norm.training)
-    if type(norm) not in (*_FAMILY, nn.SyncBatchNorm) and mean is not None and not reference.is_meta:
+    if type(norm) not in (*BATCH_NORMS, nn.SyncBatchNorm) and mean is not None and not reference.is_meta:
         _check_equal(norm, made, shape)
     return made
 

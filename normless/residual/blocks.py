@@ -29,7 +29,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight layer, a normalization, an activation, a layer scale or a dropout: what an edit can change.
+    """A weight layer, a normalization, an activation, a layer scale or a dropout.
 
     A `direction` is a normalization outside the trunk: the network returns its result or compares it with another
     activation, as an attention compares queries and keys. No scheme removes it by default.
@@ -96,7 +96,7 @@ class Unresolved:
 
 
 @dataclass(frozen=True)
-class Site:
+class Addition:
     """An addition in forward code: the call that adds, and the position of the branch among its summands, 0 or 1."""
 
     made_by: Call
@@ -123,8 +123,8 @@ class ResidualBlock:
         parallel: the layers of each branch if there are several.
         inner: the blocks inside the branch.
         chain: the value of `m`; None if all weight layers of the branch are in series.
-        sites: the additions in forward code that join branches to the skip path, a single one for x + (f(x) + g(x)).
-            It is empty if a module adds, or an operator that does not add two tensors (a sum over a stack).
+        additions: the additions in forward code of branches to the skip path, a single one for x + (f(x) + g(x));
+            empty if a module adds, or an operator that does not add two tensors (a sum over a stack).
         ends: for each branch, the last weight layer, norm or activation if only factors (layer scale, dropout) follow
             it, else None.
         last_weights: for each branch, the weight layers that it ends in, if known; several after a concatenation.
@@ -147,7 +147,7 @@ class ResidualBlock:
     parallel: tuple[tuple[Layer, ...], ...] = ()
     inner: tuple[ResidualBlock, ...] = ()
     chain: int | None = None
-    sites: tuple[Site, ...] = field(default=(), compare=False)
+    additions: tuple[Addition, ...] = field(default=(), compare=False)
     ends: tuple[Layer | None, ...] = field(default=(), compare=False)
     last_weights: tuple[tuple[Layer, ...], ...] = field(default=(), compare=False)
     factor: float = field(default=1.0, compare=False)

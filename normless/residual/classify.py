@@ -13,9 +13,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from normless.nn import FrozenBatchNorm, Pointwise, ShiftedActivation
 from normless.residual.blocks import Kind
-from normless.residual.formulas import NORM_PARTS, forms_root
+from normless.residual.formulas import forms_root
 from normless.residual.graph import Operation
-from normless.residual.operations import ACTIVATION, ELEMENTWISE, LAYOUT, NORM
+from normless.residual.operations import ELEMENTWISE, LAYOUT, NONLINEAR, NORM, NORM_PARTS
 
 NORMS: tuple[type[nn.Module], ...] = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _NOT_ELEMENTWISE = (nn.MultiheadAttention, nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
@@ -30,7 +30,6 @@ _CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
     "activation": ACTIVATIONS,
 }
 _FACTORS = {"mul", "div", "addcmul"}
-_NONLINEAR = ACTIVATION | {"pow", "square", "sqrt", "exp", "erf", "abs", "where", "maximum"}
 
 
 def kind_of(module: nn.Module) -> Kind | None:
@@ -63,7 +62,7 @@ def computed_kind(operations: Sequence[Operation]) -> Kind | None:
     is_frozen = any(fixed.rooted and fixed.buffers for operation in scales for fixed in operation.fixed)
     if names <= NORM_PARTS and (names & NORM or (scales and forms_root(names)) or is_frozen):
         return "norm"
-    if names <= ELEMENTWISE and names & _NONLINEAR and names - LAYOUT:
+    if names <= ELEMENTWISE and names & NONLINEAR and names - LAYOUT:
         return "activation"
     return None
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
 from normless._internal.copying import require_whole
-from normless._internal.garbage import collection_paused
+from normless._internal.state import collection_paused
 from normless.errors import UnresolvedStructureError
 from normless.nn import DomainBatchNorm, ResidualSum, SkipOnlySum
 from normless.residual.blocks import Layer, ResidualBlock

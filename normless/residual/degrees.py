@@ -6,20 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import isclose, isnan, nan
 from typing import Any
 
-from normless.residual.operations import NORM
+from normless.residual.operations import NORM, SAME_DEGREE, SUM_OF_DEGREES
 
 Degrees = Mapping[str, float]
 
-_SAME = {
-    "expand", "broadcast_to", "select", "slice", "narrow", "split", "chunk", "unbind", "index", "index_select",
-    "getitem", "sum", "mean", "norm", "linalg_vector_norm", "linalg_norm", "linalg_matrix_norm", "abs", "amax",
-    "amin", "max", "min", "std", "neg", "relu", "diagonal", "tril", "triu", "flip", "roll", "cat", "stack",
-    "var_mean", "matrix_H", "adjoint", "conj", "clamp", "clamp_min", "clamp_max", "maximum", "minimum",
-    "repeat", "linalg_svdvals", "trace",
-}  # fmt: skip
 _POWERS = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "var": 2.0}
-_PRODUCTS = {"mul", "matmul", "mm", "bmm", "mv", "dot", "vdot", "einsum", "linear", "outer", "conv2d", "kron"}
-_SUMS = {"add", "sub", "rsub", "lerp"}
 
 
 def degrees_of(
@@ -47,9 +38,9 @@ def degrees_of(
     if name.endswith("_as"):
         # The second argument only gives the shape.
         return parts[0]
-    if is_layout or name in _SAME or name in _SUMS:
+    if is_layout or name in SAME_DEGREE:
         return each(lambda degrees: degrees[0] if _are_equal(degrees) else nan)
-    if name in _PRODUCTS:
+    if name in SUM_OF_DEGREES:
         return each(sum)
     if name == "div":
         # In 1 / w the only tensor is the divisor.

@@ -27,9 +27,9 @@ from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
-from normless._internal.random_states import forked_generators
+from normless._internal.state import preserve_random_state, unfused
 from normless.errors import UnresolvedStructureError
-from normless.lifting import Recorder, unfused
+from normless.lifting import Recorder
 
 LONGEST_REASON = 300
 # Keys of metadata: of a node, the number of its call; of the graph, the numbered calls.
@@ -121,7 +121,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
     contents = [(holder, holder.copy()) for holder in holders]
     try:
         # The fused encoder layer hides its residual sums.
-        with unfused(), forked_generators(model):
+        with unfused(), preserve_random_state(model):
             yield
     finally:
         for module, before in attributes.items():

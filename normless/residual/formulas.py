@@ -9,9 +9,8 @@ from math import isclose, isnan, nan, prod
 from normless.lifting import Call
 from normless.residual.blocks import Term
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import ELEMENTWISE, LAYOUT, LENGTHS, NORM, REDUCTION, ROOT
+from normless.residual.operations import LAYOUT, LENGTHS, NORM_PARTS, REDUCTION, ROOT
 
-NORM_PARTS = ELEMENTWISE | REDUCTION | NORM | ROOT | {"expand", "expand_as", "split", "chunk", "slice"}
 _SIZES: dict[str, Callable[[float, float], float]] = {
     "sqrt": lambda size, _: size**0.5,
     "rsqrt": lambda size, _: size**-0.5,

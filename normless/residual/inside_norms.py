@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from normless._internal.state import running
 from normless.errors import LiftError
-from normless.lifting import followed, running
+from normless.lifting import followed
 from normless.nn.function import Function
 from normless.residual.classify import kind_of
-from normless.residual.operations import ACTIVATION, LAYOUT, NORM, SHAPE_ONLY
+from normless.residual.operations import ACTIVATION, LAYOUT, NORM, RANDOM, SHAPE_ONLY
 
 _DROPOUT: Mapping[str, type[nn.Module]] = {
     "dropout": nn.Dropout,
@@ -31,7 +32,6 @@ _CASTS = LAYOUT | {"type", "double", "flatten", "unflatten", "expand_as"}
 # A norm of several statistics splits its input and joins the parts.
 _SPLITS = _CASTS | {"cat", "concat", "stack", "split", "chunk", "tensor_split", "getitem", "unbind", "narrow"}
 _CLAMPS = {"clamp", "clamp_min"}
-_RANDOM = {"rand", "randn", "rand_like", "randn_like", "bernoulli", "normal", "uniform"}
 _PLAIN = {
     *(getattr(nn, f"{kind}Norm{axes}d") for kind in ("Batch", "Instance") for axes in (1, 2, 3)),
     *(nn.SyncBatchNorm, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm),
@@ -161,18 +161,16 @@ class _Tape(TorchFunctionMode):
         self.names = dict(norm.named_children())
         # Tensors that depend on the input, kept alive so that their ids stay unique.
         self.live: dict[int, Tensor] = {id(x): x}
-        self.depth: list[str] = []
+        self.running: list[str] = []
         self.given: list[Tensor] = []
 
     def enter(self, path: str, _: nn.Module, args: Any) -> None:
         """Note that a module's forward begins."""
-        self.depth.append(path)
         if path in self.names:
             self.given = self._live_in(args)
 
-    def leave(self, module: nn.Module, _: Any, output: Any) -> None:
+    def leave(self, path: str, module: nn.Module, output: Any) -> None:
         """Note that a module's forward ends."""
-        path = self.depth.pop()
         if path in self.names and isinstance(output, Tensor):
             self._note(_Step(path, None, (), {}, self.given, output, module))
 
@@ -181,12 +179,12 @@ class _Tape(TorchFunctionMode):
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", str(func))
         sources = self._live_in((args, kwargs))
-        if len(self.depth) > 1 or name == "__get__":
+        if len(self.running) > 1 or name == "__get__":
             self._add(result if sources else ())
             return result
         if name == "__setitem__":
             result = args[0]
-        is_random = name.strip("_") in _RANDOM
+        is_random = name.strip("_") in RANDOM
         if (sources and name not in SHAPE_ONLY) or is_random:
             constants = any(id(tensor) not in self.live for tensor in _tensors((args, kwargs)))
             plain = name if name == "__setitem__" else name.strip("_")
@@ -225,7 +223,7 @@ def trials(norm: nn.Module, shape: tuple[int, ...] | None) -> Iterator[Tensor]:
 def _read(norm: nn.Module, x: Tensor, training: bool) -> tuple[list[_Step], list[_Step]]:
     """Return the steps before and after the normalization in one mode."""
     tape = _Tape(norm, x)
-    with running(norm, training), followed(norm, tape.enter, tape.leave), tape:
+    with running(norm, training), followed(norm, tape.enter, tape.leave) as tape.running, tape:
         y = norm(x)
     if not isinstance(y, Tensor) or y.shape != x.shape:
         raise LiftError(f"a {type(norm).__name__} returns something other than a tensor of its input's shape")
@@ -281,7 +279,7 @@ def _check_formula(norm: nn.Module, steps: list[_Step]) -> None:
             reached |= {id(tensor) for tensor in step.sources}
     has_operator = any(step.kind == "norm" for step in needed)
     for step in needed:
-        bends = step.name in ACTIVATION - _CLAMPS or step.name in _RANDOM or step.name in _DROPOUT
+        bends = step.name in ACTIVATION - _CLAMPS or step.name in RANDOM or step.name in _DROPOUT
         is_other = has_operator and step.kind not in ("norm", "affine", "layout") and step.name not in _SPLITS
         if step.child is None and (bends or is_other):
             raise LiftError(f"a {type(norm).__name__} does more than normalize: {step.name} is part of its formula")

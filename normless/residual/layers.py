@@ -16,14 +16,7 @@ from normless.residual.description import described, layer_of
 from normless.residual.formulas import Formula, terms_of, written_norm
 from normless.residual.graph import Dataflow, Operation
 from normless.residual.names import Names
-from normless.residual.operations import (
-    ACTIVATION,
-    COPYING,
-    LAYOUT,
-    NORM,
-    ROOT,
-    WEIGHT,
-)
+from normless.residual.operations import ACTIVATION, COPYING, LAYOUT, NORM, ROOT, WEIGHT
 from normless.residual.outputs import reason_to_keep
 from normless.residual.sub_batches import calls_of, sub_batch_norms
 

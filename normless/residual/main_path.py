@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
+from normless.residual import operations as ops
 from normless.residual.graph import Dataflow, Operand, Operation
 from normless.residual.layers import Layers
-from normless.residual.operations import ATTENTION, SOFTMAX
-
-PRODUCTS = {"matmul", "bmm", "einsum"}
-# Shares of experts are selected, and divided by their sum.
-_AFTER_ROUTER = {"topk", "getitem", "index", "gather", "div", "select", "slice", "expand", "dropout"}
-# "linear" mixes the heads of an attention (talking heads).
-_AFTER_SOFTMAX = {"linear", "dropout", "native_dropout", "expand", "mul", "div", "getitem", "select", "slice"}
 
 
 def main_path(layers: Layers, path: list[int], end: int) -> set[int]:
@@ -29,9 +23,9 @@ def passed_on(layers: Layers, index: int) -> tuple[int, ...]:
     """Return the inputs of an operation that are not factors or indices: x of x · g(x), v of softmax(q kᵀ) v."""
     flow = layers.flow
     operation = flow[index]
-    if operation.name in ATTENTION:
+    if operation.name in ops.ATTENTION:
         return tuple(argument.index for argument in operation.arguments if isinstance(argument, Operand))[2:3]
-    if operation.name in PRODUCTS | {"mul"} and len(operation.parents) == 2:
+    if operation.name in ops.PRODUCT | {"mul"} and len(operation.parents) == 2:
         for factor, value in (operation.parents, operation.parents[::-1]):
             is_share = _routes(flow, value, factor) if operation.name == "mul" else _comes_from_softmax(flow, factor)
             if is_share or gates(layers, value, factor) or spans_streams(flow, operation, value, factor):
@@ -64,12 +58,12 @@ def _routes(flow: Dataflow, value: int, factor: int) -> bool:
     of_value, of_factor = flow[value].shape, flow[factor].shape
     if not of_value or not of_factor or of_value[-1] == 1 or of_factor[-1] != 1:
         return False
-    start = flow.source(factor, lambda at: flow[at].leaves_unchanged or flow[at].name in _AFTER_ROUTER)
-    return start != factor and flow[start].name in SOFTMAX | {"sigmoid"}
+    start = flow.source(factor, lambda at: flow[at].leaves_unchanged or flow[at].name in ops.AFTER_ROUTER)
+    return start != factor and flow[start].name in ops.SOFTMAX | {"sigmoid"}
 
 
 def _comes_from_softmax(flow: Dataflow, index: int) -> bool:
     def passes(at: int) -> bool:
-        return len(flow[at].parents) == 1 and (flow[at].leaves_unchanged or flow[at].name in _AFTER_SOFTMAX)
+        return len(flow[at].parents) == 1 and (flow[at].leaves_unchanged or flow[at].name in ops.AFTER_SOFTMAX)
 
-    return flow[flow.source(index, passes)].name in SOFTMAX
+    return flow[flow.source(index, passes)].name in ops.SOFTMAX

@@ -9,8 +9,9 @@ from typing import Any
 from torch import nn
 
 from normless._internal.arguments import on_device_of
+from normless._internal.state import in_mode, running
 from normless.errors import UnresolvedStructureError
-from normless.lifting import followed, in_mode, running
+from normless.lifting import followed
 from normless.residual.blocks import ResidualBlock, Unresolved
 from normless.residual.classify import NORMS, kind_of
 from normless.residual.network import ResidualMap

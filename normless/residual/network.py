@@ -97,8 +97,8 @@ class ResidualMap:
         """
         blocks: dict[Any, ResidualBlock] = {}
         for block in self.blocks:
-            sites = tuple((site.made_by.spot, site.branch) for site in block.sites)
-            key = (tuple(layer.path for layer in block.layers), sites, block.sum)
+            additions = tuple((addition.made_by.spot, addition.branch) for addition in block.additions)
+            key = (tuple(layer.path for layer in block.layers), additions, block.sum)
             known = blocks.setdefault(key, block)
             if known is not block:
                 blocks[key] = replace(known, levels=tuple(dict.fromkeys((*known.levels, *block.levels))))

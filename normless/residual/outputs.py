@@ -5,52 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
+from normless.residual import operations as ops
 from normless.residual.blocks import Head, Kind
 from normless.residual.graph import Dataflow, Operation
-from normless.residual.operations import (
-    ATTENTION,
-    BATCH_NORM,
-    LAYOUT,
-    LENGTHS,
-    NORM,
-    REDUCTION,
-    ROOT,
-    SOFTMAX,
-)
 
 # Returns the kind of layer to which an operation belongs.
 KindAt = Callable[[int], Kind | None]
 # The use of a product of two activations.
 Use = Literal["attention", "output", "weights"]
 
-_PRODUCTS = {"matmul", "bmm", "mm", "einsum", "baddbmm", "mv", "dot"}
-_OF_CHANNELS = BATCH_NORM | {"group_norm", "native_group_norm", "instance_norm"}
-# Steps between attention weights and their product with values.
-_OF_WEIGHTS = LAYOUT | {
-    "dropout",
-    "native_dropout",
-    "mul",
-    "div",
-    "expand",
-    "slice",
-    "select",
-    "masked_fill",
-    "where",
-}
-# These accept logits of zero and have a nonzero gradient there.
-_READS_LOGITS = (
-    LAYOUT
-    | SOFTMAX
-    | {
-        "log_softmax", "_log_softmax", "sigmoid", "log_sigmoid", "softplus", "exp", "logsumexp", "add", "sub", "rsub",
-        "neg", "mean", "sum", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "getitem", "narrow",
-        "cat", "stack", "index", "index_select", "gather", "expand", "repeat", "dropout", "native_dropout", "where",
-        "masked_fill", "clone", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool1d", "adaptive_avg_pool2d",
-        "upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d", "cross_entropy_loss", "nll_loss",
-        "nll_loss_nd", "nll_loss2d", "binary_cross_entropy_with_logits", "mse_loss", "l1_loss", "smooth_l1_loss",
-        "huber_loss", "argmax", "topk", "max", "amax",
-    }
-)  # fmt: skip
+_SIMILARITY = ops.PRODUCT | {"mv", "dot"}
+# Between attention weights and their product with values.
+_OF_WEIGHTS = ops.LAYOUT | ops.AFTER_SOFTMAX - {"linear", "getitem"} | {"masked_fill", "where"}
 
 
 def reason_to_keep(flow: Dataflow, kind_at: KindAt, operations: Sequence[int], has_vector: bool) -> str:
@@ -149,10 +115,10 @@ class _Reach:
     def _compares(self, at: int, reader: int) -> bool:
         """Whether the reader multiplies the result with another computed activation and sums over features."""
         operation = self.flow[reader]
-        if operation.name in ATTENTION:
+        if operation.name in ops.ATTENTION:
             return at in operation.parents[:2]
         others = [parent for parent in operation.parents if parent != at] or [at]
-        is_product = operation.name in _PRODUCTS and not operation.parameters
+        is_product = operation.name in _SIMILARITY and not operation.parameters
         return is_product and not any(map(self._averages, others))
 
     def _averages(self, at: int) -> bool:
@@ -161,17 +127,17 @@ class _Reach:
             return True
         while self.flow[at].name in _OF_WEIGHTS and self.flow[at].parents:
             at = self.flow[at].parents[0]
-        return self.flow[at].name in SOFTMAX
+        return self.flow[at].name in ops.SOFTMAX
 
     def uses_of(self, product: int) -> Iterator[Use]:
         """Find the uses of a product: as attention weights, as an output, or as the input of weight layers."""
-        if self.flow[product].name in ATTENTION:
+        if self.flow[product].name in ops.ATTENTION:
             yield "attention"
             return
         pending, seen = [product], {product}
         while pending:
             at = pending.pop()
-            if self.flow[at].name in SOFTMAX:
+            if self.flow[at].name in ops.SOFTMAX:
                 yield "attention"
                 continue
             if at in self.flow.outputs:
@@ -194,11 +160,13 @@ def is_scale_free(operation: Operation) -> bool:
 def _is_of_examples(flow: Dataflow, operations: Sequence[int]) -> bool:
     """Whether a normalization only takes statistics over the features of each example."""
     for operation in map(flow.__getitem__, operations):
-        if operation.name in _OF_CHANNELS or any(fixed.buffers and fixed.rooted for fixed in operation.fixed):
+        if operation.name in ops.BATCH_NORM | ops.GROUP_NORM or any(
+            fixed.buffers and fixed.rooted for fixed in operation.fixed
+        ):
             return False
-        if operation.name in REDUCTION | LENGTHS and operation.parents:
+        if operation.name in ops.REDUCTION | ops.LENGTHS and operation.parents:
             axes = len(flow[operation.parents[0]].shape or ())
-            place = 2 if operation.name in LENGTHS else 1
+            place = 2 if operation.name in ops.LENGTHS else 1
             given = operation.arguments[place] if len(operation.arguments) > place else None
             reduced = (given,) if isinstance(given, int) else given if isinstance(given, tuple) else range(axes)
             if axes > 1 and any(isinstance(axis, int) and axis % axes == 0 for axis in reduced):
@@ -220,14 +188,14 @@ def _objection(flow: Dataflow, kind_at: KindAt, at: int, inside: set[int]) -> st
     operation = flow[at]
     own = [operand in inside for operand in operation.operands]
     name = operation.name
-    if kind_at(at) in ("norm", "direction") or name in NORM | ROOT:
+    if kind_at(at) in ("norm", "direction") or name in ops.NORM | ops.ROOT:
         return f"a normalization reads it ({name}), which divides by its length"
-    if name in _PRODUCTS | ATTENTION and len(operation.parents) > 1:
+    if name in _SIMILARITY | ops.ATTENTION and len(operation.parents) > 1:
         return f"a product with another output reads it ({name}), which zeros would keep at zero"
     if name == "mul" and own.count(True) > 1:
         return "its outputs are multiplied with each other, and the gradient of that is zero at zero"
     if name == "div" and len(own) == 2 and (own[1] or flow.reads_parameters(operation.operands[1])):
         return "a ratio of outputs reads it"
-    if kind_at(at) == "weight" or name in _READS_LOGITS or name in ("mul", "div"):
+    if kind_at(at) == "weight" or name in ops.READS_LOGITS or name in ("mul", "div"):
         return ""
     return f"{name} reads it, so that it does not return logits"

@@ -5,17 +5,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
+from normless.residual import operations as ops
 from normless.residual.blocks import Layer, ResidualBlock, Unresolved
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.network import ResidualMap
 from normless.residual.sums import Sum, SumFinder
-
-# These add and multiply in one operation, so no operation returns the branch's output alone.
-_FUSED = {"addmm", "baddbmm", "addbmm", "addcmul", "addcdiv", "addmv"}
-_VIEWS = {"view", "slice", "select", "permute", "transpose", "narrow", "unsqueeze", "squeeze", "getitem", "diagonal"}
-_SPLITS = {"split", "split_with_sizes", "chunk", "tensor_split", "unbind"}
-_CONTROL_FLOW = {"cond", "while_loop", "scan", "map_impl", "map"}
 
 
 @dataclass
@@ -127,7 +122,7 @@ def find_unresolved(finder: SumFinder) -> tuple[Unresolved, ...]:
 
 
 def _is_fused_sum(finder: SumFinder, index: int, operation: Operation) -> bool:
-    added = operation.arguments[0] if operation.name in _FUSED and index not in finder.layers.owner else None
+    added = operation.arguments[0] if operation.name in ops.FUSED_SUM and index not in finder.layers.owner else None
     if not isinstance(added, Operand):
         return False
     others = [parent for parent in operation.parents if parent != added.index]
@@ -138,10 +133,10 @@ def _is_sum_into_view(finder: SumFinder, _: int, operation: Operation) -> bool:
     flow = finder.flow
     is_write = operation.in_place and operation.floating and len(operation.parents) > 1
     written = operation.arguments[0] if is_write else None
-    if not isinstance(written, Operand) or flow[written.index].name not in _VIEWS:
+    if not isinstance(written, Operand) or flow[written.index].name not in ops.VIEW:
         return False
     bases = flow[written.index].parents[:1]
-    if flow[written.index].name == "getitem" and not any(flow[base].name in _SPLITS for base in bases):
+    if flow[written.index].name == "getitem" and not any(flow[base].name in ops.SPLIT for base in bases):
         # An item of several results, as the values of topk, is not part of another tensor.
         return False
     return any(reader > written.index for base in bases for reader in flow.consumers[base])
@@ -154,4 +149,4 @@ def _is_merge(finder: SumFinder, index: int, _: Operation) -> bool:
 
 
 def _is_subgraph(_: SumFinder, index: int, operation: Operation) -> bool:
-    return operation.subgraph and (bool(operation.parameters) or operation.name in _CONTROL_FLOW)
+    return operation.subgraph and (bool(operation.parameters) or operation.name in ops.CONTROL_FLOW)

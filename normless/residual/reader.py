@@ -15,15 +15,9 @@ from torch.fx import Node
 from normless.residual.degrees import Degrees, degrees_of
 from normless.residual.exporting import CALL, CALLS, FOLLOWS_VALUES
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
-from normless.residual.operations import LAYOUT, SHAPE_ONLY
+from normless.residual.operations import LAYOUT, PART, RANDOM, REGION, SHAPE_ONLY, SQUARE_ROOT
 
-_ROOT = {"sqrt", "rsqrt"}
 _TERMS = dict.fromkeys(("add", "sub"), ("self", "other")) | dict.fromkeys(("addmm", "addcmul", "baddbmm"), ("self",))
-# These return a part of a tensor that shares its memory.
-_PARTS = {"select", "slice", "unbind", "getitem"}
-# Regions of forward code that export keeps as subgraphs, without an effect on the values.
-_REGIONS = {"wrap_with_set_grad_enabled", "wrap_with_autocast", "tag_activation_checkpoint"}
-_RANDOM = {"bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform"}  # fmt: skip
 
 
 def read_dataflow(program: ExportedProgram) -> Dataflow:
@@ -86,7 +80,7 @@ class _Reader:
 
     def _region(self, node: Node) -> bool:
         """Inline the graph of a `no_grad`, autocast or checkpointed region; return False for any other node."""
-        if getattr(node.target, "__name__", "") not in _REGIONS:
+        if getattr(node.target, "__name__", "") not in REGION:
             return False
         bodies = [argument for argument in node.args if isinstance(argument, Node) and argument.op == "get_attr"]
         body: Any = node.graph.owning_module.get_submodule(str(bodies[0].target))  # type: ignore[union-attr]
@@ -137,8 +131,8 @@ class _Reader:
             self.fixed[node] = Fixed(
                 parameters=parameters,
                 buffers=tuple(dict.fromkeys(name for source in fixed for name in source.buffers)),
-                random=name in _RANDOM or any(source.random for source in fixed),
-                rooted=name in _ROOT or any(source.rooted for source in fixed),
+                random=name in RANDOM or any(source.random for source in fixed),
+                rooted=name in SQUARE_ROOT or any(source.rooted for source in fixed),
                 offset=sum(numbers) + sum(source.offset for source in fixed),
                 degrees=self._degrees(node, name) if parameters else (),
             )
@@ -177,7 +171,7 @@ class _Reader:
         views, base = [], node.args[0]
         while isinstance(base, Node):
             views.append(base)
-            base = base.args[0] if operation_name(base) in LAYOUT | _PARTS else None
+            base = base.args[0] if operation_name(base) in LAYOUT | PART else None
         if views[-1].op == "call_function" and (views[-1] in self.fixed or views[-1] in self.built):
             self.built.add(views[-1])
             for view in views:

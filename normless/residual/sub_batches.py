@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless.lifting import followed, running
+from normless._internal.state import running
+from normless.lifting import followed
 from normless.residual.graph import Dataflow
 
 # Divisible by the usual numbers of parts.

@@ -11,24 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normless.residual import operations as ops
 from normless.residual.blocks import Kind
 from normless.residual.graph import Operand, Operation
 from normless.residual.layers import LayerRun, Layers
-from normless.residual.main_path import PRODUCTS, gates, main_path, spans_streams
-from normless.residual.operations import (
-    ATTENTION,
-    BATCH_NORM,
-    CONVOLUTION,
-    LAYOUT,
-    POOLING,
-    RECURRENT,
-    SOFTMAX,
-)
+from normless.residual.main_path import gates, main_path, spans_streams
 
-_ADDS = {"add", "sub", "rsub", "lerp"}
 _SKIP_JOINS = {"mul", "cat"}
-# Operations between attention logits and their softmax: scaling, biases, masks, the shift of relative positions.
-_LOGIT_STEPS = LAYOUT | {"add", "sub", "mul", "div", "slice", "pad", "masked_fill", "expand", "where", "clamp"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +63,7 @@ class SumFinder:
     def _terms(self, operation: Operation) -> list[int]:
         """Return the summands of an operation: those of an addition, or the members of a stack that it sums over."""
         arguments = operation.arguments
-        if operation.name in _ADDS:
+        if operation.name in ops.ADDITION:
             terms = operation.operands[:: -1 if operation.name == "rsub" else 1]
         elif operation.name in {"sum", "mean"} and isinstance(arguments[0], Operand):
             stack = self.flow[arguments[0].index]
@@ -116,7 +105,7 @@ class SumFinder:
     def _starts_at(self, fork: int, term: int) -> bool:
         """Whether the parts of a term are branches from the fork that share no weight layer, at most a norm."""
         inner = self.sums.get(term)
-        joined = term if self.flow[term].name in _ADDS else self.flow[term].parents[0]
+        joined = term if self.flow[term].name in ops.ADDITION else self.flow[term].parents[0]
         start = self.flow.dominators[joined] if inner is None else inner.fork
         if start is None or not self.flow.depends(start, fork):
             return False
@@ -195,7 +184,7 @@ class SumFinder:
     def _weighs(self, at: int) -> bool:
         """Whether an operation multiplies a value by factors of streams, or by a gate computed from the value."""
         operation = self.flow[at]
-        is_product = operation.name in PRODUCTS | {"mul"} and len(operation.parents) == 2
+        is_product = operation.name in ops.PRODUCT | {"mul"} and len(operation.parents) == 2
         pairs = (operation.parents, operation.parents[::-1]) if is_product else ()
         return any(
             gates(self.layers, value, factor) or spans_streams(self.flow, operation, value, factor)
@@ -264,10 +253,10 @@ class SumFinder:
     def _kinds(self, path: list[int]) -> list[Kind | None]:
         """Return the layer kind of each operation on a path; a recurrent layer ends in an activation."""
         kinds = [self.layers.kind(index) for index in path]
-        return [*kinds, "activation"] if any(self.flow[index].name in RECURRENT for index in path) else kinds
+        return [*kinds, "activation"] if any(self.flow[index].name in ops.RECURRENT for index in path) else kinds
 
     def _is_norm_or_pooling(self, index: int) -> bool:
-        pools = self.flow[index].name in POOLING and index not in self.layers.owner
+        pools = self.flow[index].name in ops.POOLING and index not in self.layers.owner
         return pools or self.layers.kind(index) == "norm"
 
     def _is_parallel(self, candidate: Sum, skip: list[int], paths: list[list[int]]) -> bool:
@@ -275,14 +264,14 @@ class SumFinder:
         every = [skip, *paths]
         if self.chain(skip) and all(self.layers.has_weight(path) and self._is_linear(path, set()) for path in every):
             return True
-        if not all(self.chain(path) <= 1 and self._is_linear(path, BATCH_NORM | {"getitem"}) for path in every):
+        if not all(self.chain(path) <= 1 and self._is_linear(path, ops.BATCH_NORM | {"getitem"}) for path in every):
             return False
         bare = len(paths) == 1 and self.layers.has_weight(skip) and not self._is_normalized(skip)
         if bare and self._is_normalized(paths[0]) and self.layers.taps(skip) <= self.layers.taps(paths[0]):
             # Parts of one kernel are all normalized or all not; a shortcut beside a normalized branch is a skip path.
             return False
         weights = sum(map(self.layers.has_weight, every))
-        convolutions = sum(self.flow[index].name in CONVOLUTION for path in every for index in path)
+        convolutions = sum(self.flow[index].name in ops.CONVOLUTION for path in every for index in path)
         normalized = any(map(self._is_normalized, every))
         if all(self.flow[index].leaves_unchanged for index in skip):
             # Parts of one kernel; without norms x + W x is the simplest residual block.
@@ -290,7 +279,7 @@ class SumFinder:
         return weights >= 2 or (weights >= 1 and normalized)
 
     def _is_normalized(self, path: list[int]) -> bool:
-        return any(self.flow[index].name in BATCH_NORM for index in path)
+        return any(self.flow[index].name in ops.BATCH_NORM for index in path)
 
     def _is_linear(self, path: list[int], names: set[str]) -> bool:
         """Whether a path consists of weight layers, sums of linear layers and operations of these names."""
@@ -324,9 +313,11 @@ class SumFinder:
             index = pending.pop()
             for reader in self.flow.consumers[index]:
                 operation = self.flow[reader]
-                if operation.name in SOFTMAX or (operation.name in ATTENTION and index not in operation.parents[:3]):
+                if operation.name in ops.SOFTMAX or (
+                    operation.name in ops.ATTENTION and index not in operation.parents[:3]
+                ):
                     reached = True
-                elif operation.name not in _LOGIT_STEPS or len(seen) > 40:
+                elif operation.name not in ops.BEFORE_SOFTMAX or len(seen) > 40:
                     return False
                 elif reader not in seen:
                     seen.add(reader)

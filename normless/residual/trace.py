@@ -12,7 +12,7 @@ from torch import nn
 
 from normless.lifting import ADDITIONS
 from normless.nn import ResidualSum
-from normless.residual.blocks import Head, Layer, ResidualBlock, Site
+from normless.residual.blocks import Addition, Head, Layer, ResidualBlock
 from normless.residual.exporting import exported
 from normless.residual.graph import Fixed
 from normless.residual.layers import LayerRun, Layers
@@ -140,7 +140,7 @@ class _Tracer:
             parallel=tuple(branches) if len(branches) > 1 else (),
             inner=tuple(self._block(inner, names) for inner in block.inner),
             chain=max(self.finder.chain(path, block.main) for path in block.branches),
-            sites=self._sites(block.sum),
+            additions=self._additions(block.sum),
             ends=tuple(self._linear_end(block.sum, number, path) for number, path in enumerate(block.branches)),
             last_weights=tuple(map(self._last_weights, block.sum.branches, block.branches)),
             factor=self._added(block.sum) * min(map(self._constant, block.sum.branches, block.branches), key=abs),
@@ -202,9 +202,9 @@ class _Tracer:
                 pending += reads if self.flow[at].name in {"add", "sub", "cat", "stack"} else reads[-1:]
         return tuple(reversed(found))
 
-    def _sites(self, total: Sum) -> tuple[Site, ...]:
+    def _additions(self, total: Sum) -> tuple[Addition, ...]:
         """Return the additions in forward code that join branches to the skip path; none if a module adds."""
-        sites: list[Site] = []
+        additions: list[Addition] = []
         at = total.at
         while at != total.skip:
             operation = self.flow[at]
@@ -216,9 +216,9 @@ class _Tracer:
             if call is None or call.name not in ADDITIONS or not one_ahead or self._sum_module(at) is not None:
                 return ()
             onward = terms.index(ahead[0])
-            sites.append(Site(call, 1 - onward))
+            additions.append(Addition(call, 1 - onward))
             at = terms[onward]
-        return tuple(reversed(sites))
+        return tuple(reversed(additions))
 
     def _ends_in_layer(self, total: Sum, layers: tuple[Layer, ...]) -> bool:
         """Whether the sum adds the last layer's output directly; a `ResidualSum`'s multiplier is part of the sum."""

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from secrets import token_hex
 from textwrap import shorten
 from typing import Any
 
@@ -26,12 +27,14 @@ from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
 from normless.models.spec import Inputs, build_model, build_with_inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
-from normless.saving.digests import digest_of
+from normless.saving.durable import digest_of, replaced
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
 from normless.spec import RECIPE_FILE, absolute
 
 WEIGHTS_FILE = "model.safetensors"
+# New weights until the recipe names them; such files are left if the process is killed.
+_NEW_WEIGHTS = "model.{}.safetensors"
 _PLAIN = "as_written"
 
 
@@ -47,7 +50,8 @@ def save(
 
     Args:
         net: the network, as `convert`, `fold` or `freeze` returned it or trained since then.
-        path: the folder; created if necessary. A network that was saved there is replaced.
+        path: the folder; created if necessary. A network that was saved there is replaced, in one instant: after an
+            error or a killed process the folder holds the former network or the new one.
         model: text that names the network before its conversion, `torchvision:resnet50` or another that
             `normless inspect` takes. If None, `load` must be given the network. A file is recorded by its path
             relative to the folder.
@@ -82,12 +86,7 @@ def save(
     if model is not None:
         recipe = _tried(net, recipe)
     recipe.written(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    # A folder with a recipe is complete, whenever the process is killed.
-    (folder / RECIPE_FILE).unlink(missing_ok=True)
-    _write_tensors(net, recipe.state.buffers, folder / WEIGHTS_FILE)
-    recipe = replace(recipe, digest=digest_of(folder / WEIGHTS_FILE))
-    (folder / RECIPE_FILE).write_text(recipe.written(folder), encoding="utf-8")
+    _write(net, recipe, folder)
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
 
 
@@ -125,7 +124,8 @@ def load_with_inputs(
             "its conversion: nl.load(path, model=…)."
         )
     net, inputs = _rebuilt(recipe, original, example_inputs)
-    stored = _stored(folder / WEIGHTS_FILE)
+    intact = _intact_weights(folder, recipe.digest)
+    stored = _stored(intact or folder / WEIGHTS_FILE)
     try:
         _fill(net, recipe, stored)
     except RecipeError as error:
@@ -135,7 +135,7 @@ def load_with_inputs(
             f"The weights in {folder} do not fit {recipe.model or 'the network given'} converted by {recipe.scheme}: "
             f"{error} " + (f"It was saved with {', '.join(changed)}." if changed else "Is it another?")
         ) from error
-    if recipe.digest not in (None, digest_of(folder / WEIGHTS_FILE)):
+    if intact is None:
         raise RecipeError(
             f"The weights {folder / WEIGHTS_FILE} are damaged: they are not those that were saved there."
         )
@@ -256,6 +256,28 @@ def _modes(net: nn.Module) -> dict[str, bool]:
     """Return the mode of the network, and of every module with another mode than its parent."""
     modes = {path: module.training for path, module in net.named_modules(remove_duplicate=False)}
     return {path: mode for path, mode in modes.items() if not path or mode != modes[path.rpartition(".")[0]]}
+
+
+def _write(net: nn.Module, recipe: Recipe, folder: Path) -> None:
+    """Replace the network in a folder at the instant at which its recipe is replaced.
+
+    The recipe names its weights by their digest, so that both the former and the new weights are there meanwhile.
+    """
+    new = folder / _NEW_WEIGHTS.format(token_hex(4))
+    with replaced(new) as part:
+        _write_tensors(net, recipe.state.buffers, part)
+    recipe = replace(recipe, digest=digest_of(new))
+    with replaced(folder / RECIPE_FILE) as part:
+        part.write_text(recipe.written(folder), encoding="utf-8")
+    new.replace(folder / WEIGHTS_FILE)
+    for left in folder.glob(f"{_NEW_WEIGHTS.format('*')}*"):
+        left.unlink(missing_ok=True)
+
+
+def _intact_weights(folder: Path, digest: str) -> Path | None:
+    """Return the weights with a digest, which have another name if `save` was interrupted; None if there are none."""
+    files = (folder / WEIGHTS_FILE, *folder.glob(_NEW_WEIGHTS.format("*")))
+    return next((file for file in files if file.is_file() and digest_of(file) == digest), None)
 
 
 def _write_tensors(net: nn.Module, buffers: list[str], path: Path) -> None:

@@ -53,7 +53,7 @@ class Recipe:
     """The mode of the network under "", and of every module with another mode than its parent."""
     versions: dict[str, str]
     state: State
-    digest: str | None = None
+    digest: str = ""
     """SHA-256 of the file of weights."""
 
     def written(self, folder: Path) -> str:
@@ -87,14 +87,12 @@ def read_recipe(folder: Path) -> Recipe:
         raise RecipeError(f"There is no saved network in {folder}: it has no {RECIPE_FILE}.") from error
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
-    kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict, "state": dict}
+    kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
+    kinds |= {"state": dict, "digest": str}
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
     if values.pop("format") > _FORMAT:
         raise RecipeError(f"{path} was written by a later version of normless; update normless to read it.")
-    # Recipes of earlier versions do not have these.
-    digest = values.pop("digest", None)
-    values.setdefault("state", {})
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]
@@ -106,7 +104,7 @@ def read_recipe(folder: Path) -> Recipe:
 
     model = None if values["model"] is None else _with_paths(values["model"], resolved)
     values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved)}
-    return Recipe(**values | {"state": State(**values["state"])}, digest=digest)
+    return Recipe(**values | {"state": State(**values["state"])})
 
 
 def _is_part_of_state(name: str, value: Any) -> bool:

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from normless._internal.state import running
 from normless.errors import RecipeError
 from normless.folding.frozen_norms import replace_modules
-from normless.lifting import running
 from normless.nn import FrozenAffine
 from normless.saving.recipe import State
 from normless.saving.settings import kinds_of_modules, set_settings

@@ -15,11 +15,9 @@ from normless.residual.classify import window_size
 from normless.residual.graph import Dataflow, Fixed, Operand, Operation
 from normless.residual.layers import LayerRun, Layers
 from normless.residual.main_path import passed_on
-from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, SOFTMAX
+from normless.residual.operations import ATTENTION, CONVOLUTION, POOLING, PRODUCT, SOFTMAX
 from normless.residual.steps import Kind, Step, Steps
 from normless.residual.sums import Sum, SumFinder
-
-_PRODUCTS = {"matmul", "bmm", "einsum"}
 
 
 class _TorchOperation(nn.Module):
@@ -93,7 +91,7 @@ class _Reader:
             return Step("padding", reads, size=min(1.0, share))
         if name in POOLING - SOFTMAX - ATTENTION:
             return self._pooling(operation)
-        if name in ATTENTION or name in _PRODUCTS or (name == "mul" and len(reads) == 2):
+        if name in ATTENTION or name in PRODUCT or (name == "mul" and len(reads) == 2):
             return self._product(index, operation)
         if name in ("mul", "div"):
             named, factor = (

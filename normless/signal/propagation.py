@@ -152,7 +152,7 @@ def mean_square(tensor: Tensor) -> float:
 def _input(p: Propagation, step: Step, x: Moments) -> Moments | str:
     is_first = step is next(other_step for other_step in p.steps.steps if other_step.kind == "input")
     if p.inputs is None or p.inputs.dim() < 2 or not is_first:
-        return "an input that is no batch of floating-point numbers"
+        return "an input that is not a batch of floating-point numbers"
     variance, mean = torch.var_mean(p.inputs.double(), dim=0, correction=0, keepdim=True)
     return Moments.of(mean, variance)
 
@@ -314,7 +314,7 @@ def _add(p: Propagation, step: Step, x: Moments) -> Moments | str:
     """Add activations that are not a residual sum; by channel, as independent normal variables."""
     if p.by_position:
         unknown = len(step.reads) < 2 or step.parameters
-        return "an addition that is no residual sum" if unknown else _sum(p, step, x)
+        return "an addition that is not a residual sum" if unknown else _sum(p, step, x)
     others = [p.of(read) for read in step.reads[1:]]
     others += [Moments.standard(p.power_of(step.parameters))] if step.parameters else []
     for term in others:

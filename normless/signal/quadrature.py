@@ -21,7 +21,7 @@ Values = NDArray[np.float64]
 Function = Callable[[Tensor], Tensor]
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(20)
-# In standard deviations; what lies beyond the first and last is 1e-19 of the probability.
+# In standard deviations; the probability beyond the first and last is 1e-19.
 _PANELS = (-9.0, -3.0, 3.0, 9.0)
 # Between these inputs the usual smooth activations bend; panels end there where inputs spread far beyond them.
 _BENDS = (-24.0, -12.0, -6.0, -2.0, 2.0, 6.0, 12.0, 24.0)
@@ -34,7 +34,7 @@ _REACH, _INTERVALS, _HALVINGS = 32.0, 512, 27
 _VALUES = 2**16
 # For each of them a quantile of the standard normal distribution, by multiples of the golden ratio.
 _NOISE: Values = ndtri((torch.arange(_VALUES, dtype=torch.float64) * (sqrt(5) - 1) / 2 + 0.5) % 1).numpy()
-# A nonnegative part is spread over this many equally likely values, those at zero aside.
+# A nonnegative part is spread over this many equally likely values, besides zero.
 _LEVELS = 24
 # The integral for the maximum of several variables, up to _END deviations.
 _LONG_NODES, _LONG_WEIGHTS = np.polynomial.legendre.leggauss(96)
@@ -137,7 +137,7 @@ def normal_moments(activation: nn.Module | Function, mean: Tensor, variance: Ten
         if not bool(half.any()):
             continue
         for node, weight in zip(nodes, weights, strict=True):
-            # Nodes in the place of examples, (nodes, C, …).
+            # Nodes take the axis of examples, (nodes, C, …).
             column = (-1, *[1] * (mean.dim() - 1))
             z = start + half * (1 + node.view(column))
             share = z.square().mul_(-0.5).exp_().mul_(half).mul_(weight.view(column))
@@ -155,7 +155,7 @@ def _channels(activation: nn.Module | Function) -> int:
 
 
 def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """E[max(x, 0)] and E[max(x, 0)²] of x ~ N(mean, variance), elementwise."""
+    """Return E[max(x, 0)] and E[max(x, 0)²] for x ~ N(mean, variance), elementwise."""
     deviation = variance.clamp_min(0).sqrt()
     standard = mean / deviation.clamp_min(1e-300)
     above = ndtr(standard)
@@ -164,10 +164,10 @@ def rectified(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def rectified_sum(first: Tensor, second: Tensor, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-    """E[max(p + x, 0)] and its second moment, of x ~ N(mean, variance) and an independent p ≥ 0, elementwise.
+    """Return E[max(p + x, 0)] and its second moment for x ~ N(mean, variance) and an independent p ≥ 0, elementwise.
 
-    `first` and `second` are E[p] and E[p²] of a rectified normal variable p, as on the stream of ResNet-V1. Exact
-    where x is zero.
+    `first` and `second` are E[p] and E[p²] of a rectified normal variable p, as on the stream of ResNet-V1. The
+    result is exact if x is zero.
     """
     standard, deviation = underlying(first, second)
     below = ndtr(-standard)
@@ -185,7 +185,7 @@ def rectified_sum(first: Tensor, second: Tensor, mean: Tensor, variance: Tensor)
 
 
 def underlying(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """t and σ for which max(σ·(t + z), 0) with standard normal z has these moments."""
+    """Return t and σ for which max(σ·(t + z), 0) with standard normal z has these moments."""
     grid = torch.linspace(-6, 30, 4001, dtype=torch.float64)
     mean, square = rectified(grid, torch.ones_like(grid))
     share = (first.square() / second.clamp_min(1e-300)).cpu().numpy()

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
-    from normless_lab.bench.card import measure_card as measure_card
-    from normless_lab.bench.card_settings import CardBench as CardBench
     from normless_lab.bench.data import DataBench as DataBench
     from normless_lab.bench.data import measure_data as measure_data
     from normless_lab.bench.map import MapBench as MapBench

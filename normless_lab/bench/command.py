@@ -1,4 +1,4 @@
-"""`normless bench WHAT`: the speed claims from the command line."""
+"""``normless bench``: the speed claims, measured."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import fields
 from itertools import groupby
@@ -22,9 +22,9 @@ from normless_lab.process import available_cores
 
 
 class Benchmark(NamedTuple):
-    """A benchmark: its title and summary, its dataclass and function in `normless_lab.bench`, and a line of setup.
+    """A benchmark: title, summary, names of its dataclass and function in `normless_lab.bench`, and its setup.
 
-    The line is a template of the dataclass' attributes, `{bench.rounds}`.
+    The setup is a template with the fields of the dataclass, as in `{bench.rounds}`.
     """
 
     title: str
@@ -37,30 +37,25 @@ class Benchmark(NamedTuple):
 _STATED = yaml.safe_load(Path(__file__).with_name("benchmarks.yaml").read_text("utf-8"))
 BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"].items()}
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
-LISTS: Mapping[str, dict[str, Any]] = _STATED["lists"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
+NETWORKS = "map: networks; default: ten of timm, torchvision and transformers"
 WIDTH = 200
-# Columns that are the same in all rows of a part, which its title says.
-SHARED = ("device", "torch", "driver", "data")
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
-HOW = ("runs", "workers", "limit", "rounds")
+HOW = ("runs", "workers", "rounds")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Declare what the command takes; needs no torch."""
-    several = f"{ALL}: every benchmark that takes minutes, each in a process of its own"
-    texts = [*(f"{name}: {one.summary}" for name, one in BENCHMARKS.items()), several]
+    """Add the arguments of the command."""
+    several = f"{ALL}: every benchmark that takes minutes, each in a new process"
+    texts = [*(f"{name}: {benchmark.summary}" for name, benchmark in BENCHMARKS.items()), several]
     parser.add_argument("what", choices=[*BENCHMARKS, ALL], help="\n".join(texts))
     what, how = parser.add_argument_group("what is measured"), parser.add_argument_group("how it is measured")
     for name, text in NUMBERS.items():
         (how if name in HOW else what).add_argument(f"--{name.replace('_', '-')}", type=int, default=None, help=text)
-    for name, stated in LISTS.items():
-        options = {**stated, "type": int if stated.get("type") == "int" else str}
-        what.add_argument(f"--{name.replace('_', '-')}", nargs="+", default=None, **options)
-    what.add_argument("--data-root", default=None, help="card: folder of CIFAR-10; the usual place if left out")
-    parser.add_argument("--out", type=Path, default=None, help="scale: the figure, SVG or PNG")
-    how.add_argument("--device", default=None, help="as torch names it; step, inference, memory: cpu, card: cuda")
+    what.add_argument("--networks", nargs="+", default=None, metavar="MODEL", help=NETWORKS)
+    parser.add_argument("--out", type=Path, default=None, help="scale: file of the figure, SVG or PNG")
+    how.add_argument("--device", default=None, help="step, inference, memory: name of a torch device; default: cpu")
     add_json_flag(parser)
 
 
@@ -68,7 +63,7 @@ def run(arguments: Namespace) -> int:
     """Measure and print; 0 on success."""
     check_names(vars(arguments))
     flags = {name: value for name, value in vars(arguments).items() if value is not None}
-    for name in ("batch_size", "rounds", "runs", "workers", "limit", "epochs"):
+    for name in ("batch_size", "rounds", "runs", "workers", "epochs"):
         if flags.get(name, 1) < 1:
             raise ValueError(f"Expected --{name.replace('_', '-')} to be 1 or more, got {flags[name]}.")
     if arguments.what == ALL:
@@ -81,37 +76,18 @@ def run(arguments: Namespace) -> int:
         print_json({"setting": setup, "rows": rows})
     elif arguments.what == ALL:
         sys.stdout.write(f"{title}: {setup}\n")
-        for (what, setting, to), some in groupby(rows, itemgetter("benchmark", "setting", "to")):
-            table = [*some]
+        for (what, setting, to), group in groupby(rows, itemgetter("benchmark", "setting", "to")):
+            table = [*group]
             columns = [name for name in COLUMNS if any(row[name] is not None for row in table)]
             shown = [{name: row[name] for name in columns} for row in table]
             _print(f"{what}, as a ratio to {to}: {setting}", shown)
-    elif "part" in rows[0]:
-        sys.stdout.write(f"{title}: {setup}\n")
-        for part, some in groupby(sorted(rows, key=_order_of_parts(rows)), itemgetter("part")):
-            _print_part(part, [*some])
     else:
         _print(f"{title}: {setup}", rows)
     return 0
 
 
-def _order_of_parts(rows: Sequence[Mapping[str, Any]]) -> Callable[[Mapping[str, Any]], int]:
-    """The key by which rows are sorted into their parts, in the order in which these first appear."""
-    parts = [*dict.fromkeys(row["part"] for row in rows)]
-    return lambda row: parts.index(row["part"])
-
-
-def _print_part(part: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """The table of a part: the columns in which a row has a value; what is the same in all rows is in the title."""
-    titles = [str(rows[0][name]) for name in SHARED if rows[0].get(name) is not None]
-    columns = [
-        name for name in rows[0] if name not in ("part", *SHARED) and any(row[name] is not None for row in rows)
-    ]
-    _print(f"{part}: {', '.join(titles)}", [{name: row[name] for name in columns} for row in rows])
-
-
 def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table with a column for each value of a row."""
+    """Print a table with a column for each value of a row."""
     from rich.console import Console
     from rich.table import Table
 
@@ -128,7 +104,7 @@ def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _settings(what: str, flags: Mapping[str, Any]) -> Any:
-    """What a benchmark is to measure; flags that it has no attribute for are ignored."""
+    """Return the settings of a benchmark; flags without a field are ignored."""
     from normless_lab import bench
 
     kind = getattr(bench, BENCHMARKS[what].settings)
@@ -136,12 +112,12 @@ def _settings(what: str, flags: Mapping[str, Any]) -> Any:
 
 
 def _setup(what: str, settings: Any) -> str:
-    """The same in words."""
+    """Return the settings in words."""
     return BENCHMARKS[what].setup.format(bench=settings)
 
 
 def _measured(what: str, settings: Any) -> list[dict[str, Any]]:
-    """The rows of a benchmark's table."""
+    """Return the rows of a benchmark's table."""
     from normless_lab import bench
 
     table = getattr(bench, BENCHMARKS[what].measure)(settings)
@@ -149,11 +125,11 @@ def _measured(what: str, settings: Any) -> list[dict[str, Any]]:
 
 
 def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """A row for each of every benchmark's: its ratio, what that is to, what is aimed at and whether it is reached."""
+    """Yield each row of every benchmark: its ratio, the reference, the aim, and whether that is reached."""
     for stated in TOGETHER:
         settings = _settings(stated["what"], {**flags, **stated.get("with", {})})
         setup = _setup(stated["what"], settings)
-        # A process of its own, so that none is faster or slower by the memory that another has left.
+        # In a new process, so that the memory of earlier benchmarks has no effect.
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             measured = pool.submit(_measured, stated["what"], settings).result()
         bars = stated["bars"]
@@ -162,7 +138,7 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             ratios = {part: row.get(part) for part in ("ratio", "lowest", "highest")}
             aim, ratio = bars.get(name, bars.get(row.get("task"))), row.get("ratio")
             reached = None if aim is None else ratio >= aim if stated.get("at_least") else ratio <= aim
-            # The tables come at the end, after minutes; a run that is stopped earlier has shown what it measured.
+            # Tables are printed after minutes; an interrupted run has shown its measurements.
             sys.stderr.write(f"{stated['what']}: {setup}: {name}: {', '.join(map(_cell, ratios.values()))}\n")
             yield {
                 "benchmark": stated["what"],
@@ -176,7 +152,7 @@ def _all_rows(flags: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _machine() -> str:
-    """Processor, cores, threads, torch and load of this machine."""
+    """Return processor, cores, threads, torch and load of this machine."""
     import torch
 
     path = Path("/proc/cpuinfo")

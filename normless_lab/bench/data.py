@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from normless.extras import import_extra
 from normless_lab.bench.timing import ratio_table, seconds_in_turns
 from normless_lab.data import Augmentation, ImageData, load_data
 from normless_lab.data.images.tensor_images import Split, in_memory
@@ -42,9 +42,11 @@ def measure_data(bench: DataBench) -> pd.DataFrame:
     """Time whole epochs in turns, the start of the rival's workers included where it keeps none.
 
     A row per loader: task, loader, images_per_second (median), and as in `ratio_table` the ratio of images per second
-    to torchvision's in the same round. MissingExtraError if torchvision is not installed.
+    to torchvision's in the same round.
     """
-    transforms = import_extra("zoo", "The benchmark of data", "torchvision.transforms.v2")
+    from torchvision import datasets
+    from torchvision.transforms import v2 as transforms
+
     tables = []
     if bench.images:
         memory, usual = _images_in_memory(bench), Augmentation(crop=4, flip=True)
@@ -68,7 +70,6 @@ def measure_data(bench: DataBench) -> pd.DataFrame:
     if bench.files:
         with _jpeg_folder(bench.files) as folder:
             data = load_data("image_folder", root=folder)
-            datasets = import_extra("zoo", "The benchmark of data", "torchvision.datasets")
             transform = transforms.Compose(
                 [
                     transforms.RandomResizedCrop(224, antialias=True),
@@ -128,7 +129,8 @@ class _Transformed(Dataset[tuple[Tensor, int]]):
 
 
 def _loader(bench: DataBench, data: Any, steps: Sequence[Any]) -> DataLoader[Any]:
-    transforms = import_extra("zoo", "The benchmark of data", "torchvision.transforms.v2")
+    from torchvision.transforms import v2 as transforms
+
     images = _Transformed(data.train.images, data.train.labels.tolist(), transforms.Compose(list(steps)))
     return _made(images, bench.batch_size)
 
@@ -151,7 +153,6 @@ def _exhausted(loader: DataLoader[Any], after: Any = None) -> Callable[[], None]
 @contextmanager
 def _jpeg_folder(files: int) -> Iterator[Path]:
     """Class folders of smooth random JPEG images for training, and one to test on."""
-    image = import_extra("zoo", "The benchmark of data", "PIL.Image")
     generator = torch.Generator().manual_seed(0)
     with tempfile.TemporaryDirectory() as root:
         for part, count in (("train", files), ("val", 2)):
@@ -161,5 +162,5 @@ def _jpeg_folder(files: int) -> Iterator[Path]:
                 coarse = torch.rand(1, 3, 8, 10, generator=generator) * 255
                 smooth = torch.nn.functional.interpolate(coarse, (256, 320), mode="bicubic").clamp(0, 255)
                 pixels = smooth[0].permute(1, 2, 0).byte().numpy()
-                image.fromarray(pixels).save(folder / f"{index}.jpg", quality=90)
+                Image.fromarray(pixels).save(folder / f"{index}.jpg", quality=90)
         yield Path(root)

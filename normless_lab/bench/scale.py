@@ -123,7 +123,7 @@ def draw_scale(table: pd.DataFrame, path: Path) -> None:
         texts = {kind: f"{kind}, power {power:.2f}" for kind, power in powers.items()}
         title = f"{'Time' if unit == 's' else 'Memory'} of a step against {name}"
         frame: Any = {"title": title, "x_label": name, "y_label": unit, "log": "xy"}
-        lines(rows, panels[place], x="value", y=measure, by="activations", end_text=partial(_end, texts), **frame)
+        lines(rows, panels[place], x="value", y=measure, by="activations", named=partial(_end, texts), **frame)
     if path.suffix == ".png":
         save_png(panels[0], path)
     else:

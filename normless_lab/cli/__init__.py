@@ -5,25 +5,13 @@ from normless.cli import Command
 DEMO = Command(
     "train networks of 16 to 400 layers with and without normalization: table, figures, page",
     "normless_lab.cli.demo",
-    "normless demo --depths 16 100 --epochs 2 --out normless-demo",
+    "normless demo --out normless-demo",
     resumes=True,
 )
 TRAIN = Command(
     "train one network, from YAML and flags; resumes after an interruption",
     "normless_lab.train:TRAIN",
     'normless train --model "normless:wide_resnet(depth=100, width=1)" --scheme skipinit',
-    resumes=True,
-)
-TRAIN_TRANSLATION = Command(
-    "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
-    "normless_lab.train:TRAIN_TRANSLATION",
-    "normless train-translation --data grammar --scheme fixup",
-    resumes=True,
-)
-TRAIN_TEXT = Command(
-    "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
-    "normless_lab.train:TRAIN_TEXT",
-    "normless train-text --data sentiment --decay-policy weights+last",
     resumes=True,
 )
 WATCH = Command(

@@ -1,59 +1,36 @@
-"""``normless demo``: deep networks with and without normalization on the embedded data set."""
+"""``normless demo``: the sweep of the demo, its page, and the signal of its deepest networks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
 
-from normless.cli import add_json_flag, check_names, print_json
-from normless_lab.demo import DemoSettings
-from normless_lab.train.command import add_flags
-
-if TYPE_CHECKING:
-    from normless_lab.demo import DemoResult
-
-# The settings that a user may change.
-_TRAINED = ("depths", "schemes", "data", "epochs", "rates", "batch_size", "seed")
-_MACHINE = ("workers", "device", "out")
-_FLAGS = (*_TRAINED, *_MACHINE)
+from normless.cli import add_json_flag
+from normless_lab.cli.sweep import run_sweep
+from normless_lab.demo import DEMO
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add a flag for each setting that a user may change."""
-    add_flags(parser.add_argument_group("what is trained"), DemoSettings, _TRAINED)
-    add_flags(parser.add_argument_group("machine"), DemoSettings, _MACHINE)
+    """Add the place of the runs, the processes and the device."""
+    parser.add_argument("--out", type=Path, default=Path("normless-demo"), help="folder of the runs and the page")
+    parser.add_argument("--workers", type=int | None, default=None, help="processes; one per core if left out")
+    parser.add_argument("--device", type=str, default="cpu", help="as of normless train")
+    parser.add_argument("--print", action="store_true", help="print the sweep, to change and run it; train nothing")
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Run the demo; print its table and where its files are."""
-    check_names(vars(namespace))
-    values: dict[str, Any] = {name: namespace[name] for name in _FLAGS}
-    values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-    settings = DemoSettings(**values)
-    from normless_lab.demo import run_demo
+    """Run the sweep and write its page; return 1 if a run failed."""
+    if namespace.print:
+        sys.stdout.write(DEMO.read_text("utf-8"))
+        return 0
+    from normless_lab.demo.signal import signal_figure
+    from normless_lab.sweeps import Sweep
 
-    result = run_demo(settings)
-    if namespace.json:
-        print_json(result.to_dict())
-    else:
-        _print(result)
-    return 0
-
-
-def _print(result: DemoResult) -> None:
-    """Print the table of runs and the paths of the files."""
-    from rich.console import Console
-    from rich.text import Text
-
-    from normless.cli.network import OUTCOME_COLOURS, table
-    from normless_lab.demo.report import table_of_runs
-
-    runs = table_of_runs(result.runs)
-    rows = [[Text(cell, OUTCOME_COLOURS.get(cell, "")) for cell in row] for row in runs.rows]
-    right = tuple(index for index, column in enumerate(runs.columns) if column.numeric)
-    console = Console(soft_wrap=True)
-    console.print(table([column.name for column in runs.columns], rows, right=right))
-    for path in (*result.figures, result.report):
-        console.print(f"wrote {path}", highlight=False, markup=False)
+    sweep = Sweep.from_yaml(DEMO)
+    sweep = replace(sweep, base={**sweep.base, "device": namespace.device})
+    namespace.update(Namespace(file=DEMO, db=None, metrics=["test_accuracy"], page=True))
+    return run_sweep(sweep, namespace, signal_figure)

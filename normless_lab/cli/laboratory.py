@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory, LaboratoryListener
 
 LOCAL = "local"
+PARAMETER = re.compile(r"(\w+)=(.+)")
 
 
 def add_state_arguments(parser: ArgumentParser, out: Path) -> None:
@@ -56,6 +58,15 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
         "--gpus-per-run", type=float, default=0.0, help="with --ray: GPUs of each run, as 0.25 for four runs on one"
     )
     group.add_argument(
+        "--slurm",
+        type=str,
+        nargs="*",
+        default=None,
+        metavar="NAME=VALUE",
+        help="execute as jobs of Slurm that need this, by submitit's names: timeout_min=120 slurm_partition=gpu "
+        "gpus_per_node=1; --workers is the number of jobs at once",
+    )
+    group.add_argument(
         "--shard",
         type=str,
         default=None,
@@ -69,10 +80,13 @@ def add_executor_arguments(parser: ArgumentParser) -> None:
 
 def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = None) -> Laboratory:
     """Return the laboratory of the arguments; those of `add_executor_arguments` may be missing."""
-    from normless_lab.sweeps import Laboratory, RayExecutor, Shard
+    from normless_lab.sweeps import Laboratory, RayExecutor, Shard, SlurmExecutor
 
-    shard, ray, executor = namespace.get("shard"), namespace.get("ray"), None
-    if ray is not None:
+    shard, ray, slurm = (namespace.get(name) for name in ("shard", "ray", "slurm"))
+    executor: Any = None
+    if slurm is not None:
+        executor = partial(SlurmExecutor, namespace.out / "slurm", _parameters(slurm), workers=namespace.workers)
+    elif ray is not None:
         address = None if ray == LOCAL else ray
         executor = partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)
     return Laboratory(
@@ -85,3 +99,12 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
         wait=bool(namespace.get("wait")),
         listener=listener,
     )
+
+
+def _parameters(words: list[str]) -> dict[str, int | str]:
+    """Return the parameters of Slurm jobs in words of the form NAME=VALUE."""
+    pairs = [(word, PARAMETER.fullmatch(word)) for word in words]
+    for word, match in pairs:
+        if match is None:
+            raise ValueError(f"Expected --slurm NAME=VALUE, as timeout_min=120, got {word!r}.")
+    return {match[1]: int(match[2]) if match[2].isdecimal() else match[2] for _, match in pairs if match}

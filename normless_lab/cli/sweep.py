@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,9 @@ from normless_lab.cli.laboratory import add_executor_arguments, add_state_argume
 from normless_lab.process import read_yaml
 
 if TYPE_CHECKING:
-    from normless_lab.sweeps import Sweep
+    from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
 
 OUT = Path("normless-sweeps")
-OWN_RUNS = ("train", "train-text", "train-translation")
 # Between two looks at the status.
 SECONDS = 2.0
 
@@ -54,37 +53,53 @@ class SweepCommand(NamedTuple):
 
 def sweep_of(path: Path, namespace: Namespace) -> Sweep:
     """Return the sweep of a file after checking that the metrics are columns of the table of runs."""
+    from normless_lab.sweeps import KINDS, Sweep
+
     # Before torch is imported; `Sweep` reports other errors of the file.
     with suppress(OSError, AttributeError, TypeError):
         stated = read_yaml(path)
-        # Runs of other packages may have settings of these names that mean something else.
-        if stated.get("run", OWN_RUNS[0]) in OWN_RUNS:
+        # Other runs may have settings of these names that mean something else.
+        if stated.get("run", "train") in KINDS:
             check_names(stated.get("base") or {})
             check_names(stated.get("axes") or {})
-
-    from normless_lab.sweeps import Sweep
-
-    check_metrics(namespace)
-    return Sweep.from_yaml(path)
+    sweep = Sweep.from_yaml(path)
+    check_metrics(namespace, sweep.metrics)
+    return sweep
 
 
-def check_metrics(namespace: Namespace) -> None:
-    """Raise a ValueError for a metric that is not a column of the table of runs."""
-    from normless_lab.sweeps import METRICS
-
-    unknown = [name for name in namespace.metrics if name not in METRICS]
+def check_metrics(namespace: Namespace, metrics: Sequence[str]) -> None:
+    """Raise a ValueError for a metric that is not among the columns of the table of runs."""
+    unknown = [name for name in namespace.metrics if name not in metrics]
     if unknown:
-        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(METRICS)}.")
+        raise ValueError(f"There is no metric {', '.join(unknown)}; there are {', '.join(metrics)}.")
+
+
+def _add_run(parser: ArgumentParser) -> None:
+    add_executor_arguments(parser)
+    parser.add_argument("--page", action="store_true", help="write figures and the page index.html into the folder")
 
 
 def _run(namespace: Namespace) -> int:
-    """Execute the sweep, with progress on standard error; return 1 if a run failed."""
-    from normless_lab.cli.sweep_text import result_text
-    from normless_lab.sweeps import OUTCOMES, SweepProgress
+    """Execute the sweep of the file; return 1 if a run failed."""
+    return run_sweep(sweep_of(namespace.file, namespace), namespace)
 
-    sweep = sweep_of(namespace.file, namespace)
+
+def run_sweep(
+    sweep: Sweep, namespace: Namespace, figure: Callable[[Laboratory, Sweep], SweepFigure] | None = None
+) -> int:
+    """Execute a sweep, with progress on standard error; return 1 if a run failed.
+
+    With the argument `page`, its page is written, with a further figure if there is a function for it.
+    """
+    from normless_lab.cli.sweep_text import result_text
+    from normless_lab.sweeps import OUTCOMES, SweepProgress, write_sweep_page
+
+    files: tuple[Path, ...] = ()
     with SweepProgress(sweep.name) as progress, laboratory_of(namespace, progress) as lab:
         result = lab.run(sweep, metrics=namespace.metrics)
+        if namespace.page and len(result.runs):
+            further = [] if figure is None else [figure(lab, sweep)]
+            files = write_sweep_page(result, namespace.out, metric=namespace.metrics[0], further=further)
     counts = result.runs["outcome"].value_counts()
     failed = result.runs[result.runs["outcome"] == "failed"]
     facts = {
@@ -95,6 +110,7 @@ def _run(namespace: Namespace) -> int:
         "errors": sorted(set(failed["error"])),
         "optima": [row for metric in namespace.metrics for row in result.optima(metric).to_dict("records")],
         "out": str(namespace.out),
+        "files": list(map(str, files)),
     }
     answer(namespace, jsonable(facts), result_text(facts, list(sweep.axes), namespace.file))
     return int(len(failed) > 0)
@@ -173,8 +189,8 @@ def _prune(namespace: Namespace) -> int:
     return answer(namespace, {"rows": rows, "folders": folders, "removed": namespace.yes}, text)
 
 
-RUN = SweepCommand(_run, add_executor_arguments)
-RETRY = SweepCommand(_retry, add_executor_arguments)
+RUN = SweepCommand(_run, _add_run)
+RETRY = SweepCommand(_retry, _add_run)
 STATUS = SweepCommand(
     _status,
     lambda parser: parser.add_argument(

@@ -74,10 +74,11 @@ def result_text(facts: dict[str, Any], axes: list[str], file: object) -> str:
     lines += ["", as_text(table(titles, rows, right=numeric))] if rows else []
     lines += [f"failed with {error}" for error in facts["errors"]]
     if facts["errors"]:
-        lines.append(f"to carry these out again: normless sweep retry {file}")
+        lines.append(f"to carry these out again: normless sweep retry {file} --out {facts['out']}")
     if facts["missing"]:
         shards = f"{facts['missing']} runs are missing, of other shards; "
         lines.append(shards + "start those, and this one again, or each with --wait.")
+    lines += [f"wrote {path}" for path in facts["files"]]
     return "\n".join(lines)
 
 

@@ -63,6 +63,7 @@ def run(namespace: Namespace) -> int:
 def _looking(namespace: Namespace) -> Callable[[], View]:
     """Return the function that looks at the run or the sweep."""
     from normless_lab.live import SweepViewer, run_view
+    from normless_lab.sweeps import KINDS, METRICS
 
     path: Path = namespace.path
     if (path / "config.yaml").is_file():
@@ -71,7 +72,8 @@ def _looking(namespace: Namespace) -> Callable[[], View]:
     if path.is_file():
         sweep = sweep_of(path, namespace)
     elif any((path / name).exists() for name in ("runs.sqlite", "work")):
-        check_metrics(namespace)
+        of_kinds = (name for kind in KINDS.values() for name in kind.metrics)
+        check_metrics(namespace, list(dict.fromkeys([*METRICS, *of_kinds])))
         namespace.out = path
     else:
         raise NormlessError(

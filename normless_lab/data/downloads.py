@@ -1,24 +1,22 @@
-"""Downloads, each verified by its digest; of images by torchvision's functions, of text by torch's."""
+"""Data sets in folders, and their download; every downloaded file is verified by its digest."""
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from normless.errors import DataNotFoundError
-from normless.extras import MissingExtraError, import_extra
 
 Data = TypeVar("Data")
 
-# Address, file name, MD5 in hexadecimal.
-Download = tuple[str, str, str]
 BY_ROOT = "by --data-root (data_root in a configuration, root in load_data)"
 """How a folder of data is named, for messages."""
 
@@ -61,7 +59,7 @@ def find_or_fetch(
         raise DataNotFoundError(f"{missing}, and downloading is switched off. {by_hand}")
     try:
         fetch(folder)
-    except (DataNotFoundError, MissingExtraError) as error:
+    except DataNotFoundError as error:
         raise DataNotFoundError(f"{missing}. {error} {by_hand}") from error
     data = find([folder])
     if data is None:
@@ -69,47 +67,41 @@ def find_or_fetch(
     return data
 
 
-def fetch_images(folder: Path, files: Callable[[ModuleType], Iterable[Download]]) -> None:
-    """Download the `files` that ``torchvision.datasets`` lists into a folder, and unpack archives there."""
-    datasets = import_extra("zoo", "Downloading", "torchvision.datasets")
-    from torchvision.datasets.utils import download_url
-
-    for url, name, digest in files(datasets):
-        with _staged(folder, url) as staging:
-            download_url(url, str(staging), name, digest)
-            if name.endswith(".tar.gz"):
-                with tarfile.open(staging / name) as archive:
-                    # Refuses members that would lie outside the folder.
-                    archive.extractall(staging, filter="data")
-                (staging / name).unlink()
-
-
 def fetch_files(folder: Path, address: str, digests: Mapping[str, str]) -> None:
-    """Download the files below an address into a folder; `digests` has the SHA-256 of each by name."""
+    """Download the files below an address into a folder; files ``.tar.gz`` are unpacked.
+
+    `digests` has the MD5 or SHA-256 of each file by name, in hexadecimal. A file, or what is unpacked from it, is
+    moved into the folder when it is complete.
+
+    Raises:
+        DataNotFoundError: a download failed, its digest is another, or it cannot be unpacked.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    for name, digest in digests.items():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as staging:
+                _fetch(Path(staging) / name, address + name, digest)
+                for path in Path(staging).iterdir():
+                    if not (folder / path.name).exists():
+                        path.rename(folder / path.name)
+        except (OSError, HTTPException, tarfile.TarError) as error:
+            for path in made:
+                with suppress(OSError):
+                    path.rmdir()
+            raise DataNotFoundError(f"Downloading {address}{name} into {folder} failed: {error}.") from error
+
+
+def _fetch(file: Path, url: str, digest: str) -> None:
+    """Download a file and verify it; replace an archive by its members."""
     from torch.hub import download_url_to_file
 
-    for name, digest in digests.items():
-        with _staged(folder, address + name) as staging:
-            download_url_to_file(address + name, str(staging / name), hash_prefix=digest, progress=False)
-
-
-@contextmanager
-def _staged(folder: Path, url: str) -> Iterator[Path]:
-    """Yield a folder to download into; its contents are moved into place when all of them are complete."""
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=folder, prefix=".download-") as name,
-            redirect_stdout(sys.stderr),
-        ):
-            yield Path(name)
-            for item in Path(name).iterdir():
-                target = folder / item.name
-                if not target.exists():
-                    item.rename(target)
-    except (OSError, RuntimeError, HTTPException, tarfile.TarError) as error:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()
-        raise DataNotFoundError(f"Downloading {url} into {folder} failed: {error}.") from error
+    download_url_to_file(url, str(file), progress=sys.stderr.isatty())
+    with file.open("rb") as content:
+        found = hashlib.file_digest(content, "md5" if len(digest) == 32 else "sha256").hexdigest()
+    if found != digest:
+        raise OSError(f"its digest is {found}, expected {digest}")
+    if file.name.endswith(".tar.gz"):
+        # The filter refuses members that would lie outside the folder.
+        shutil.unpack_archive(file, file.parent, filter="data")
+        file.unlink()

@@ -6,7 +6,9 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, ClassVar, Protocol, get_type_hints
+
+from typing_extensions import TypeVar
 
 from normless.registry import Registry, check_arguments, did_you_mean
 from normless.spec import parse_call
@@ -14,28 +16,30 @@ from normless_lab.data.images.built_in import correlated, digits, gaussian
 from normless_lab.data.images.image_data import ImageData
 from normless_lab.data.images.image_folder import image_folder, pets
 from normless_lab.data.images.small_images import cifar10, cifar100, svhn
-from normless_lab.data.parallel.grammar import grammar
-from normless_lab.data.parallel.parallel_folder import multi30k, parallel_text
-from normless_lab.data.text.labelled_tables import labelled_text, sst2
-from normless_lab.data.text.sentiment import sentiment
-from normless_lab.data.text_sets import LabelledText, ParallelText
 
 DATA: Registry[Any] = Registry("data set", "data", package="normless_lab")
 
-# Data sets that read a folder of the user, by the kind of data in it.
-_OF_FOLDERS: Mapping[type[Any], str] = {
-    ImageData: "image_folder",
-    LabelledText: "labelled_text",
-    ParallelText: "parallel_text",
-}
 
-Data = TypeVar("Data", ImageData, LabelledText, ParallelText)
+class DataSet(Protocol):
+    """A data set of some kind.
 
-for _source in (
-    *(digits, cifar10, cifar100, svhn, image_folder, pets, gaussian, correlated),
-    *(sentiment, sst2, labelled_text),
-    *(grammar, multi30k, parallel_text),
-):
+    Attributes:
+        kind: what it is, in words, for messages.
+        parts: the parameters of `subset` that select the first examples of a part.
+        reader: the name of the data set of this kind that reads a folder of the user.
+    """
+
+    kind: ClassVar[str]
+    parts: ClassVar[tuple[str, ...]]
+    reader: ClassVar[str]
+
+    def subset(self, *args: Any, **sizes: Any) -> Any:
+        """The same set with fewer examples."""
+
+
+Data = TypeVar("Data", bound=DataSet, default=ImageData)
+
+for _source in (digits, cifar10, cifar100, svhn, image_folder, pets, gaussian, correlated):
     DATA.register(_source.__name__)(_source)
 
 
@@ -45,19 +49,25 @@ def default_root() -> Path:
 
 
 def sources_of(kind: type[Any]) -> Mapping[str, Callable[..., Any]]:
-    """Return the registered data sets of a kind, by the return annotation of their functions."""
+    """Return the registered data sets of a kind, such as `ImageData`, by the return annotation of their functions."""
     return {name: load for name, load in DATA.items() if get_type_hints(load).get("return") is kind}
 
 
 def load_data(
-    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
-) -> ImageData:
-    """Load labelled images by name, as in ``digits``, ``cifar10(train=5000, test=1000)`` or ``mine.py:photos``.
+    name: str,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    download: bool = True,
+    kind: type[Data] = ImageData,  # type: ignore[assignment]
+    **options: Any,
+) -> Data:
+    """Load a data set by name, as in ``digits``, ``cifar10(train=5000, test=1000)`` or ``mine.py:photos``.
 
     Args:
-        name: of a set of images in `DATA`, or FILE.py:NAME or MODULE:NAME; with options of its own in brackets.
+        name: of a set in `DATA`, or FILE.py:NAME or MODULE:NAME; with options of its own in brackets.
         root: the folder with the data, by default `default_root`; downloads go to ``root/name``.
         download: whether a missing set may be downloaded.
+        kind: the kind of data that is expected, by default labelled images.
         options: the same as in brackets.
 
     Raises:
@@ -65,32 +75,6 @@ def load_data(
         DataNotFoundError: the set does not exist and could not, or should not, be downloaded.
         DataFormatError: a file does not have the expected contents.
     """
-    return _load(name, ImageData, root=root, download=download, options=options)  # type: ignore[type-abstract]
-
-
-def load_labelled_text(
-    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
-) -> LabelledText:
-    """Load labelled sentences by name, as in ``sentiment`` or ``sst2(train=2000)``; otherwise as `load_data`."""
-    return _load(name, LabelledText, root=root, download=download, options=options)
-
-
-def load_parallel_text(
-    name: str, *, root: str | os.PathLike[str] | None = None, download: bool = True, **options: Any
-) -> ParallelText:
-    """Load sentence pairs by name, as in ``grammar`` or ``multi30k(source='en')``; otherwise as `load_data`."""
-    return _load(name, ParallelText, root=root, download=download, options=options)
-
-
-def _load(
-    name: str,
-    kind: type[Data],
-    *,
-    root: str | os.PathLike[str] | None,
-    download: bool,
-    options: Mapping[str, Any],
-) -> Data:
-    """Read a data set by a text such as ``cifar10(train=5000)``."""
     _refuse_paths(name, kind)
     source, written = parse_call(name)
     if source not in DATA and ":" not in source:
@@ -124,19 +108,13 @@ def _load(
     return smaller
 
 
-def _refuse_paths(name: str, kind: type[Data]) -> None:
+def _refuse_paths(name: str, kind: type[DataSet]) -> None:
     """Raise a ValueError for a path instead of a name."""
     path = name.strip()
     if ":" in path or "(" in path or not any(separator in path for separator in ("/", os.sep)):
         return
     found = f"{path!r} is no data set's name" if os.path.exists(path) else f"There is no data set or folder {path!r}"  # noqa: PTH110 - a text too long for a path is none
-    reader = _OF_FOLDERS[kind]
     raise ValueError(
-        f"{found}. A folder of your own is read by the data set {reader}, with --data {reader} --data-root FOLDER "
-        "(in Python, root=FOLDER)."
+        f"{found}. A folder of your own is read by the data set {kind.reader}, with --data {kind.reader} --data-root "
+        "FOLDER (in Python, root=FOLDER)."
     )
-
-
-SOURCES = sources_of(ImageData)
-TEXT_SOURCES = sources_of(LabelledText)
-TRANSLATION_SOURCES = sources_of(ParallelText)

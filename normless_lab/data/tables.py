@@ -1,11 +1,8 @@
-"""Tables of a folder: the Parquet files of a split, and the rows of a file."""
+"""The Parquet files of a folder: those of each split, and their rows."""
 
 from __future__ import annotations
 
-import csv
-import gzip
 import re
-import zlib
 from collections.abc import Sequence, Set
 from pathlib import Path
 
@@ -13,8 +10,6 @@ import pandas as pd
 
 from normless.errors import DataFormatError
 
-# Stems of files with a validation set.
-VALIDATION_STEMS = ("val", "valid", "validation", "dev")
 _SHARD = re.compile(r"-(\d+)-of-(\d+)")
 
 
@@ -53,46 +48,14 @@ def find_shards(folder: Path, name: str, kind: str, *, foreign: Set[str] = froze
     return files
 
 
-def read_table(file: Path) -> pd.DataFrame:
-    """Read a table: Parquet; or text with a header, separated by tabs without quotes or by commas with quotes.
-
-    Cells of a text file are strings without surrounding white space; a file may be compressed (``.gz``).
-    """
-    if file.suffix == ".parquet":
-        try:
-            parquet: pd.DataFrame = pd.read_parquet(file)
-        # The readers of pandas raise errors of many kinds.
-        except Exception as error:
-            raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
-        return parquet
-    lines = (f"{line}\n" for line in read_lines(file))
-    tabs = ".tsv" in file.suffixes
-    rows = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines)
+def read_parquet_file(file: Path) -> pd.DataFrame:
+    """Read a Parquet file; an unreadable one is a DataFormatError."""
     try:
-        header, *cells = [[cell.strip() for cell in row] for row in rows if "".join(row).strip()] or [[]]
-    except csv.Error as error:
-        raise DataFormatError(f"{file} is not a table: {error}.") from error
-    for number, row in enumerate(cells, 1):
-        if len(row) != len(header):
-            raise DataFormatError(
-                f"Row {number} of {file} has {len(row)} columns and its header {len(header)}: {', '.join(header)}."
-            )
-    return pd.DataFrame(cells, columns=pd.Index(header), dtype=object)
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a UTF-8 text file, which is decompressed if its name ends in ``.gz``.
-
-    Only a line feed ends a line: a Unicode line separator within a sentence must not shift all that follow it
-    against their translations.
-    """
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        lines = content.decode("utf-8-sig").split("\n")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        kind = "text in UTF-8, compressed by gzip" if path.suffix == ".gz" else "text in UTF-8"
-        raise DataFormatError(f"{path} is not {kind}: {error}.") from error
-    return lines[:-1] if lines[-1] == "" else lines
+        table: pd.DataFrame = pd.read_parquet(file)
+    # The readers of pandas raise errors of many kinds.
+    except Exception as error:
+        raise DataFormatError(f"{file} is not a Parquet file: {error}.") from error
+    return table
 
 
 def _words(file: Path) -> set[str]:

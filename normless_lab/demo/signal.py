@@ -1,59 +1,53 @@
-"""The signal of the demo's deepest networks at initialization: measured, predicted, and by the law of its scheme.
-
-In the infinite-width limit without padding every branch has the variance of its skip path without normalization, and
-1 after a norm (De & Smith 2020, section 2); a branch that starts at zero adds nothing, and 1/√2 on a sum of two equal
-variances keeps them.
-"""
+"""The signal of a sweep's deepest networks at initialization: measured, and predicted from the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any
 
 import pandas as pd
 
-from normless_lab.demo.settings import DemoSettings
+from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
+
+# How the variance on the skip path grows with the block d, for infinite width and without padding (De & Smith 2020,
+# section 2).
+LAWS = {"none": "∼ 2ᵈ", "batch_norm": "∼ d", "skipinit": "∼ 1", "fixup": "∼ 1"}
 
 
-class Law(NamedTuple):
-    """The variance on the skip path at block d = 1, 2, …, as text and as a function of that at block 1."""
+def signal_figure(lab: Laboratory, sweep: Sweep) -> SweepFigure:
+    """Draw the variance on the skip path against the block, for each scheme at the largest depth of a sweep.
 
-    text: str
-    variance: Callable[[float, pd.Series], pd.Series]
+    The axes of the sweep are `depth`, with numbers as labels, and `scheme`.
+    """
+    from normless_lab.plots import skip_variance_against_block
+
+    depth = max(sweep.axes["depth"], key=float)
+    deepest = [labels for labels in sweep.combinations if sweep.named(labels)["depth"] == depth]
+    futures = {
+        sweep.named(labels)["scheme"]: lab.submit(measure_signal, sweep.settings(labels) | {"seed": sweep.seed})
+        for labels in deepest
+    }
+    signal = pd.concat([future.result().assign(scheme=scheme) for scheme, future in futures.items()])
+    caption = (
+        f"Variance on the skip path against the block d at initialization, depth {depth}. Points are measured, lines "
+        "are predicted from the weights, with padding and small images. Beside the names: the law for infinite width "
+        "without padding. With batch norm d starts again where a convolution on the skip path changes the resolution."
+    )
+    return SweepFigure("skip-variance", skip_variance_against_block(signal, laws=LAWS), caption)
 
 
-_CONSTANT = Law("∼ 1", lambda first, block: first + 0.0 * block)
-LAWS: Mapping[str, Law] = {
-    "none": Law("∼ 2ᵈ", lambda first, block: first * 2.0 ** (block - 1)),
-    "batch_norm": Law("∼ d", lambda first, block: first + block - 1),
-    **dict.fromkeys(("sqrt2", "skipinit", "fixup"), _CONSTANT),
-}
-
-
-def law_skip_variance(scheme: str, signal: pd.DataFrame) -> pd.Series:
-    """The law of a scheme, from the measured variance of the first block on; NaN for a scheme without one."""
-    if scheme not in LAWS:
-        return pd.Series(float("nan"), index=signal.index)
-    return LAWS[scheme].variance(float(signal["skip_variance"].iloc[0]), signal["block"].astype(float))
-
-
-def measure_signal(settings: DemoSettings, scheme: str) -> pd.DataFrame:
-    """The probe `signal` of the deepest network on the first test images; its law is ``law_skip_variance``."""
+def measure_signal(settings: dict[str, Any]) -> pd.DataFrame:
+    """Return the probe `signal` of the network of a run on the first test images."""
     import torch
 
     from normless.conversion import convert
     from normless.models import build_model
     from normless.probes import probe
     from normless_lab.data import load_data
-    from normless_lab.sweeps import without_kept_scale
 
-    data, depth = load_data(settings.data), max(settings.depths)
-    inputs = next(iter(data.test_batches(128, device=torch.device("cpu")))).inputs
-    torch.manual_seed(settings.seed)
+    data = load_data(settings["data"])
+    inputs = next(iter(data.test_batches(128))).inputs
+    torch.manual_seed(settings["seed"])
     channels, height, width = data.image_shape
-    model = build_model(settings.model(depth), classes=data.classes, image_shape=(channels, height, width))
-    network = convert(model, without_kept_scale(scheme), inputs)
-    table: pd.DataFrame = probe(network, inputs, ["signal"]).signal
-    table.insert(0, "depth", depth)
-    table.insert(1, "scheme", scheme)
-    return table.assign(law_skip_variance=law_skip_variance(scheme, table))
+    model = build_model(settings["model"], classes=data.classes, image_shape=(channels, height, width))
+    table: pd.DataFrame = probe(convert(model, settings["scheme"], inputs), inputs, ["signal"]).signal
+    return table

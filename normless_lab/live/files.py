@@ -18,32 +18,30 @@ class Files:
         self.problems: list[str] = []
 
     def read(self, path: Path, reader: Callable[[Path], Any], kind: Callable[..., Any]) -> Any:
-        """Return the contents of a file by `reader`, or an empty `kind` if it fails."""
-        try:
-            value = reader(path)
-            if isinstance(value, type(kind())):
-                return value
-            raise TypeError(f"expected a {type(kind()).__name__}, got a {type(value).__name__}")
-        except FileNotFoundError:
-            pass
-        # A damaged file may raise anything, and the page goes on without it.
-        except Exception as error:
-            self._tell(path, error)
-        return kind()
+        """Return the contents of a file by `reader`, or an empty `kind` if it fails or the file does not exist."""
+
+        def content() -> Any:
+            value = reader(path) if path.exists() else kind()
+            if not isinstance(value, type(kind())):
+                raise TypeError(f"expected a {type(kind()).__name__}, got a {type(value).__name__}")
+            return value
+
+        return self._result(path, content, kind)
 
     def table(self, path: Path) -> pd.DataFrame:
         """Return a table, which is empty if the file does not exist."""
         return self.read(path, pd.read_parquet, pd.DataFrame)  # type: ignore[no-any-return]
 
-    def lines(self, path: Path, made: Callable[[], list[Line] | Line]) -> list[Line]:
+    def lines(self, path: Path, drawn: Callable[[], list[Line] | Line]) -> list[Line]:
         """Return lines of a table; its columns may be missing or of any type."""
-        try:
-            lines = made()
-            return lines if isinstance(lines, list) else [lines]
-        except (KeyError, ValueError, TypeError) as error:
-            self._tell(path, error)
-            return []
+        lines = self._result(path, drawn, list)
+        return lines if isinstance(lines, list) else [lines]
 
-    def _tell(self, path: Path, error: Exception) -> None:
-        text = (str(error) or type(error).__name__).splitlines()[0]
-        self.problems.append(f"{path.name} is not used: {text}")
+    def _result(self, path: Path, function: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        # A damaged file may raise anything, and the page goes on without it.
+        except Exception as error:
+            text = (str(error) or type(error).__name__).splitlines()[0]
+            self.problems.append(f"{path.name} is not used: {text}")
+            return otherwise()

@@ -110,7 +110,7 @@ def _step_lines(steps: pd.DataFrame, begun: Sequence[tuple[float, float]], in_st
     return [line("each step", at, losses, "quiet", 0.5)] if at else []
 
 
-def _probe_charts(files: Files, place: RunDirectory[Any, Any]) -> list[Chart]:
+def _probe_charts(files: Files, place: RunDirectory) -> list[Chart]:
     """Return charts of probes over the depth of the network, at the first step, the last, and some between."""
     charts = []
     for name, (title, x_label, column, quantity) in _PROBES.items():

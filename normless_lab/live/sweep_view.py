@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -87,7 +88,7 @@ class SweepViewer:
     def _best(self, runs: Mapping[str, Labels], rows: Mapping[str, RunRow]) -> Table:
         """Return the finished runs that are best by the first metric."""
         metric = self._metrics[0]
-        values = {name: row.columns()[metric] for name, row in rows.items()}
+        values = {name: row.columns().get(metric, math.nan) for name, row in rows.items()}
         ranked = sorted(
             (name for name, value in values.items() if value == value),
             key=lambda name: values[name] if is_minimized(metric) else -values[name],

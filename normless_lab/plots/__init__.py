@@ -8,14 +8,6 @@ from normless.lazy import attach
 require_extra("lab", "Drawing", "matplotlib", "jinja2")
 
 if TYPE_CHECKING:
-    from normless_lab.plots.artefacts import ArtefactsPage as ArtefactsPage
-    from normless_lab.plots.artefacts import Card as Card
-    from normless_lab.plots.artefacts import CheckedClaim as CheckedClaim
-    from normless_lab.plots.artefacts import HeadlineRow as HeadlineRow
-    from normless_lab.plots.artefacts import PaperGroup as PaperGroup
-    from normless_lab.plots.artefacts import Result as Result
-    from normless_lab.plots.artefacts import write_artefact_pages as write_artefact_pages
-    from normless_lab.plots.artefacts import write_artefacts as write_artefacts
     from normless_lab.plots.axes import name_axes as name_axes
     from normless_lab.plots.axes import new_axes as new_axes
     from normless_lab.plots.axes import new_panels as new_panels
@@ -32,12 +24,14 @@ if TYPE_CHECKING:
     from normless_lab.plots.page import Page as Page
     from normless_lab.plots.page import Table as Table
     from normless_lab.plots.page import render_page as render_page
+    from normless_lab.plots.page import template as template
     from normless_lab.plots.page import write_page as write_page
     from normless_lab.plots.palette import QUIET as QUIET
     from normless_lab.plots.palette import ROLE_INKS as ROLE_INKS
     from normless_lab.plots.palette import SCHEME_INKS as SCHEME_INKS
     from normless_lab.plots.palette import VERDICT_INKS as VERDICT_INKS
     from normless_lab.plots.palette import Ink as Ink
+    from normless_lab.plots.palette import css_variables as css_variables
     from normless_lab.plots.palette import inks_of as inks_of
     from normless_lab.plots.palette import scheme_ink as scheme_ink
     from normless_lab.plots.palette import series_ink as series_ink
@@ -47,12 +41,11 @@ if TYPE_CHECKING:
     from normless_lab.plots.probe_plots import PLOTS as PLOTS
     from normless_lab.plots.probe_plots import figures_of as figures_of
     from normless_lab.plots.save import description as description
-    from normless_lab.plots.save import inline_svg as inline_svg
-    from normless_lab.plots.save import inline_svg_text as inline_svg_text
+    from normless_lab.plots.save import inline_image as inline_image
     from normless_lab.plots.save import save_png as save_png
     from normless_lab.plots.save import save_svg as save_svg
+    from normless_lab.plots.save import svg_text as svg_text
     from normless_lab.plots.structure import blocks_on_trunk as blocks_on_trunk
-    from normless_lab.plots.sweep_figures import accuracy_against_depth as accuracy_against_depth
     from normless_lab.plots.sweep_figures import accuracy_against_epoch as accuracy_against_epoch
     from normless_lab.plots.sweep_figures import accuracy_against_rate as accuracy_against_rate
     from normless_lab.plots.sweep_figures import optimum_against as optimum_against

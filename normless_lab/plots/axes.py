@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -84,79 +82,14 @@ def name_axes(axes: Axes, *, title: str, across: str, up: str) -> None:
     axes.set_xlabel(across, fontsize=SMALL_FONT_SIZE, color=QUIET.light)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A drawn line and its name; NaN is a gap, and infinite values lie beyond the plot."""
-
-    name: str
-    x: npt.NDArray[np.float64]
-    y: npt.NDArray[np.float64]
-    colour: str
-
-
-def spread(wanted: Sequence[float], gap: float) -> list[float]:
-    """Return heights from 0 to 1 that are at least ``gap`` apart and in the order of the wanted heights.
-
-    The sum of squared shifts is the least possible within the interval, or above it where there is no room: with the
-    gaps subtracted only the order is constrained, and the nearest ordered sequence is the isotonic regression, of
-    each place the greatest of the least means of the runs through it (Barlow et al. 1972, the min-max formula).
-
-    Raises:
-        ValueError: ``gap`` is negative.
-    """
-    if gap < 0:
-        raise ValueError(f"Expected gap ≥ 0, got gap {gap}.")
-    count = len(wanted)
-    order = np.argsort(np.asarray(wanted, dtype=float), kind="stable")
-    gaps = gap * np.arange(count)
-    sums = np.append(0.0, np.cumsum(np.asarray(wanted, dtype=float)[order] - gaps))
-    first, last = np.ogrid[:count, :count]
-    means = (sums[1:] - sums[:-1, None]) / np.maximum(last - first + 1, 1)
-    least = np.minimum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
-    nearest = np.where(first <= last, least, -np.inf).max(axis=0, initial=-np.inf)
-    placed = np.empty(count)
-    placed[order] = np.clip(nearest, 0.0, max(1.0 - gaps[-1:].sum(), 0.0)) + gaps
-    return [float(position) for position in placed]
-
-
-def label_ends(axes: Axes, curves: Sequence[Curve]) -> None:
-    """Write the name of each curve at the right of the Axes, joined to its end; the limits must be set."""
-    ends = [(curve, *_end(axes, curve)) for curve in curves if curve.name and not np.isnan(curve.y).all()]
-    to_fraction = axes.transData + axes.transAxes.inverted()
-    heights = [float(to_fraction.transform((x, y))[1]) for _, _, x, y in ends]
-    line_height = 1.35 * SMALL_FONT_SIZE / 72 * axes.figure.dpi / axes.get_window_extent().height
-    arrow = {"arrowstyle": "-", "linewidth": 0.7, "alpha": 0.6, "shrinkA": 1, "shrinkB": 6, "relpos": (0, 0.5)}
-    for (curve, text, x, y), height in zip(ends, spread(heights, line_height), strict=True):
-        axes.annotate(
-            text,
-            xy=(x, y),
-            xytext=(1.05, height),
-            textcoords="axes fraction",
-            color=curve.colour,
-            fontsize=SMALL_FONT_SIZE,
-            fontweight="bold",
-            verticalalignment="center",
-            annotation_clip=False,
-            arrowprops=arrow | {"color": curve.colour},
-        )
-
-
-def _end(axes: Axes, curve: Curve) -> tuple[str, float, float]:
-    """The name and the last point (x, y) of a curve; with an arrow and where it leaves the plot if it does."""
-    known = ~np.isnan(curve.y)
-    x, y = curve.x[known], curve.y[known]
-    low, high = sorted(axes.get_ylim())
-    if low <= y[-1] <= high:
-        return curve.name, float(x[-1]), float(y[-1])
-    inside = np.flatnonzero((y >= low) & (y <= high))
-    last = float(x[inside[-1] if len(inside) else 0])
-    return f"{curve.name} {'↓' if y[-1] < low else '↑'}", last, low if y[-1] < low else high
-
-
-def add_legend(axes: Axes, *, beside: bool) -> None:
-    """Add a legend in the plot or at its right, with marks brighter than those in the plot."""
+def add_legend(axes: Axes, handles: Mapping[str, Artist] | None = None, *, beside: bool = True) -> None:
+    """Add a legend at the right of the plot or in it, of these artists by their names, or of all with a label."""
     place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)} if beside else {"loc": "best"}
-    legend = axes.legend(frameon=False, fontsize=SMALL_FONT_SIZE, labelcolor=TEXT.light, **place)
+    if handles is not None:
+        place |= {"handles": list(handles.values()), "labels": list(handles)}
+    style: dict[str, Any] = {"frameon": False, "fontsize": SMALL_FONT_SIZE, "handlelength": 1.4}
+    legend = axes.legend(labelcolor=TEXT.light if handles is None else "linecolor", **style, **place)
+    # Marks in the legend are brighter than those in the plot.
     for handle in legend.legend_handles:
         if handle is not None:
             handle.set_alpha(1.0)

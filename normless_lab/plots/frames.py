@@ -1,4 +1,4 @@
-"""The common arguments of plots: a frame, reference curves, and required columns."""
+"""The keyword arguments of the grammars: a common frame, and the style of each; required columns."""
 
 from __future__ import annotations
 
@@ -9,31 +9,33 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 import numpy as np
 import numpy.typing as npt
 
+from normless_lab.plots.palette import Ink
+
 if TYPE_CHECKING:
     import pandas as pd
 
 Ticks: TypeAlias = (
     Literal["auto", "values", "integers", "percent", "powers of 2", "powers of 10"] | Mapping[float, str]
 )
-Names: TypeAlias = Literal["ends", "legend", "beside", "none"]
+Names: TypeAlias = Literal["beside", "legend", "none"]
 
 
 @dataclass(frozen=True)
 class Law:
-    """A dotted reference curve with its name: y as a function of x, or a column of the table."""
+    """A dotted reference curve with its name: y as a function of x, or as a column of the table."""
 
     name: str
     y: str | Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 
 class Frame(TypedDict, total=False):
-    """The arguments of every grammar besides its columns.
+    """The keyword arguments of every grammar.
 
     Every grammar also takes ``ax``, the axes to draw on instead of a new figure, and those with series ``by``, the
-    column of their names (``scheme`` by default), and ``inks``, the colour and marker of each (by default those of
-    its scheme).
+    column of their names, ``scheme`` by default.
 
     Keys:
+        inks: the colour and marker of each series; by default those of its scheme.
         title: above the plot.
         x_label, y_label: of the axes, with units; by default those of the columns.
         log: which axes are logarithmic: ``"x"``, ``"y"`` or ``"xy"``; ``"y?"`` if y spans more than a factor of 30.
@@ -44,10 +46,12 @@ class Frame(TypedDict, total=False):
         x_marks, y_marks: where thin lines go through the plot.
         laws: reference curves.
         name: format of the names of the series, such as ``"M = {}"``.
-        names: position of the names of the series: at the ends of their lines, in a legend, or in one beside the
-        plot. size: of a new figure, in inches.
+        names: where the names of the series are: in a legend beside the plot (the default), in one within it, or
+            nowhere.
+        size: of a new figure, in inches.
     """
 
+    inks: Mapping[str, Ink]
     title: str
     x_label: str
     y_label: str
@@ -63,6 +67,107 @@ class Frame(TypedDict, total=False):
     name: str
     names: Names
     size: tuple[float, float]
+
+
+class LineStyle(Frame, total=False):
+    """The keyword arguments of `lines`.
+
+    Keys:
+        each: a column of single curves within a series, such as runs: thin lines, or the only lines if `summary` is
+            None.
+        summary: of rows with the same x, as `pandas` names it: ``"mean"`` (the default), ``"median"``, ``"sum"``.
+        band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
+        error: bars: the column of their half width, or the columns of their ends.
+        hollow: a column of booleans; points that have it are hollow, since they did not train.
+        named: the name in the legend, from that of the series and its last value; empty for none.
+    """
+
+    each: str
+    summary: str | None
+    band: str
+    error: str | tuple[str, str]
+    hollow: str
+    named: Callable[[str, float], str]
+
+
+class PointStyle(Frame, total=False):
+    """The keyword arguments of `points`.
+
+    Keys:
+        summary: ``"median"`` or ``"mean"`` draws a line through that of the points with the same x.
+        hollow: a column of booleans; points that have it are hollow.
+        error: bars of named rows: the column of their half width, or the columns of their ends.
+        beside: a column of reference numbers of named rows, such as published ones, drawn as hollow marks.
+        beside_marker: the marker of those.
+        groups: a column by which named rows are put together; its labels are above their rows.
+    """
+
+    summary: str
+    hollow: str
+    error: str | tuple[str, str]
+    beside: str | None
+    beside_marker: str
+    groups: str
+
+
+class PredictionStyle(Frame, total=False):
+    """The keyword arguments of `measured_on_predicted`.
+
+    Keys:
+        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
+        law: the column of a dotted line, such as the law of an idealized network.
+        law_name: the name of that line; none by default.
+        error: the column of the half width of bars.
+        apart: the distance of neighbouring series, in units of x.
+        joined: draw a line through the measured points; the prediction is then dashed.
+        named: the name in the legend, from that of the series.
+    """
+
+    predicted: str
+    law: str | None
+    law_name: str
+    error: str
+    apart: float
+    joined: bool
+    named: Callable[[str], str]
+
+
+class HistogramStyle(Frame, total=False):
+    """The keyword arguments of `histogram`.
+
+    Keys:
+        bins: the number of bins in which values are counted, 50 by default.
+        limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
+        share: count shares instead of densities.
+        height: the column of the heights of bins or bars, ``density`` by default.
+        bars: draw a bar of the height at each x.
+        each: a column of single histograms within a series, such as runs, drawn over each other.
+        law: curves over the histograms: the columns ``x``, ``density`` and that of the series.
+        law_name: the name of those curves.
+    """
+
+    bins: int
+    limits: tuple[float, float]
+    share: bool
+    height: str
+    bars: bool
+    each: str
+    law: pd.DataFrame | None
+    law_name: str
+
+
+class HeatMapStyle(Frame, total=False):
+    """The keyword arguments of `heat_map`.
+
+    Keys:
+        signed: blue below 0 and orange above; otherwise from the paper's colour at 0 to dark.
+        ink: the colour of values that are not signed.
+        unit: of the value, beside the scale.
+    """
+
+    signed: bool
+    ink: Ink
+    unit: str
 
 
 def require_unique(table: pd.DataFrame, columns: Sequence[str], what: str) -> None:

@@ -9,17 +9,18 @@ from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
+from matplotlib.axes import Axes
 
 from normless_lab.plots.palette import css_variables
+from normless_lab.plots.save import inline_image, svg_text
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawn figure: ``svg`` from `normless_lab.plots.inline_svg`, and the caption under it."""
+    """A drawn figure, and the caption under it, which screen readers get too."""
 
-    svg: str
+    axes: Axes
     caption: str
 
 
@@ -76,14 +77,14 @@ class Page:
 
 def render_page(page: Page) -> str:
     """Return the page as one HTML document without external resources."""
-    figures = [(Markup(figure.svg), figure.caption) for figure in page.figures]
+    figures = [(inline_image(svg_text(figure.axes), figure.caption), figure.caption) for figure in page.figures]
     return template("page.html.j2").render(page=page, figures=figures, colours=css_variables())
 
 
-def template(name: str) -> Template:
-    """Return a template of this package; values are escaped, and undefined names raise an error."""
+def template(name: str, package: str = str(__package__)) -> Template:
+    """Return a template of a package, which may use those of this one; values are escaped, unknown names an error."""
     environment = Environment(
-        loader=PackageLoader(str(__package__)),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(str(__package__))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

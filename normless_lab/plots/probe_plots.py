@@ -20,7 +20,7 @@ BAR_INKS: Mapping[str, Ink] = {"True": SCHEME_INKS["none"], "False": QUIET}
 
 # The arguments that are not plain data.
 _IN_CODE: Mapping[str, Mapping[str, Any]] = {
-    "activations": {"end_text": lambda scheme, _: scheme.partition("(")[0]},
+    "activations": {"named": lambda scheme, _: scheme.partition("(")[0]},
     "channel_gradients": {"prepare": lambda channels: channels.assign(gradient=channels["gradient"].abs())},
     "logits": {"inks": BAR_INKS},
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import ceil
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
-from matplotlib.patches import FancyBboxPatch, PathPatch
-from matplotlib.path import Path
+from matplotlib.patches import FancyBboxPatch
 
 from normless.residual import ResidualMap
 from normless_lab.plots.axes import SMALL_FONT_SIZE, name_axes, new_axes, style_axes
@@ -19,12 +18,12 @@ from normless_lab.plots.structure_layout import Drawing, Piece, Point, arranged
 
 # Inches per unit, so that a layer's mark of 6.5 points stands clear of the next.
 UNIT = 0.14
-# The legend needs this many units for four columns of its longest names.
+# The units of a legend with four columns of its longest names.
 NARROWEST = 60.0
 LEGEND_COLUMNS = 4
 
 TOGETHER: dict[str, Any] = {"linestyle": "none", "markersize": 6.5}
-# By what the legend calls them; a name with an underscore is not in it.
+# By name in the legend, which leaves out names with an underscore.
 MARKS: Mapping[str, dict[str, Any]] = {
     "weight layer": {"marker": "s", "color": TEXT.light, "markerfacecolor": PAPER.light},
     "activation": {"marker": ".", "color": TEXT.light},
@@ -32,6 +31,7 @@ MARKS: Mapping[str, dict[str, Any]] = {
     "norm without γ": {"marker": "D", "color": QUIET.light, "markerfacecolor": PAPER.light},
     "scale": {"marker": "^", "color": TEXT.light, "markerfacecolor": PAPER.light},
     "dropout": {"marker": "x", "color": QUIET.light, "markersize": 4.5},
+    "direction": {"marker": "d", "color": TEXT.light, "markerfacecolor": PAPER.light},
     "_sum": {"marker": "$\\oplus$", "color": TEXT.light, "markersize": 8, "markeredgewidth": 0},
 }
 WIRES: Mapping[str, dict[str, Any]] = {
@@ -49,20 +49,20 @@ BOX: dict[str, Any] = {
 def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title: str = "Residual structure") -> Axes:
     """Draw a network from stem to head: each block a box on the trunk, its skip path an arc above the branch.
 
-    The arc is thin where the skip path is the identity, heavy and with its layers on it where it projects, and
-    dashed where it changes the activation without a weight. Blocks inside a branch are smaller arcs within;
-    layers that only compute a factor hang below their branch, and each further branch of a sum below the first.
-    Layers between blocks that belong to no block follow the last one.
+    The arc of an identity is thin, that of a projection heavy with its layers on it, and that of a skip path which
+    changes the activation without a weight dashed. Blocks inside a branch are smaller arcs within; layers that only
+    compute a factor hang below their branch, and each further branch of a sum below the first. Layers between blocks
+    that belong to no block follow the last one.
 
-    Of a network of more than 36 blocks, a run of blocks of one form is drawn once with the number of those that
-    follow, also where up to six forms take turns; what is still too much is left out in the middle.
+    In a network of more than 36 blocks, a run of blocks of one form, or of up to six forms in turn, is drawn once
+    with the number of those that follow; if that is still too long, its middle is left out.
 
     Without `ax` the figure is as large as the drawing needs.
     """
     drawing = arranged(residual_map)
     legend = _legend(drawing)
     width = max(drawing.width, NARROWEST)
-    # Beside the drawing there are the title and the lines of the legend.
+    # With room for the title and the lines of the legend.
     inches = drawing.height * UNIT + 0.65 + 0.22 * ceil(len(legend) / LEGEND_COLUMNS)
     axes = new_axes((width + 2) * UNIT, inches) if ax is None else style_axes(ax)
     axes.set_axis_off()
@@ -80,7 +80,7 @@ def blocks_on_trunk(residual_map: ResidualMap, ax: Axes | None = None, *, title:
 
 
 def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
-    """A line per row, with an arrow where it goes on in the next."""
+    """Draw a line per row, with an arrow if the next row continues it."""
     for (x0, y), (x1, _) in drawing.trunks:
         axes.plot([x0, x1], [y, y], color=QUIET.light, linewidth=1, zorder=1, label="_trunk")
     for _, (x, y) in drawing.trunks[:-1]:
@@ -88,24 +88,25 @@ def _draw_trunk(axes: Axes, drawing: Drawing) -> None:
 
 
 def _draw_piece(axes: Axes, piece: Piece, place: Point) -> None:
-    """The background and the wires of a piece, its name below, and the texts inside it."""
+    """Draw the background and the wires of a piece, its name below, and the texts inside it."""
     x, y = place
     if piece.boxed:
         corner, height = (x, y - piece.below + 0.1), piece.below + 0.5
         axes.add_patch(FancyBboxPatch(corner, piece.width, height, zorder=0, label="_block", **BOX))
     for wire in piece.wires:
-        line = _rounded([(x + across, y + up) for across, up in wire.points])
-        axes.add_patch(PathPatch(line, fill=False, zorder=2, label=wire.what, **WIRES[wire.what]))
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": QUIET.light}
+        xs, ys = zip(*wire.points, strict=True)
+        style = dict(WIRES[wire.what]) | {"solid_joinstyle": "round"}
+        axes.plot([x + across for across in xs], [y + up for up in ys], zorder=2, label=wire.what, **style)
+    words: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7.5, "color": QUIET.light}
     paper = {"facecolor": PAPER.light, "edgecolor": "none", "pad": 1}
-    axes.text(x + piece.width / 2, y - piece.below - 0.5, _cut(piece.name, piece.letters), **style)
+    axes.text(x + piece.width / 2, y - piece.below - 0.5, piece.shown_name, **words)
     for mark in piece.marks:
         if mark.what not in MARKS:
-            axes.text(x + mark.x, y + mark.y, mark.what, bbox=paper, zorder=2, **style)
+            axes.text(x + mark.x, y + mark.y, mark.what, bbox=paper, zorder=2, **words)
 
 
 def _draw_marks(axes: Axes, drawing: Drawing) -> None:
-    """One line object per kind of mark, named as the legend names it; marks of no kind are texts."""
+    """Draw one line object per kind of mark, with its name in the legend as its label."""
     places: dict[str, list[Point]] = {}
     for piece, (x, y) in drawing.pieces:
         for mark in piece.marks:
@@ -115,29 +116,6 @@ def _draw_marks(axes: Axes, drawing: Drawing) -> None:
         axes.plot(xs, ys, zorder=3, label=what, **TOGETHER | MARKS[what])
 
 
-def _cut(name: str, letters: int) -> str:
-    """The name, of a too long one its two ends."""
-    room = max(letters - 1, 2)
-    return name if len(name) <= letters else f"{name[: room - room // 2]}…{name[len(name) - room // 2 :]}"
-
-
-def _rounded(points: Sequence[Point], radius: float = 0.35) -> Path:
-    """The line through the points, its corners rounded."""
-    vertices, codes = [points[0]], [Path.MOVETO]
-    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
-        vertices += [_towards(corner, before, radius), corner, _towards(corner, after, radius)]
-        codes += [Path.LINETO, Path.CURVE3, Path.CURVE3]
-    return Path([*vertices, points[-1]], [*codes, Path.LINETO])
-
-
-def _towards(start: Point, end: Point, length: float) -> Point:
-    """The point so far from `start` on the upright or level way to `end`, at most half of it."""
-    (x0, y0), (x1, y1) = start, end
-    distance = abs(x1 - x0) + abs(y1 - y0)
-    share = min(length / distance, 0.5) if distance else 0.0
-    return x0 + share * (x1 - x0), y0 + share * (y1 - y0)
-
-
 def _summary(residual_map: ResidualMap) -> str:
     counted = Counter(residual_map.norms.values())
     roles = [f"{counted[role]} {role}" for role in ("stem", "last", "down", "other") if counted[role]]
@@ -145,7 +123,7 @@ def _summary(residual_map: ResidualMap) -> str:
 
 
 def _legend(drawing: Drawing) -> list[Line2D]:
-    """Every mark and every kind of skip path that is drawn, once."""
+    """Return a handle for every kind of mark and of skip path that is drawn."""
     drawn = {mark.what for piece, _ in drawing.pieces for mark in piece.marks}
     drawn |= {wire.what for piece, _ in drawing.pieces for wire in piece.wires}
     styles = {what: TOGETHER | style for what, style in MARKS.items()} | dict(WIRES)

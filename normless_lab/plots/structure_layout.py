@@ -17,7 +17,7 @@ LONGEST_PERIOD = 6
 ROW = 68.0
 GATE_DROP = 0.75
 ARC_STEP = 0.75
-# Units that a letter of a name takes, and those between pieces.
+# The units of a letter of a name, and those between pieces.
 LETTER = 0.43
 GAP = 0.6
 
@@ -31,7 +31,7 @@ class Mark(NamedTuple):
 
 
 class Wire(NamedTuple):
-    """A line with rounded corners: a `_branch`, or a kind of skip path."""
+    """A line with corners: a `_branch`, or a kind of skip path."""
 
     points: tuple[Point, ...]
     what: str
@@ -41,8 +41,8 @@ class Wire(NamedTuple):
 class Piece:
     """A part of the network that is drawn in one place: `width` units of trunk from (0, 0) on.
 
-    `name` is written under it, `above` and `below` are how far it reaches. `starts_stage` marks one that starts
-    a row where there is room, `boxed` one with a background. `blocks` is how many blocks it stands for.
+    `name` is written under it, `above` and `below` are its extent. A piece that `starts_stage` starts a row if there
+    is room, a `boxed` one has a background. `blocks` is the number of blocks that it stands for.
     """
 
     width: float
@@ -56,145 +56,129 @@ class Piece:
     blocks: int = 0
 
     @property
-    def letters(self) -> int:
-        """The largest length of a name under the piece that leaves space for a letter before the next name."""
-        return int((self.width + GAP) / LETTER) - 1
+    def shown_name(self) -> str:
+        """The name, without its middle if it would reach the next name."""
+        room = max(int((self.width + GAP) / LETTER) - 2, 2)
+        name = self.name
+        return name if len(name) <= room + 1 else f"{name[: room - room // 2]}…{name[len(name) - room // 2 :]}"
 
 
 @dataclass
-class _Chain:
-    """Layers in sequence at height `y`: their marks and places, and where the sequence splits off and ends."""
+class _Sketch:
+    """The marks and wires of a piece while it is laid out, and the places of its layers on their chains."""
 
-    y: float
-    split: float
-    end: float
+    roles: dict[str, Role]
     marks: list[Mark] = field(default_factory=list)
     wires: list[Wire] = field(default_factory=list)
     places: dict[Layer, Point] = field(default_factory=dict)
 
     @property
     def lowest(self) -> float:
-        """The height of its lowest mark."""
-        return min([self.y, *(mark.y for mark in self.marks)])
+        """The height of the lowest mark, at most 0."""
+        return min([0.0, *(mark.y for mark in self.marks)])
+
+    def mark(self, layer: Layer, x: float, y: float) -> None:
+        """Add the mark of a layer: its kind, or the role of γ of a norm."""
+        what: str = "weight layer" if layer.kind == "weight" else layer.kind
+        if layer.kind == "norm":
+            what = "norm without γ" if layer.gamma is None else f"γ {self.roles[layer.path]}"
+        self.marks.append(Mark(x, y, what))
+
+    def chain(self, layers: Sequence[Layer], x: float, y: float = 0.0) -> float:
+        """Add one unit per layer from `x` on, gates below, a long middle as a number; return the end."""
+        hidden = len(layers) - LONGEST_CHAIN
+        if hidden > 1:
+            half = LONGEST_CHAIN // 2
+            end = self.chain(layers[:half], x, y)
+            self.marks.append(Mark(end + 1.5, y, f"⋯ {hidden} ⋯"))
+            return self.chain(layers[-half:], end + 3, y)
+        for gating, run in groupby(layers, key=lambda layer: layer.gating):
+            start, height = x, y - GATE_DROP * gating
+            for layer in run:
+                self.mark(layer, x + 0.5, height)
+                self.places[layer] = (x + 0.5, y)
+                x += 1
+            if gating:
+                self.arc(start + 0.1, x - 0.1, y, height, "_branch")
+        return x
+
+    def arc(self, x0: float, x1: float, base: float, height: float, what: str) -> None:
+        """Add a wire from (x0, base) to (x1, base) at a height."""
+        self.wires.append(Wire(((x0, base), (x0, height), (x1, height), (x1, base)), what))
+
+    def skip(self, block: ResidualBlock, x0: float, x1: float, base: float, height: float) -> None:
+        """Add the arc of a skip path, and its layers on it."""
+        changed = "projecting skip path" if block.skip else "skip path without weights"
+        self.arc(x0, x1, base, height, "identity skip path" if block.identity_skip else changed)
+        start = (x0 + x1 - len(block.skip_layers) + 1) / 2
+        for index, layer in enumerate(block.skip_layers):
+            self.mark(layer, start + index, height)
+
+    def inner_skips(self, block: ResidualBlock, depth: int) -> None:
+        """Add the skip paths of the drawn blocks inside a branch, the innermost lowest."""
+        for inner in block.inner:
+            points = [self.places[layer] for layer in inner.branch_layers if layer in self.places]
+            if points:
+                (x0, y), (x1, _) = min(points), max(points)
+                self.skip(inner, x0 - 0.45, x1 + 0.45, y, y + ARC_STEP * depth)
+            self.inner_skips(inner, depth - 1)
+
+    def branches(self, block: ResidualBlock, fork: float, room: float) -> list[tuple[float, float, float]]:
+        """Add the branches of a block below each other, after the layers that they share; `room` is for inner arcs.
+
+        Return the place where each splits off, its end and its height.
+        """
+        on_arcs = {layer for inner in block.inner for each in inner.walk() for layer in each.skip_layers}
+        branches = [[layer for layer in branch if layer not in on_arcs] for branch in block.branches]
+        shared = _shared(branches) if len(branches) > 1 else 0
+        split = self.chain(branches[0][:shared], fork + 0.3) - 0.1 if shared else fork
+        ends, y = [], 0.0
+        for branch in branches:
+            known = len(self.marks)
+            ends.append((split, self.chain(branch[shared:], split + 0.3, y), y))
+            y = min([y, *(mark.y for mark in self.marks[known:])]) - 1.1 - room
+        return ends
+
+    def piece(self, width: float, name: str, **extent: float | bool) -> Piece:
+        """Return the piece with these marks and wires."""
+        return Piece(width, tuple(self.marks), tuple(self.wires), name, below=0.6 - self.lowest, **extent)  # type: ignore[arg-type]
 
 
 def chain_piece(layers: Sequence[Layer], roles: dict[str, Role], name: str) -> Piece:
-    """Layers on the trunk itself: the stem, the head, what lies between blocks."""
-    length = _chain(layers, roles, 0.0, 0.0).end
-    width = max(length, LETTER * len(name))
-    chain = _chain(layers, roles, (width - length) / 2, 0.0)
-    return Piece(width, tuple(chain.marks), tuple(chain.wires), name, below=0.6 - chain.lowest)
+    """Return layers on the trunk itself: the stem, the head, layers between blocks."""
+    length = _Sketch(roles).chain(layers, 0.0)
+    width, sketch = max(length, LETTER * len(name)), _Sketch(roles)
+    sketch.chain(layers, (width - length) / 2)
+    return sketch.piece(width, name)
 
 
 def gap_piece(text: str, blocks: int = 0) -> Piece:
-    """A break of the trunk, and in words how many blocks are not drawn there."""
+    """Return a break of the trunk, with the number of blocks that are not drawn there in words."""
     width = LETTER * len(text)
     return Piece(width, (Mark(width / 2, 0.0, "⋯"),), name=text, blocks=blocks)
 
 
 def block_piece(block: ResidualBlock, roles: dict[str, Role]) -> Piece:
     """Return one block: shared layers, the fork, its branches, the arc of its skip path, the sum and later layers."""
-    depth = _nesting(block)
-    shared = _chain(block.shared_layers, roles, 0.0, 0.0)
-    fork = shared.end + 0.4
-    chains = _branches(block, roles, fork, ARC_STEP * depth)
-    total = max(*(chain.end for chain in chains), fork + len(block.skip_layers) + 1.0) + 0.4
-    after = _chain(block.after_sum, roles, total + 0.3, 0.0)
+    sketch, depth = _Sketch(roles), _nesting(block)
+    fork = sketch.chain(block.shared_layers, 0.0) + 0.4
+    branches = sketch.branches(block, fork, ARC_STEP * depth)
+    total = max(*(end for _, end, _ in branches), fork + len(block.skip_layers) + 1.0) + 0.4
     height = 0.95 + ARC_STEP * depth
-    places = {layer: place for chain in chains for layer, place in chain.places.items()}
-    every = [shared, *chains, after]
-    arcs = [_skip(block, roles, fork, total, 0.0, height), *_inner_arcs(block, roles, places, depth)]
-    marks = [*(mark for chain in every for mark in chain.marks), Mark(total, 0.0, "_sum")]
-    wires = [*(arc for arc, _ in arcs), *(wire for chain in every for wire in chain.wires)]
-    wires += [_arc(chain.split, total, 0.0, chain.y, "_branch") for chain in chains if chain.y]
-    return Piece(
-        width=max(after.end, total + 0.5) + 0.2,
-        marks=(*marks, *(mark for _, on_arc in arcs for mark in on_arc)),
-        wires=tuple(wires),
-        name=block.name,
-        above=height + 0.6,
-        below=0.6 - min(0.0, *(chain.lowest for chain in chains)),
-        starts_stage=not block.identity_skip,
-        boxed=True,
-        blocks=1,
-    )
-
-
-def _branches(block: ResidualBlock, roles: dict[str, Role], fork: float, room: float) -> list[_Chain]:
-    """The branches of a block below each other, and first what they begin with together; `room` is for inner arcs."""
-    on_arcs = {layer for inner in block.inner for each in inner.walk() for layer in each.skip_layers}
-    branches = [[layer for layer in branch if layer not in on_arcs] for branch in block.branches]
-    if len(branches) == 1:
-        return [_chain(branches[0], roles, fork + 0.3, 0.0)]
-    together = _shared(branches)
-    chains = [_chain(branches[0][:together], roles, fork + 0.3, 0.0)]
-    split = chains[0].end - 0.1 if together else fork
-    y = 0.0
-    for branch in branches:
-        chains.append(_chain(branch[together:], roles, split + 0.3, y, split))
-        y = min(chain.lowest for chain in chains) - 1.1 - room
-    return chains
+    sketch.skip(block, fork, total, 0.0, height)
+    sketch.inner_skips(block, depth)
+    for split, _, y in branches:
+        if y:
+            sketch.arc(split, total, 0.0, y, "_branch")
+    sketch.marks.append(Mark(total, 0.0, "_sum"))
+    width = max(sketch.chain(block.after_sum, total + 0.3), total + 0.5) + 0.2
+    stage = not block.identity_skip
+    return sketch.piece(width, block.name, above=height + 0.6, starts_stage=stage, boxed=True, blocks=1)
 
 
 def _shared(sequences: Sequence[Sequence[object]]) -> int:
     """Return the number of items with which all the sequences begin."""
     return sum(1 for _ in takewhile(lambda same: len(set(same)) == 1, zip(*sequences, strict=False)))
-
-
-def _mark_of(layer: Layer, roles: dict[str, Role]) -> str:
-    """Return the kind of a layer's mark: the role of γ for a norm, else the kind of layer."""
-    if layer.kind != "norm":
-        return "weight layer" if layer.kind == "weight" else layer.kind
-    return "norm without γ" if layer.gamma is None else f"γ {roles[layer.path]}"
-
-
-def _chain(layers: Sequence[Layer], roles: dict[str, Role], x: float, y: float, split: float = 0.0) -> _Chain:
-    """One unit per layer from `x` on, gates hanging below; the middle of a very long chain is a number."""
-    hidden = len(layers) - LONGEST_CHAIN
-    if hidden > 1:
-        half = LONGEST_CHAIN // 2
-        first = _chain(layers[:half], roles, x, y)
-        last = _chain(layers[-half:], roles, first.end + 3, y)
-        note = Mark(first.end + 1.5, y, f"⋯ {hidden} ⋯")
-        marks = [*first.marks, note, *last.marks]
-        return _Chain(y, split, last.end, marks, first.wires + last.wires, first.places | last.places)
-    chain = _Chain(y, split, end=x)
-    for gating, run in groupby(layers, key=lambda layer: layer.gating):
-        start, drop = chain.end, GATE_DROP * gating
-        for layer in run:
-            chain.marks.append(Mark(chain.end + 0.5, y - drop, _mark_of(layer, roles)))
-            chain.places[layer] = (chain.end + 0.5, y)
-            chain.end += 1
-        if gating:
-            chain.wires.append(_arc(start + 0.1, chain.end - 0.1, y, y - drop, "_branch"))
-    return chain
-
-
-def _arc(x0: float, x1: float, base: float, height: float, what: str) -> Wire:
-    return Wire(((x0, base), (x0, height), (x1, height), (x1, base)), what)
-
-
-def _skip(
-    block: ResidualBlock, roles: dict[str, Role], x0: float, x1: float, base: float, height: float
-) -> tuple[Wire, list[Mark]]:
-    """The arc of a skip path, and its layers on it."""
-    changed = "projecting skip path" if block.skip else "skip path without weights"
-    kind = "identity skip path" if block.identity_skip else changed
-    start = (x0 + x1 - len(block.skip_layers) + 1) / 2
-    marks = [Mark(start + index, height, _mark_of(layer, roles)) for index, layer in enumerate(block.skip_layers)]
-    return _arc(x0, x1, base, height, kind), marks
-
-
-def _inner_arcs(
-    block: ResidualBlock, roles: dict[str, Role], places: dict[Layer, Point], depth: int
-) -> Iterator[tuple[Wire, list[Mark]]]:
-    """Return the skip paths of the drawn blocks inside a branch, the innermost lowest."""
-    for inner in block.inner:
-        points = [places[layer] for layer in inner.branch_layers if layer in places]
-        if points:
-            (x0, y), (x1, _) = min(points), max(points)
-            yield _skip(inner, roles, x0 - 0.45, x1 + 0.45, y, y + ARC_STEP * depth)
-        yield from _inner_arcs(inner, roles, places, depth - 1)
 
 
 def _nesting(block: ResidualBlock) -> int:
@@ -213,7 +197,7 @@ class Drawing:
 
 
 def arranged(residual_map: ResidualMap) -> Drawing:
-    """The drawing of a network."""
+    """Return the drawing of a network."""
     pieces: list[tuple[Piece, Point]] = []
     trunks = []
     top = 0.0
@@ -230,9 +214,9 @@ def arranged(residual_map: ResidualMap) -> Drawing:
 
 
 def _pieces(residual_map: ResidualMap) -> list[Piece]:
-    """The network from stem to head in pieces, runs of blocks of one form folded where there are too many."""
+    """Return the network from stem to head in pieces; runs of blocks of one form are folded if there are too many."""
     roles = residual_map.norms
-    blocks = _shortly_named([block_piece(block, roles) for block in residual_map.blocks])
+    blocks = [block_piece(block, roles) for block in residual_map.blocks]
     if len(blocks) > MOST_BLOCKS:
         blocks = list(_folded(blocks))
     if len(blocks) > MOST_BLOCKS:
@@ -249,16 +233,8 @@ def _pieces(residual_map: ResidualMap) -> list[Piece]:
     return pieces or [gap_piece("no layers")]
 
 
-def _shortly_named(blocks: list[Piece]) -> list[Piece]:
-    """Return the blocks without the common prefix of their names, if a name does not fit with it."""
-    if all(len(block.name) <= block.letters for block in blocks) or len(blocks) < 2:
-        return blocks
-    shared = _shared([block.name.split(".")[:-1] for block in blocks])
-    return [replace(block, name=".".join(block.name.split(".")[shared:])) for block in blocks]
-
-
 def _folded(blocks: Sequence[Piece]) -> Iterator[Piece]:
-    """The blocks with each run of one form, or of several in turn, cut to the first of each and a count."""
+    """Yield the blocks with each run of one form, or of several in turn, cut to the first of each and a count."""
     forms = [replace(block, name="") for block in blocks]
     start = 0
     while start < len(blocks):
@@ -285,7 +261,7 @@ def _run_length(forms: Sequence[Piece], start: int, period: int) -> int:
 
 
 def _in_rows(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    """The pieces in rows of about equal length; a new stage starts a new row where that wastes no more than half."""
+    """Return the pieces in rows of about equal length; a stage starts a new row if that wastes no more than half."""
     rows: list[list[Piece]] = [[]]
     length = 0.0
     for piece in pieces:

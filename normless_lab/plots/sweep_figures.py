@@ -1,47 +1,30 @@
 """The figures of sweeps: accuracies, optima and learning rates against depth, batch size, rate or epoch.
 
-All draw on `ax`, or on a new figure without it, and raise a ValueError if the table lacks a column or is empty.
-`series` is the column of the names of the lines, `inks` the colour and marker of each name.
+All draw on `ax` or on a new figure, take the keyword arguments of `Frame`, such as `title` and `inks`, and raise a
+ValueError if the table lacks a column or is empty. `series` is the column of the names of the lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots.frames import Law, require_columns
+from normless_lab.plots.frames import Frame, Law, require_columns
 from normless_lab.plots.grammars.frame import label_of
 from normless_lab.plots.grammars.lines import lines
 from normless_lab.plots.grammars.measured_on_predicted import measured_on_predicted
-from normless_lab.plots.palette import Ink
 from normless_lab.plots.plot import Plot
 
 _RATES = ("rate", "rate_low", "rate_high")
 
 
-def _with_failed(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs.assign(failed=runs["outcome"] != "trained")
-
-
-_ACCURACY_AGAINST_DEPTH = Plot(
-    "lines",
-    _with_failed,
-    x="depth",
-    y="test_accuracy",
-    by="scheme",
-    hollow="failed",
-    end_text=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
-    log="x",
-    y_ticks="percent",
-    y_limits=(0, 1),
-    title="Which networks train",
-)
 _ACCURACY_AGAINST_RATE = Plot(
     "points",
-    _with_failed,
+    lambda runs: runs.assign(failed=runs["outcome"] != "trained"),
     x="rate",
     y="test_accuracy",
     summary="mean",
@@ -57,20 +40,9 @@ _OPTIMUM = Plot(
     y="mean",
     error="deviation",
     hollow="untrained",
-    end_text=lambda name, _: name.replace("_", " "),
+    named=lambda name, _: name.replace("_", " "),
     log="x",
 )
-
-
-def accuracy_against_depth(runs: pd.DataFrame, ax: Axes | None = None, *, chance: float | None = None) -> Axes:
-    """Draw mean test accuracy against depth, a line per scheme; runs that did not train are hollow.
-
-    The table has a row per run: ``depth``, ``scheme``, ``outcome`` and ``test_accuracy`` in 0..1; NaN leaves a gap.
-    A dotted line is at the accuracy of guessing, `chance`.
-    """
-    require_columns(runs, ("depth", "scheme", "outcome", "test_accuracy"), "Accuracy against depth")
-    laws = () if chance is None else [Law("chance", lambda depth: np.full_like(depth, chance))]
-    return _ACCURACY_AGAINST_DEPTH(runs, ax, laws=laws)
 
 
 def accuracy_against_epoch(
@@ -78,9 +50,8 @@ def accuracy_against_epoch(
     ax: Axes | None = None,
     *,
     series: str,
-    inks: Mapping[str, Ink],
-    title: str,
     columns: Sequence[str] = ("test_accuracy", "training_accuracy"),
+    **frame: Unpack[Frame],
 ) -> Axes:
     """Draw mean accuracies against the epoch with a band of one sample standard deviation, a line per series.
 
@@ -97,23 +68,20 @@ def accuracy_against_epoch(
         y=columns,
         by=series,
         band="std",
-        inks=inks,
         y_limits=(0, 100),
-        title=title,
         x_label="epoch" if len(columns) == 1 else f"epoch ({styles})",
         y_label=f"{words[0]} accuracy (%)" if len(columns) == 1 else "accuracy (%)",
+        **frame,  # type: ignore[misc]
     )
 
 
-def accuracy_against_rate(
-    runs: pd.DataFrame, ax: Axes | None = None, *, series: str, inks: Mapping[str, Ink], title: str
-) -> Axes:
+def accuracy_against_rate(runs: pd.DataFrame, ax: Axes | None = None, *, series: str, **frame: Unpack[Frame]) -> Axes:
     """Draw test accuracy against the learning rate, a line per series through its means; hollow runs did not train.
 
     The table has a row per run: the column `series`, ``rate``, ``outcome`` and ``test_accuracy`` (in percent).
     """
     require_columns(runs, (series, "rate", "outcome", "test_accuracy"), "Accuracy against the learning rate")
-    return _ACCURACY_AGAINST_RATE(runs, ax, by=series, inks=inks, title=title)
+    return _ACCURACY_AGAINST_RATE(runs, ax, by=series, **frame)
 
 
 def optimum_against(
@@ -122,9 +90,7 @@ def optimum_against(
     *,
     series: str,
     across: str,
-    inks: Mapping[str, Ink],
-    title: str,
-    up: str,
+    **frame: Unpack[Frame],
 ) -> Axes:
     """Draw the result at the optimal learning rate, a line per series with its deviations; hollow did not train.
 
@@ -132,11 +98,11 @@ def optimum_against(
         optima: a row per combination: the columns `series` and `across`, `mean` (not finite for a gap), `deviation`
             (NaN of a single run) and `trainable`.
         across: a numeric column such as depth or batch_size; logarithmic.
-        up: label of the means with their unit; accuracies (%) and losses are not below 0, where bars end.
+        frame: as in the grammars; a `y_label` with % limits the bars to 0 to 100, any other to above 0.
     """
     require_columns(optima, (series, across, "mean", "deviation", "trainable"), "The figure of optima")
-    bounds = (0, 100) if "%" in up else (0, None)
-    return _OPTIMUM(optima, ax, x=across, by=series, inks=inks, title=title, y_label=up, bounds=bounds)
+    bounds = (0, 100) if "%" in frame.get("y_label", "") else (0, None)
+    return _OPTIMUM(optima, ax, x=across, by=series, bounds=bounds, **frame)
 
 
 def rate_against(
@@ -145,17 +111,15 @@ def rate_against(
     *,
     series: str,
     across: str,
-    inks: Mapping[str, Ink],
-    title: str,
-    proportional: bool = False,
+    **frame: Unpack[Frame],
 ) -> Axes:
     """Draw the optimal learning rate, a line per series; bars reach over all rates within one deviation of it.
 
     Args:
         optima: a row per combination: the columns `series` and `across`, `rate`, `rate_low`, `rate_high` and
             `trainable`. What could not be trained is left out.
-        across: a numeric column; logarithmic.
-        proportional: draw a dotted line of rates proportional to the position, through the least of them.
+        across: a numeric column; logarithmic. For batch sizes a dotted line shows proportional rates, through the
+            lowest rate at the smallest.
     """
     require_columns(optima, (series, across, *_RATES, "trainable"), "The figure of rates")
     exponents = optima.assign(**{name: np.log2(optima[name].astype(float)) for name in _RATES})
@@ -163,6 +127,7 @@ def rate_against(
     first = float(optima[across].min())
     start = float(trained.loc[trained[across] == trained[across].min(), "rate"].min())
     low, high = float(trained["rate_low"].min()), float(trained["rate_high"].max())
+    proportional = across == "batch_size"
     if proportional:
         high = max(high, start + float(np.log2(optima[across].max() / first)))
     return lines(
@@ -172,15 +137,14 @@ def rate_against(
         y="rate",
         by=series,
         error=("rate_low", "rate_high"),
-        inks=inks,
-        end_text=lambda name, _: name.replace("_", " "),
+        named=lambda name, _: name.replace("_", " "),
         log="x",
         y_ticks="powers of 2",
         # The neighbours of a single rate give the axis its scale.
         y_limits=(low - 0.4, high + 0.4) if high - low > 1 else (round(low) - 1.2, round(low) + 1.2),
         laws=[Law(f"∝ {label_of(across)}", lambda x: start + np.log2(x / first))] if proportional else (),
-        title=title,
         y_label="optimal learning rate",
+        **frame,  # type: ignore[misc]
     )
 
 
@@ -189,8 +153,7 @@ def skip_variance_against_block(
 ) -> Axes:
     """Draw skip-path variance against block, both logarithmic: measured points and predicted lines.
 
-    The axis ends at four times the number of blocks, above any normalized network; a scheme that leaves the plot is
-    named there with an arrow.
+    The axis ends at four times the number of blocks, above any normalized network.
 
     Args:
         signal: a row per scheme and block: ``scheme``, ``block`` (1..L), ``skip_variance`` (over batch, channels
@@ -214,7 +177,7 @@ def skip_variance_against_block(
         measured="skip_variance",
         by="scheme",
         law="law_skip_variance" if "law_skip_variance" in signal else None,
-        end_text=lambda scheme: f"{scheme}  {texts[scheme]}" if scheme in texts else scheme,
+        named=lambda scheme: f"{scheme}  {texts[scheme]}" if scheme in texts else scheme,
         log="xy",
         x_limits=(0.9, max(blocks, 2) * 1.1),
         y_limits=(low, max(4.0 * blocks, 1000 * low)),

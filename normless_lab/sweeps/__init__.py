@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from normless.extras import require_extra
 from normless.lazy import attach
 
-require_extra("lab", "A sweep", "sqlalchemy", "pebble", "orjson")
+require_extra("lab", "A sweep", "sqlalchemy", "orjson")
 
 if TYPE_CHECKING:
     from normless_lab.sweeps.executors.card import CardExecutor as CardExecutor
@@ -14,22 +14,24 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.executors.executor import WorkerDiedError as WorkerDiedError
     from normless_lab.sweeps.executors.local import LocalExecutor as LocalExecutor
     from normless_lab.sweeps.executors.ray import RayExecutor as RayExecutor
+    from normless_lab.sweeps.executors.slurm import SlurmExecutor as SlurmExecutor
     from normless_lab.sweeps.kept_scale import without_kept_scale as without_kept_scale
     from normless_lab.sweeps.laboratory import Laboratory as Laboratory
     from normless_lab.sweeps.laboratory import Shard as Shard
     from normless_lab.sweeps.laboratory import WeightsError as WeightsError
     from normless_lab.sweeps.optimum import SHARE as SHARE
-    from normless_lab.sweeps.optimum import control_accuracy as control_accuracy
     from normless_lab.sweeps.optimum import is_minimized as is_minimized
     from normless_lab.sweeps.optimum import optima as optima
-    from normless_lab.sweeps.optimum import trained_against as trained_against
     from normless_lab.sweeps.optimum import trained_threshold as trained_threshold
+    from normless_lab.sweeps.page import SweepFigure as SweepFigure
+    from normless_lab.sweeps.page import write_sweep_page as write_sweep_page
     from normless_lab.sweeps.progress import LaboratoryListener as LaboratoryListener
     from normless_lab.sweeps.progress import SweepProgress as SweepProgress
     from normless_lab.sweeps.rates import RateGrid as RateGrid
     from normless_lab.sweeps.result_tables import SweepResult as SweepResult
     from normless_lab.sweeps.result_tables import further_points as further_points
     from normless_lab.sweeps.result_tables import sweep_result as sweep_result
+    from normless_lab.sweeps.runs import KINDS as KINDS
     from normless_lab.sweeps.runs import METRICS as METRICS
     from normless_lab.sweeps.runs import OUTCOMES as OUTCOMES
     from normless_lab.sweeps.runs import Kind as Kind

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -196,18 +195,6 @@ class Laboratory:
     def weights_folder(self, config: Settings) -> Path:
         """Return the folder of a run's kept weights."""
         return self.kept / config.hash
-
-    def forget_weights(self, configs: Sequence[Settings]) -> None:
-        """Remove the kept folders of runs; their rows stay."""
-        for config in configs:
-            shutil.rmtree(self.weights_folder(config), ignore_errors=True)
-
-    def start_from(self, config: Settings, folder: Path) -> None:
-        """Start a run from a folder with its first epochs, which is moved; no effect on a run that has begun."""
-        target = self.work / config.hash
-        if folder.is_dir() and not target.exists() and not self.state.finished([config.hash]):
-            target.parent.mkdir(parents=True, exist_ok=True)
-            folder.replace(target)
 
     def submit(self, function: Callable[..., Result], *args: Any) -> Future[Result]:
         """Call a function, importable by name, in a worker process; its result is not stored."""

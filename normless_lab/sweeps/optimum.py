@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -110,17 +110,3 @@ def trained_threshold(control: float, chance: float, share: float = SHARE) -> fl
     of the best constant guess, in the same unit.
     """
     return chance + share * (control - chance)
-
-
-def trained_against(accuracy: float, control: float, chance: float) -> bool:
-    """Return whether a network reaches `trained_threshold` and its control learned something; False for NaN."""
-    return control > chance and accuracy >= trained_threshold(control, chance)
-
-
-def control_accuracy(controls: Mapping[int, float], depth: int, chance: float) -> float:
-    """Return the control of a depth: that of the same depth, or the shallowest if that did not train.
-
-    `controls` has the test accuracy of the control by depth.
-    """
-    shallowest, here = controls[min(controls)], controls[depth]
-    return here if trained_against(here, shallowest, chance) else shallowest

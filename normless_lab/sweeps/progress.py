@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Self
 
 from rich.console import Console
@@ -44,16 +44,12 @@ class SweepProgress(LaboratoryListener):
     Args:
         name: of the set of runs.
         console: to write to; standard error if None.
-        describe: text of a finished run. If given, each run is shown; else only counts, from time to time.
     """
 
-    def __init__(
-        self, name: str, console: Console | None = None, *, describe: Callable[[RunRow], str] | None = None
-    ) -> None:
+    def __init__(self, name: str, console: Console | None = None) -> None:
         self.name = name
         self.console = Console(stderr=True) if console is None else console
         self.outcomes: Counter[str] = Counter()
-        self._describe = describe
         self._wanted = self._finished = 0
         self._last_line = -SECONDS_BETWEEN_LINES
         self._bar: Progress | None = None
@@ -88,16 +84,11 @@ class SweepProgress(LaboratoryListener):
         self._bar.update(self._task, total=self._wanted, completed=finished)
 
     def on_runs(self, rows: Sequence[RunRow]) -> None:
-        """Show the finished runs, or their number."""
+        """Show the number of finished runs."""
         self.outcomes.update(row.outcome for row in rows)
         self._finished += len(rows)
-        texts = [] if self._describe is None else [self._describe(row) for row in rows]
         if self._bar is not None and self._task is not None:
-            text = texts[-1] if texts else self._counts()
-            self._bar.update(self._task, completed=self._finished, text=text)
-        elif self._describe is not None:
-            for text in texts:
-                self._print(text)
+            self._bar.update(self._task, completed=self._finished, text=self._counts())
         elif self._finished == self._wanted or time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             self._print(f"{self._finished} of {self._wanted} runs ({self._counts()})")

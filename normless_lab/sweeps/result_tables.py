@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from normless_lab.sweeps.optimum import optima
-from normless_lab.sweeps.runs import RUN_COLUMNS, RunRow
+from normless_lab.sweeps.runs import ABOUT, RunRow
 from normless_lab.sweeps.sweep import Labels, Point, Sweep
 
 # A run of a sweep with its hash, which takes as long to compute as a row to read.
@@ -24,10 +24,9 @@ class SweepResult:
         sweep: the sweep.
         runs: a row per finished run, extensions included: the axes' columns (labels), `rate`, `seed`, `outcome`
             (trained, chance, diverged or failed), `test_accuracy`, `test_accuracy_top5` and `chance_accuracy` (of the
-            best constant guess), 0..1, `test_loss`, `validation_loss`, `training_loss` and `training_loss_with_l2` of
-            the last epoch (nats), `bleu` (beam search) and `validation_bleu` (0..100), `seconds_per_epoch`, `steps`,
-            `parameters`, `diverged_step`, `doublings`, `epochs` (requested), `hash`, `error` (text or None). Numbers
-            that a run does not have are NaN.
+            best constant guess), 0..1, `test_loss`, `training_loss` and `training_loss_with_l2` of the last epoch
+            (nats), `seconds_per_epoch`, `steps`, `parameters`, `diverged_step`, the metrics of the kind of run,
+            `epochs` (requested), `hash`, `error` (text or None). Numbers that a run does not have are NaN.
         epochs: a row per run and finished epoch: the axes' columns, `rate`, `seed`, `hash`, and the fields of the
             epochs of the kind of run, such as `EpochRow`; the rate of the epoch's last step is `epoch_rate`.
         missing: number of runs without a row.
@@ -55,7 +54,9 @@ def sweep_result(sweep: Sweep, points: Sequence[NamedPoint], rows: Mapping[str, 
 def _runs_table(sweep: Sweep, points: Sequence[NamedPoint], rows: Mapping[str, RunRow]) -> pd.DataFrame:
     """The table of runs alone, see `SweepResult.runs`."""
     runs = [_labels(point) | rows[name].columns() for name, point in points if name in rows]
-    table = pd.DataFrame(runs, columns=None if runs else [*sweep.axes, "rate", "seed", *RUN_COLUMNS])
+    table = pd.DataFrame(
+        runs, columns=None if runs else [*sweep.axes, "rate", "seed", "outcome", *sweep.metrics, *ABOUT]
+    )
     # As objects: in pandas' own type of text None becomes NaN.
     table["error"] = pd.Series([run["error"] for run in runs], dtype=object)
     return table

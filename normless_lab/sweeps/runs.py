@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from normless.errors import NormlessError
+from normless.registry import Registry, module_of_file
 from normless_lab.train import Report, Settings
 
 if TYPE_CHECKING:
@@ -19,16 +20,19 @@ if TYPE_CHECKING:
 RunOutcome = Literal["trained", "chance", "diverged", "failed"]
 OUTCOMES: tuple[RunOutcome, ...] = ("trained", "chance", "diverged", "failed")
 
-# Columns of the table of runs that are of the same name in a result, but `bleu`, which is test_bleu_beam.
+# Columns of the table of runs that are of the same name in a result.
 RESULT_COLUMNS = (
-    *("test_accuracy", "test_accuracy_top5", "chance_accuracy", "test_loss", "validation_loss"),
-    *("bleu", "validation_bleu", "seconds_per_epoch", "steps", "parameters", "diverged_step", "doublings"),
+    *("test_accuracy", "test_accuracy_top5", "chance_accuracy", "test_loss"),
+    *("seconds_per_epoch", "steps", "parameters", "diverged_step"),
 )
 # Columns of the last finished epoch.
 EPOCH_COLUMNS = ("training_loss", "training_loss_with_l2")
-# Columns that an optimum can be requested for.
+# Columns that an optimum can be requested for, besides those of the kind of run.
 METRICS = (*RESULT_COLUMNS, *EPOCH_COLUMNS)
-RUN_COLUMNS = ("outcome", *METRICS, "epochs", "hash", "error")
+ABOUT = ("epochs", "hash", "error")
+
+
+_NO_METRICS: Mapping[str, str] = MappingProxyType({})
 
 
 class UnknownKindError(NormlessError, ValueError):
@@ -45,12 +49,19 @@ class Kind:
         result: class of the result, a subclass of `Report`.
         begin: function with the same arguments → `normless_lab.train.turns.Run`, so that several runs take
             turns on one GPU; None if runs of this kind cannot.
+        metrics: columns that the table of runs has for this kind, each with the field of the result.
     """
 
     settings: str
     carry_out: str
     result: str
     begin: str | None = None
+    metrics: Mapping[str, str] = field(default_factory=lambda: _NO_METRICS)
+
+    @classmethod
+    def of_training(cls, settings: str, result: str, metrics: Mapping[str, str] = _NO_METRICS) -> Kind:
+        """Return the kind of the runs that the training loop carries out."""
+        return cls(settings, "normless_lab.train:train", result, "normless_lab.train.training_run:begin", metrics)
 
     def settings_class(self) -> type[Settings]:
         """The class of its configurations."""
@@ -69,30 +80,24 @@ class Kind:
         return cast(type[Report], resolve_name(self.result))
 
 
-_TRAIN, _BEGIN = "normless_lab.train:train", "normless_lab.train.training_run:begin"
-KINDS: Mapping[str, Kind] = MappingProxyType(
-    {
-        "train": Kind("normless_lab.train:TrainConfig", _TRAIN, "normless_lab.train:RunResult", _BEGIN),
-        "train-translation": Kind(
-            "normless_lab.train:TranslationConfig", _TRAIN, "normless_lab.train:TranslationResult", _BEGIN
-        ),
-        "train-text": Kind("normless_lab.train:TextConfig", _TRAIN, "normless_lab.train:TextResult", _BEGIN),
-    }
-)
+KINDS: Registry[Kind] = Registry("kind of run", "kinds", package="normless_lab")
+"""The kinds of runs by name; other distributions add theirs by entry points."""
+KINDS.register("train")(Kind.of_training("normless_lab.train:TrainConfig", "normless_lab.train:RunResult"))
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of run with a name of `KINDS`, or the `Kind` at `MODULE:NAME`, or raise UnknownKindError."""
+    """Return the kind of run of a name in `KINDS`, FILE.py:NAME or MODULE:NAME, or raise UnknownKindError."""
     if name in KINDS:
         return KINDS[name]
+    source, _, own = name.rpartition(":")
     try:
-        kind = resolve_name(name)
+        kind = getattr(module_of_file(source), own) if source.endswith(".py") else resolve_name(name)
     except (ImportError, AttributeError, ValueError):
         kind = None
     if not isinstance(kind, Kind):
         raise UnknownKindError(
-            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is MODULE:NAME of "
-            "a normless_lab.sweeps.Kind."
+            f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is FILE.py:NAME or "
+            "MODULE:NAME of a normless_lab.sweeps.Kind."
         )
     return kind
 
@@ -135,10 +140,10 @@ class RunRow:
 
     def columns(self) -> dict[str, Any]:
         """The row of the table of runs, without labels; numbers that the run does not have are NaN."""
-        result = {**(self.result or {})}
-        result["bleu"] = result.get("test_bleu_beam")
+        result = self.result or {}
         last = result["epochs"][-1] if result.get("epochs") else {}
-        numbers = {name: number(result.get(name)) for name in RESULT_COLUMNS}
+        columns = {name: name for name in RESULT_COLUMNS} | {**kind_of(self.kind).metrics}
+        numbers = {column: number(result.get(name)) for column, name in columns.items()}
         numbers |= {name: number(last.get(name)) for name in EPOCH_COLUMNS}
         about = {"epochs": self.config.get("epochs"), "hash": self.hash, "error": self.error}
         return {"outcome": self.outcome} | numbers | about

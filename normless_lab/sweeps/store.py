@@ -36,18 +36,12 @@ RUNS = sa.Table(
     sa.Column("finished_at", sa.String(40), nullable=False),
     sa.Column("machine", sa.Text, nullable=False),
     sa.Column("versions", sa.JSON, nullable=False),
-    sa.Column("digest", sa.String(64)),
+    sa.Column("digest", sa.String(64), nullable=False),
 )
 _VALUES = [column.name for column in RUNS.columns if column.name != "digest"]
 
-# Only files: neither databases in memory nor SQLite's own URIs.
-_SQLITE = re.compile(r"sqlite(\+pysqlite)?:///(?!:memory:|file:)[^?]+")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+]*://")
-# Strict, so that a part of a password with unusual characters is not taken for a host.
-_SERVER = re.compile(
-    rf"(?P<scheme>{_SCHEME.pattern})((?P<user>[^:/?#@]*)(?P<password>:[^/?#@]*)?@)?"
-    r"(?P<place>[\w.-]*(:\d+)?(/[\w.-]*)?)(\?[^@]*)?"
-)
+# A part of such a password would be taken for a host, which messages name.
+_UNQUOTED_PASSWORD = re.compile("://[^@]*[/?#].*@|@.*@")
 # Hashes in one statement; SQLite and PostgreSQL accept 32,766 and more values.
 BATCH = 1000
 BUSY_SECONDS = 60.0
@@ -66,7 +60,7 @@ class RunState:
     """The table of finished runs; a context manager. It is created before the first row, not by reading.
 
     Each row has the SHA-256 of its values. A row that changed since it was written is read as a failed run, which
-    ``normless sweep retry`` executes again; rows without digests are accepted.
+    ``normless sweep retry`` executes again.
 
     Args:
         url: SQLAlchemy's URL, such as sqlite:///FILE or postgresql://USER@HOST/DATABASE.
@@ -81,7 +75,7 @@ class RunState:
 
     def __init__(
         self,
-        url: str,
+        url: str | sa.URL,
         *,
         patience: float = 300.0,
         opening: float = RESTART_SECONDS,
@@ -93,7 +87,7 @@ class RunState:
         self._engine, self._file = _engine(url, self._shown)
         self._opened_file = _identity(self._file)
         if self._has_table():
-            self._do(partial(_prepare_table, shown=self._shown), OPENING)
+            self._do(partial(_check_pages, shown=self._shown), OPENING)
         self._patience = patience
 
     def __enter__(self) -> Self:
@@ -184,38 +178,39 @@ class RunState:
         self._opened_file = now
 
 
-def sqlite_url(path: Path) -> str:
+def sqlite_url(path: Path) -> sa.URL:
     """The URL of a SQLite file."""
-    return f"sqlite:///{path}"
+    return sa.URL.create("sqlite", database=str(path))
 
 
-def shown_url(url: str) -> str:
-    """A database's URL as messages may show it: without its password, and without all that might be part of one."""
-    if _SQLITE.fullmatch(url):
-        return url
-    parts = _SERVER.fullmatch(url)
-    if parts is None:
-        return f"{scheme[0]}***" if (scheme := _SCHEME.match(url)) else "***" if url else "''"
-    password = ":***" if parts["password"] else ""
-    return f"{parts['scheme']}{parts['user'] or ''}{password}{'@' if parts['user'] else ''}{parts['place']}"
+def shown_url(url: str | sa.URL) -> str:
+    """A database's URL as messages may show it, without query and without what is or may be a password."""
+    try:
+        place = sa.make_url(url)
+    except (SQLAlchemyError, ValueError):
+        return "***"
+    if place.drivername.startswith("sqlite"):
+        return f"sqlite:///{place.database or ''}"
+    if _UNQUOTED_PASSWORD.search(str(url)):
+        return f"{place.drivername}://***"
+    return place.set(query={}).render_as_string(hide_password=True)
 
 
-def _engine(url: str, shown: str) -> tuple[sa.Engine, Path | None]:
+def _engine(url: str | sa.URL, shown: str) -> tuple[sa.Engine, Path | None]:
     """Connections to a database, ready for several processes at once, and the file of SQLite."""
     problem = None
     try:
-        place = sa.make_url(re.sub("^postgres:", "postgresql:", url))
-        if place.drivername == "postgresql":
+        place = sa.make_url(url)
+        if place.drivername in ("postgres", "postgresql"):
             place = place.set(drivername="postgresql+psycopg")
         kind = place.get_backend_name()
-        # Else a part of the password is taken for a host, which messages name.
-        if "@" in (place.host or "") or ("@" in url and re.search("://[^@]*[/?#]", url)):
+        if shown.endswith("***"):
             problem = "in a password, @ / ? # are written as %40 %2F %3F %23"
         elif kind == "postgresql":
             return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=_json), None
         elif kind != "sqlite":
             problem = f"{kind} is neither SQLite nor PostgreSQL"
-        elif _SQLITE.fullmatch(url) is None:
+        elif place.database in (None, "", ":memory:") or place.query:
             problem = "a database in memory, and the runs in it, would be gone with this process"
         else:
             engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=_json)
@@ -256,8 +251,8 @@ def _create_table(connection: sa.Connection) -> None:
     connection.execute(CreateTable(RUNS, if_not_exists=True))
 
 
-def _prepare_table(connection: sa.Connection, shown: str) -> None:
-    """Add the column of digests where it is missing; StateError if the pages of a SQLite file disagree."""
+def _check_pages(connection: sa.Connection, shown: str) -> None:
+    """Raise a StateError if the pages of a SQLite file disagree."""
     if connection.dialect.name == "sqlite":
         problem = connection.execute(sa.text("PRAGMA integrity_check(1)")).scalar_one()
         if problem != "ok":
@@ -265,14 +260,12 @@ def _prepare_table(connection: sa.Connection, shown: str) -> None:
                 f"The runs' database {shown} is damaged ({' '.join(problem.split())}). Put a copy back, or move it "
                 "away: its runs are carried out again."
             )
-    if all(column["name"] != "digest" for column in sa.inspect(connection).get_columns(RUNS.name)):
-        connection.execute(sa.text(f"ALTER TABLE {RUNS.name} ADD COLUMN digest VARCHAR(64)"))
 
 
-def _row(digest: str | None, **values: Any) -> RunRow:
+def _row(digest: str, **values: Any) -> RunRow:
     """A row as it was written, or a failed run."""
     row = RunRow(**values)
-    if digest in (None, digest_of_values(values)):
+    if digest == digest_of_values(values):
         return row
     error = "its row in the database was damaged after it was written; normless sweep retry carries the run out again"
     config = values["config"] if isinstance(values["config"], dict) else {}
@@ -290,7 +283,7 @@ def _json(text: str | bytes) -> Any:
 def _is_restarting(error: DBAPIError) -> bool:
     """Whether a server is being restarted, or another process opens the same new database."""
     # SQLite does not wait for a lock while it changes a file's journal mode, whatever the timeout.
-    words = ("refused", "starting up", "shutting down", "already exists", "duplicate column", "database is locked")
+    words = ("refused", "starting up", "shutting down", "already exists", "database is locked")
     return any(text in str(error.orig) for text in words)
 
 

@@ -27,7 +27,7 @@ Labels = tuple[str, ...]
 Axis = Mapping[str, Mapping[str, Any]]
 MOST_RUNS = 1_000_000
 # An axis of such a name would hide a column of the table of runs.
-RESERVED = ("rate", "seed", "outcome", "hash", "error", *METRICS)
+RESERVED = ("rate", "seed", "outcome", "hash", "error")
 
 
 class SweepError(NormlessError, ValueError):
@@ -149,6 +149,11 @@ class Sweep:
         return tuple(labels for labels in every if not any(pairs <= self.named(labels).items() for pairs in excluded))
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The columns of the table of runs that an optimum can be requested for."""
+        return (*METRICS, *kind_of(self.run).metrics)
+
+    @property
     def seeds(self) -> range:
         """The seeds of the replicates."""
         return range(self.seed, self.seed + self.replicates)
@@ -232,7 +237,8 @@ class Sweep:
             seconds_of(limit)
         except ValueError as error:
             raise SweepError(f"time_limit: {error}") from error
-        if "time_limit" not in signature(kind_of(self.run).function()).parameters:
+        parameters = signature(kind_of(self.run).function()).parameters.values()
+        if not any(each.name == "time_limit" or each.kind is each.VAR_KEYWORD for each in parameters):
             raise SweepError(f"Runs of the kind {self.run} take no time_limit: their function has no such argument.")
 
     def _check_settings(self) -> None:
@@ -251,7 +257,7 @@ class Sweep:
                     hint = did_you_mean(str(name), known) or f" The settings are {', '.join(known)}."
                     raise SweepError(f"{place} sets {name!r}, which is not a setting of these runs.{hint}")
         for axis in self.axes:
-            if axis in RESERVED:
+            if axis in (*RESERVED, *self.metrics):
                 raise SweepError(f"An axis cannot be called {axis}: the table of runs has a column of that name.")
 
     def _check_exclusions(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs of classification: the loss, metrics and outcome of images and sentences."""
+"""Runs of classification: their loss, metrics and outcome."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from normless_lab.data import ImageData, TextData
 from normless_lab.train.config import ExamplesConfig
 from normless_lab.train.objective import count_correct, evaluate
 from normless_lab.train.result import EpochRow, chance_accuracy, finished_outcome
@@ -22,9 +21,10 @@ Config = TypeVar("Config", bound=ExamplesConfig)
 
 
 class ClassificationTask(Task[Config]):
-    """A network that returns logits [B, classes] for inputs [B, …]."""
+    """A network that returns logits [B, classes] for inputs [B, …].
 
-    data: ImageData | TextData
+    Besides what every task asks of it, `data` has `classes`, `test_labels` and `test_batches`, as `ImageData`.
+    """
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The mean cross entropy (nats) of the examples; targets int64 [B] or float [B, classes]."""

@@ -1,4 +1,4 @@
-"""``normless train``, ``train-text`` and ``train-translation``: one run, from YAML and flags."""
+"""``normless train``, and the commands of other kinds of runs: one run, from YAML and flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, check_names, print_json, status_line
-from normless_lab.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless_lab.train.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
     from normless_lab.train.result import TrainingResult
@@ -21,18 +21,6 @@ if TYPE_CHECKING:
 
 # Aliases of flags.
 ALIASES = {"rate": ("--lr",), "rates": ("--rate",)}
-# The settings of a run under titles in its help; any other is one of the optimization.
-REST = "optimization"
-GROUPS = {
-    "network": ("model", "scheme", "dropout"),
-    "data": ("data", "data_root", "source", "target", "vocabulary", "longest", "mixup", "cutout", "crop", "flip"),
-    REST: (),
-    "machine": (
-        *("precision", "device", "devices", "strategy", "recompute", "compile", "graph", "sync_batch_norm"),
-        *("micro_batch_size", "micro_batch_tokens"),
-    ),
-    "scores": ("bleu_every", "beam_width", "length_penalty", "longer_by"),
-}
 
 
 @dataclass(frozen=True)
@@ -53,10 +41,7 @@ class TrainCommand:
             "print all settings as YAML, those of the other flags too, and exit; with =skip_default those alone that "
             "differ from their defaults"
         )
-        names = [field.name for field in fields(self.config_type)]
-        titles = {name: title for title, members in GROUPS.items() for name in members}
-        for title in GROUPS:
-            members = [name for name in names if titles.get(name, REST) == title]
+        for title, members in groups_of_settings(self.config_type).items():
             add_flags(parser.add_argument_group(title), self.config_type, members)
         group = parser.add_argument_group("run")
         group.add_argument(
@@ -137,8 +122,16 @@ class TrainCommand:
 
 
 TRAIN = TrainCommand(TrainConfig)
-TRAIN_TEXT = TrainCommand(TextConfig)
-TRAIN_TRANSLATION = TrainCommand(TranslationConfig)
+
+
+def groups_of_settings(kind: type[RunConfig]) -> dict[str, list[str]]:
+    """Return the settings under each title of the help, see `RunConfig.GROUPS`."""
+    stated = [vars(base).get("GROUPS", {}) for base in reversed(kind.__mro__)]
+    titles = {name: title for groups in stated for title, names in groups.items() for name in names}
+    members: dict[str, list[str]] = {title: [] for groups in stated for title in groups}
+    for field in fields(kind):
+        members[titles.get(field.name, "optimization")].append(field.name)
+    return members
 
 
 def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:

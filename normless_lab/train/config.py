@@ -1,15 +1,16 @@
-"""The configurations of the three kinds of runs: images, text classification, translation."""
+"""The configurations of runs: what all have, what a run on examples has, and a run on images."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal
 
-from annotated_types import Ge
+from typing_extensions import TypeVar
 
 from normless_lab.train.contents import contents_of
+from normless_lab.train.result import RunResult, TrainingResult
 from normless_lab.train.settings import (
     DecayPolicy,
     Device,
@@ -27,17 +28,21 @@ from normless_lab.train.settings import (
 )
 
 Schedule = Literal["hold_then_halve", "step", "cosine", "linear", "constant"]
-TranslationSchedule = Literal["inverse_square_root", "hold_then_halve", "step", "cosine", "linear", "constant"]
-# Schedules that do not depend on the length of the training.
-OPEN_ENDED = ("constant", "inverse_square_root")
+
+Result = TypeVar("Result", bound=TrainingResult[Any], covariant=True, default=TrainingResult[Any])
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(Settings):
+class RunConfig(Settings, Generic[Result]):
     """What all runs have: a network, its edits, data and optimization.
 
+    A subclass, whose runs end in a `Result`, adds the settings of a kind of run.
+
     Attributes:
+        TASK: the task that trains by such a configuration, a name in `TASKS` or MODULE:NAME.
         BATCH, MICRO_BATCH: the fields that limit the examples, or tokens, of a step and of a forward pass.
+        FOLDERS: data sets that read a folder of the user, whose content is part of a run's identity.
+        GROUPS: the fields of this class under the titles of a command's help; the others are of the optimization.
 
     Args:
         model: the network before its conversion.
@@ -58,8 +63,16 @@ class RunConfig(Settings):
             than keep them; auto where those of a batch take more than half of the free memory. Gradients stay.
     """
 
+    TASK: ClassVar[str]
     BATCH: ClassVar[str]
     MICRO_BATCH: ClassVar[str]
+    FOLDERS: ClassVar[tuple[str, ...]] = ()
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "network": ("model", "scheme"),
+        "data": ("data", "data_root"),
+        "optimization": (),
+        "machine": ("precision", "device", "devices", "recompute"),
+    }
 
     model: Text
     scheme: Text
@@ -80,7 +93,7 @@ class RunConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        contents = contents_of(self.model, self.scheme, self.data, self.data_root)
+        contents = contents_of(self.model, self.scheme, self.data, self.data_root, self.FOLDERS)
         object.__setattr__(self, "_contents", MappingProxyType(contents))
 
     @property
@@ -97,7 +110,7 @@ class RunConfig(Settings):
     @property
     def is_open_ended(self) -> bool:
         """See `Settings.is_open_ended`."""
-        return getattr(self, "schedule", None) in OPEN_ENDED and not getattr(self, "warmup", 0.0)
+        return getattr(self, "schedule", None) == "constant"
 
     @property
     def batch_limit(self) -> int:
@@ -112,7 +125,7 @@ class RunConfig(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExamplesConfig(RunConfig):
+class ExamplesConfig(RunConfig[Result]):
     """A run of which a step has a number of examples.
 
     Args:
@@ -123,6 +136,7 @@ class ExamplesConfig(RunConfig):
 
     BATCH: ClassVar[str] = "batch_size"
     MICRO_BATCH: ClassVar[str] = "micro_batch_size"
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"machine": ("strategy", "micro_batch_size")}
 
     batch_size: PositiveInt
     micro_batch_size: PositiveInt | None = None
@@ -143,26 +157,7 @@ class ExamplesConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamConfig(RunConfig):
-    """A run by Adam.
-
-    Args:
-        rate: peak learning rate, before the groups' multipliers.
-        clip: largest norm of the gradient of all parameters together. Off if null.
-        beta1: decay of Adam's mean of gradients, 0 ≤ share < 1.
-        beta2: decay of Adam's mean of squared gradients, 0 ≤ share < 1.
-        epsilon: added to the root that Adam divides by.
-        decoupled_decay: decay the weights apart from the gradient, by rate times λ, as AdamW does.
-    """
-
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    epsilon: PositiveFloat = 1e-8
-    decoupled_decay: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainConfig(ExamplesConfig):
+class TrainConfig(ExamplesConfig[RunResult]):
     """One training run of one network on labelled images, by stochastic gradient descent with heavy-ball momentum.
 
     Args:
@@ -174,10 +169,6 @@ class TrainConfig(ExamplesConfig):
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
         momentum: μ of m ← μ·m + g, the sum of gradients by which a step of rate·m moves the weights, 0 ≤ μ < 1.
         warmup_epochs: epochs over which the learning rate first rises linearly; they count among the epochs.
-        warm_start_epochs: first epochs, trained at warm_start_rate; they count among the epochs.
-        warm_start_rate: learning rate of these, before the groups' multipliers.
-        epochs_until_plateau: train anew with twice the epochs until the training loss plateaus.
-        max_doublings: how often the epochs may be doubled.
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the learning rate).
         clip: adaptive gradient clipping: largest norm of a gradient relative to the norm of its weights, row by row;
             not for the classifier. Off if null.
@@ -192,6 +183,13 @@ class TrainConfig(ExamplesConfig):
     """
 
     COMMAND: ClassVar[str] = "train"
+    TASK: ClassVar[str] = "train"
+    FOLDERS: ClassVar[tuple[str, ...]] = ("image_folder",)
+    GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "network": ("dropout",),
+        "data": ("mixup", "cutout", "crop", "flip"),
+        "machine": ("compile", "graph", "sync_batch_norm"),
+    }
     ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False}
 
     model: Text = "normless:wide_resnet(depth=16, width=4)"
@@ -204,10 +202,6 @@ class TrainConfig(ExamplesConfig):
     momentum: Fraction = 0.9
     schedule: Schedule = "hold_then_halve"
     warmup_epochs: NonNegativeInt = 0
-    warm_start_epochs: NonNegativeInt = 0
-    warm_start_rate: PositiveFloat = 1e-4
-    epochs_until_plateau: bool = False
-    max_doublings: NonNegativeInt = 3
     weight_decay: NonNegativeFloat = 5e-4
     dropout: Fraction | None = None
     mixup: NonNegativeFloat | None = None
@@ -238,131 +232,6 @@ class TrainConfig(ExamplesConfig):
                 "A compiled network chooses itself what it recomputes; leave out compile or "
                 f"recompute={self.recompute!r}."
             )
-        for name, part in (("warmup_epochs", "warm-up"), ("warm_start_epochs", "warm start")):
-            if getattr(self, name) >= self.epochs:
-                yield (
-                    f"Expected {name} below epochs={self.epochs}, got {getattr(self, name)}: "
-                    f"the {part} is part of the training."
-                )
-        if self.epochs_until_plateau and self.epochs < 2:
-            yield (
-                "epochs_until_plateau compares the training losses of epochs, so it needs epochs of 2 or more, "
-                f"got {self.epochs}."
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextConfig(ExamplesConfig, AdamConfig):
-    """One training run of one transformer on one labelled text, by Adam on the cross entropy.
-
-    Args:
-        model: the network as text: transformers:KIND with settings of its configuration, as
-            transformers:bert(num_hidden_layers=2); transformers:FILE.json, a configuration; transformers:FOLDER, a
-            checkpoint on this machine, with its tokenizer if it has one; FILE.py:FUNCTION, called with vocabulary,
-            classes and padding, whose network returns logits for tokens; or the folder of a network saved by
-            normless.save, with a vocabulary.json in it where it has byte pairs of its own.
-        scheme: the edits made to it before training, such as fixup or skipinit; as_written for none.
-        data: the labelled text, as sentiment, sst2 or labelled_text, with its options in brackets.
-        vocabulary: largest number of byte pairs, where no checkpoint brings a tokenizer.
-        longest: tokens of a sentence; longer ones are cut off.
-        warmup: share of the training over which the learning rate first rises linearly, 0 ≤ share < 1.
-    """
-
-    COMMAND: ClassVar[str] = "train-text"
-
-    model: Text = (
-        "transformers:bert(num_hidden_layers=2, hidden_size=64, num_attention_heads=4, intermediate_size=128, "
-        "hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)"
-    )
-    scheme: Text = "as_written"
-    data: Text = "sentiment"
-    vocabulary: PositiveInt = 1000
-    # A start, a piece of text and an end.
-    longest: Annotated[int, Ge(3)] = 128
-    batch_size: PositiveInt = 32
-    epochs: PositiveInt = 5
-    rate: PositiveFloat = 2e-3
-    schedule: Schedule = "linear"
-    warmup: Fraction = 0.1
-    weight_decay: NonNegativeFloat = 0.01
-    clip: PositiveFloat | None = 1.0
-
-    def conflicts(self) -> Iterator[str]:
-        """See `Settings.conflicts`."""
-        yield from super().conflicts()
-        if self.strategy == "fsdp2" and self.micro_batch_size is not None:
-            # Of an incomplete last batch they have different numbers of micro-batches.
-            yield "By strategy='fsdp2' processes share every pass; leave micro_batch_size out for text."
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationConfig(AdamConfig):
-    """One training run of one encoder-decoder on one parallel text, by Adam on the cross entropy per token.
-
-    Args:
-        model: the network as text, normless:transformer(key=value, …) or FILE.py:FUNCTION, called with the
-            vocabulary's size as vocabulary, with methods encode and decode; or the folder of a network saved by
-            normless.save, with its vocabulary.json.
-        scheme: the edits made to it before training, such as fixup or skipinit; layer_norm for none, the network as
-            it is written.
-        data: the parallel text, as grammar, multi30k or parallel_text, with its options in brackets.
-        source: short name of the language to translate, as en; the text's own default if null.
-        target: short name of the language to translate to; the text's own default if null.
-        vocabulary: largest number of byte pairs, of both languages together.
-        longest: tokens of a side; longer training pairs are left out. No limit if null.
-        batch_tokens: tokens of a batch of all processes together, the longer side of its pairs with padding.
-        micro_batch_tokens: tokens of a forward pass; gradients accumulate to the batch. Off if null.
-        schedule: course of the learning rate; inverse_square_root falls as the root of the steps.
-        warmup_steps: steps over which the learning rate first rises linearly.
-        label_smoothing: share of each target spread evenly over the vocabulary, 0 ≤ share < 1.
-        bleu_every: epochs between two BLEU scores of the validation set, by greedy search; the last epoch always has
-            one. Only that one if null.
-        beam_width: hypotheses per sentence in the beam search on the test set.
-        length_penalty: strength of the beam search's length penalty, 0 for none.
-        longer_by: largest number of tokens by which a translation may exceed its source.
-    """
-
-    COMMAND: ClassVar[str] = "train-translation"
-    BATCH: ClassVar[str] = "batch_tokens"
-    MICRO_BATCH: ClassVar[str] = "micro_batch_tokens"
-    ADDED: ClassVar[Mapping[str, Any]] = {"devices": 1}
-
-    model: Text = "normless:transformer(layers=3, width=64, heads=4, feed_forward=128, norm='pre', dropout=0.0)"
-    scheme: Text = "layer_norm"
-    data: Text = "grammar"
-    source: Text | None = None
-    target: Text | None = None
-    vocabulary: PositiveInt = 800
-    longest: PositiveInt | None = None
-    batch_tokens: PositiveInt = 512
-    micro_batch_tokens: PositiveInt | None = None
-    epochs: PositiveInt = 10
-    rate: PositiveFloat = 3e-3
-    schedule: TranslationSchedule = "inverse_square_root"
-    warmup_steps: NonNegativeInt = 400
-    label_smoothing: Fraction = 0.1
-    beta2: Fraction = 0.98
-    epsilon: PositiveFloat = 1e-9
-    weight_decay: NonNegativeFloat = 0.0
-    decoupled_decay: bool = False
-    bleu_every: PositiveInt | None = None
-    beam_width: PositiveInt = 4
-    length_penalty: NonNegativeFloat = 0.6
-    longer_by: NonNegativeInt = 50
-
-    def conflicts(self) -> Iterator[str]:
-        """See `Settings.conflicts`."""
-        if self.source is not None and self.source == self.target:
-            yield (
-                f"Expected two languages, one to translate to the other; source and target are both {self.source!r}."
-            )
-        if self.longest is not None and self.longest > self.batch_tokens:
-            yield (
-                f"A sentence of longest={self.longest} tokens does not fit into a batch of "
-                f"batch_tokens={self.batch_tokens}; allow larger batches or shorter sentences."
-            )
-        if self.micro_batch_tokens is not None and self.micro_batch_tokens > self.batch_tokens:
-            yield (
-                f"Expected micro_batch_tokens to be at most the batch_tokens={self.batch_tokens} of a batch, "
-                f"got {self.micro_batch_tokens}."
-            )
+        if self.warmup_epochs >= self.epochs:
+            warmup = f"got {self.warmup_epochs}: the warm-up is part of the training."
+            yield f"Expected warmup_epochs below epochs={self.epochs}, {warmup}"

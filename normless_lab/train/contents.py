@@ -6,26 +6,26 @@ import ast
 import hashlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from normless.spec import RECIPE_FILE, is_saved, split_source, split_terms
+from normless.spec import is_saved, split_source, split_terms
 
-# Data sets that read a folder of the user.
-FOLDERS = ("image_folder", "labelled_text", "parallel_text")
 # In larger folders only the names and lengths of files count.
 MOST_BYTES = 2**28
-_SAVED = (RECIPE_FILE, "model.safetensors", "vocabulary.json")
 
 
-def contents_of(model: str, scheme: str, data: str, data_root: str | None) -> dict[str, str]:
+def contents_of(
+    model: str, scheme: str, data: str, data_root: str | None, folders: Collection[str]
+) -> dict[str, str]:
     """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
 
+    `folders` are the data sets that read a folder of the user, which is `data_root`.
     A `FILE.py` counts with what it imports of its own folder; downloaded data sets have none.
     """
     named = {str(path): path for text in (model, scheme, data) for path in _paths(text)}
-    if split_source(data)[1].partition("(")[0].strip() in FOLDERS and not split_source(data)[0]:
+    if split_source(data)[1].partition("(")[0].strip() in folders and not split_source(data)[0]:
         from normless_lab.data import default_root
 
         named[data] = default_root() if data_root is None else Path(data_root).expanduser()
@@ -58,7 +58,7 @@ def _files(path: Path) -> list[Path]:
     if path.is_file():
         return _modules(path) if path.suffix == ".py" else [path]
     if is_saved(path):
-        return [path / name for name in _SAVED if (path / name).is_file()]
+        return sorted(file for file in path.iterdir() if file.suffix in (".json", ".safetensors"))
     return sorted(file for file in path.rglob("*") if file.is_file())
 
 

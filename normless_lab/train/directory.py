@@ -4,45 +4,39 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any
 
 import yaml
 from filelock import FileLock, Timeout
 
 from normless.errors import NormlessError
+from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
-from normless_lab.train.durable_files import Digests, replaced
 from normless_lab.train.result import Report
 from normless_lab.train.settings import Settings
-
-VOCABULARY_FILE = "vocabulary.json"
-
-Config = TypeVar("Config", bound=Settings)
-Result = TypeVar("Result", bound=Report)
 
 
 class RunDirectoryError(NormlessError, ValueError):
     """A directory cannot be used for a run; the message says what it contains and what to do."""
 
 
-class RunDirectory(Generic[Config, Result]):
+class RunDirectory:
     """The directory with the files of a run of any kind.
 
     `config.yaml` defines the run, `result.json` says how it ended, `checkpoint.pt` is its last checkpoint and, until
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
     `tensorboard/` the same for TensorBoard, `unfinished.csv` the losses of an epoch under way, `findings.json` what a
-    watch says of the training, `probes/` the tables of probes; `vocabulary.json` its byte pairs, for
-    ``tokenizers``, `translations.txt` the test set as translated by beam search, line by line; `digests.json` the
-    SHA-256 of files that are read again, `contents.json` that of the user's own files and the provenance of the data.
-    If the epochs of a run are doubled, each training has its own folder `epochs-N/`. A process that trains locks
-    `run.lock`. `former/` holds the previous run after a restart. The type arguments are the types stored in
-    `config.yaml` and `result.json`.
+    watch says of the training, `probes/` the tables of probes; `digests.json` the SHA-256 of files that are read
+    again, `contents.json` that of the user's own files and the provenance of the data; `files` are those of its kind
+    of run. If a run has several trainings, each has its own folder `epochs-N/`. A process that trains locks
+    `run.lock`. `former/` holds the previous run after a restart.
     """
 
-    def __init__(self, path: Path, config_type: type[Config], result_type: type[Result]) -> None:
+    def __init__(
+        self, path: Path, config_type: type[Settings], result_type: type[Report], files: Sequence[str] = ()
+    ) -> None:
         self.path = path
         self.config_type = config_type
         self.result_type = result_type
@@ -56,8 +50,7 @@ class RunDirectory(Generic[Config, Result]):
         self.unfinished = path / "unfinished.csv"
         self.findings = path / "findings.json"
         self.probes = path / "probes"
-        self.vocabulary = path / VOCABULARY_FILE
-        self.translations = path / "translations.txt"
+        self.files = tuple(files)
         self.former = path / "former"
         self.digests = Digests(path)
         self.contents = path / "contents.json"
@@ -67,21 +60,21 @@ class RunDirectory(Generic[Config, Result]):
         self._lock = FileLock(self.lock)
         self._begin_run: Callable[[], None] = self._take_lock
 
-    def training(self, config: Config, epochs: int) -> RunDirectory[Config, Result]:
-        """Return the directory of one training of a run with doubled epochs, by the run's configuration."""
-        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type)
+    def training(self, config: Settings, epochs: int) -> RunDirectory:
+        """Return the directory of one of several trainings of a run, by the run's configuration."""
+        inner = RunDirectory(self.path / f"epochs-{epochs}", self.config_type, self.result_type, self.files)
         inner._begin_run = lambda: self.begin(config)
         inner.starts_over = self.starts_over
         return inner
 
-    def check(self, config: Config) -> None:
+    def check(self, config: Settings) -> None:
         """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
         if not self.config.exists():
             # A process that was killed as it began may have left these, and parts of files.
-            early = [self.contents, self.digests.path, self.lock, *self.path.glob("*.part")]
-            left = [file.name for file in self._files() if file.exists() and file not in early]
+            early = {self.contents, self.digests.path, self.lock, *self.path.glob("*.part")}
+            left = [file.name for file in self._files() if file not in early]
             if left:
                 raise RunDirectoryError(
                     f"{self.path} holds {', '.join(left)} but no config.yaml that says of which run; "
@@ -94,11 +87,10 @@ class RunDirectory(Generic[Config, Result]):
         stored, wanted = former.fields_of_identity(), config.fields_of_identity()
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         self._check_contents(config.contents)
-        doubled = getattr(config, "epochs_until_plateau", False)
         if "devices" in differing and not self.result.exists():
             # Another number of processes goes on with the same batches.
             differing.remove("devices")
-        if differing == ["epochs"] and config.epochs > former.epochs and not doubled:
+        if differing == ["epochs"] and config.epochs > former.epochs and config.is_one_training:
             if not (config.is_open_ended or self.lengthens):
                 raise RunDirectoryError(
                     f"{self.path} holds the same run of {former.epochs} epochs, and its schedule depends on their "
@@ -116,12 +108,6 @@ class RunDirectory(Generic[Config, Result]):
     def _check_contents(self, contents: Mapping[str, str]) -> None:
         """Raise a RunDirectoryError if the run began with another content of the user's files, or other data."""
         if not self.contents.exists():
-            if contents:
-                warnings.warn(
-                    f"The run in {self.path} is of a version that kept no digest of {', '.join(contents)}; whether "
-                    "its content is still the same is not known.",
-                    stacklevel=2,
-                )
             return
         self.check_intact(self.contents)
         stored = json.loads(self.contents.read_text(encoding="utf-8"))
@@ -133,7 +119,7 @@ class RunDirectory(Generic[Config, Result]):
                 f"{self.contents.name}: delete that file if the change does not matter."
             )
 
-    def begin(self, config: Config, data: str | None = None) -> None:
+    def begin(self, config: Settings, data: str | None = None) -> None:
         """Create the directory and that of the surrounding run, and write the configuration and digests of its files.
 
         A run that starts over moves the files of the one before to `former/`, in place of what is there. One that is
@@ -149,8 +135,7 @@ class RunDirectory(Generic[Config, Result]):
             with self.digests.replaced(self.contents) as part:
                 part.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         else:
-            if self.contents.exists():
-                self._check_contents(recorded)
+            self._check_contents(recorded)
             if self._stored_config().epochs != config.epochs:
                 # The result of the shorter run is not the result of the lengthened run.
                 self.result.unlink(missing_ok=True)
@@ -180,7 +165,7 @@ class RunDirectory(Generic[Config, Result]):
             shutil.rmtree(self.former)
         self.former.mkdir()
         for file in [*self._files(), self.config]:
-            if file.exists() and file.suffix != ".lock":
+            if file != self.lock:
                 file.rename(self.former / file.name)
 
     def check_intact(self, *files: Path) -> None:
@@ -192,7 +177,7 @@ class RunDirectory(Generic[Config, Result]):
                     "resume=False (--restart)."
                 )
 
-    def stored_result(self, config: Config | None = None) -> Result | None:
+    def stored_result(self, config: Settings | None = None) -> Any:
         """Return the result; None if the run is unfinished or starts over.
 
         Raise a RunDirectoryError if the result is damaged.
@@ -206,35 +191,28 @@ class RunDirectory(Generic[Config, Result]):
         self.check_intact(self.result, self.epochs, self.steps)
         return self.result_type.from_dict(json.loads(self.result.read_text(encoding="utf-8")))
 
-    def store_result(self, result: Result) -> None:
+    def store_result(self, result: Report) -> None:
         """Write the result."""
         with self.digests.replaced(self.result) as part:
             part.write_text(json.dumps(result.to_dict(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
         # Only a longer run continues from the checkpoints of a finished run, and it needs only the last.
         self.previous_checkpoint.unlink(missing_ok=True)
 
-    def stored_config(self) -> Config:
+    def stored_config(self) -> Any:
         """Return the configuration; raise a RunDirectoryError if config.yaml is missing or unreadable."""
         if not self.config.is_file():
             raise RunDirectoryError(f"{self.path} holds no run: there is no {self.config}.")
         return self._stored_config()
 
-    def _stored_config(self) -> Config:
+    def _stored_config(self) -> Any:
         try:
             return self.config_type.from_dict(dict(read_yaml(self.config)))
         except (ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
     def _files(self) -> list[Path]:
-        fixed = [self.result, self.checkpoint, self.epochs, self.steps, self.tensorboard, self.probes]
-        fixed += [
-            self.contents,
-            self.previous_checkpoint,
-            self.vocabulary,
-            self.translations,
-            self.unfinished,
-            self.findings,
-            self.digests.path,
-            self.lock,
-        ]
-        return fixed + sorted([*self.path.glob("*.part"), *self.path.glob("epochs-*[0-9]")])
+        """Return the files of a run that are there, except `config.yaml` and the previous run."""
+        own = {file for file in vars(self).values() if isinstance(file, Path)} | {self.digests.path}
+        own |= {*(self.path / name for name in self.files), *self.path.glob("*.part")}
+        own |= {*self.path.glob("epochs-*[0-9]")}
+        return sorted(file for file in own - {self.path, self.config, self.former} if file.exists())

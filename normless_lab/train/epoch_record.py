@@ -26,7 +26,7 @@ class EpochRecord:
         result: what was read.
     """
 
-    def __init__(self, fabric: Fabric, *, first_step: int, listeners: Sequence[RunListener[Any, Any]]) -> None:
+    def __init__(self, fabric: Fabric, *, first_step: int, listeners: Sequence[RunListener]) -> None:
         self._fabric = fabric
         self._first_step = first_step
         self._listeners = listeners

@@ -7,32 +7,32 @@ from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
-from normless import schemes
-from normless.conversion import convert
 from normless.edits import HeadDropout
 from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
-from normless.residual import ResidualMap, residual_map
+from normless.residual import ResidualMap
 from normless.schemes import Scheme
 from normless_lab.data import Augmentation, Batch, ImageData, default_root, load_data
 from normless_lab.train.capturable import CapturableSGD
 from normless_lab.train.classification import ClassificationTask
 from normless_lab.train.config import TrainConfig
 from normless_lab.train.result import RunResult
-from normless_lab.train.task import check_logits, few, groups_of, load_saved, saved_folder
+from normless_lab.train.task import check_logits, groups_of
+
+Config = TypeVar("Config", bound=TrainConfig)
 
 # Of all images of a pass together.
 PIXELS_PER_PASS = 2**20
 
 
-class ImageTask(ClassificationTask[TrainConfig]):
+class ImageTask(ClassificationTask[Config]):
     """A network on images, by stochastic gradient descent with momentum."""
 
     RESULT = RunResult
@@ -40,35 +40,71 @@ class ImageTask(ClassificationTask[TrainConfig]):
     data: ImageData
 
     def load_data(self) -> ImageData:
-        """The data set that the configuration names."""
-        return load_config_data(self.config)
+        """The data set that the configuration names; the runs of one process share the last two."""
+        root = default_root() if self.config.data_root is None else Path(self.config.data_root)
+        return _loaded(self.config.data, root)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
         """The images [B, C, H, W] of the first training batch, without augmentation."""
-        return (example_inputs(self.config, self.data),)
+        inputs = next(super().train_batches(0, augmentation=Augmentation())).inputs
+        return (inputs.to(torch.get_default_dtype()),)
 
-    def build_network(self) -> nn.Module:
-        """See `build_network`."""
-        return build_network(self.config, self.data, *self.example_inputs())
+    def original(self) -> nn.Module:
+        """The network before its conversion, with the classes and the shape of the images."""
+        shape: Any = self.data.image_shape
+        return build_model(self.config.model, classes=self.data.classes, image_shape=shape)
+
+    def check(self, network: nn.Module, *, saved: bool) -> None:
+        """Check that a saved network classifies an image of the data."""
+        if saved:
+            data, (inputs,) = self.data, self.example_inputs()
+            what = f"an example of {data.name}, of shape {'×'.join(map(str, data.image_shape))}"
+            advice = f"Convert one with --classes {data.classes}."
+            check_logits(self.config, network, (inputs[:1],), data.classes, what, advice)
+
+    def scheme(self) -> Scheme:
+        """The scheme that the configuration names, with its dropout."""
+        scheme, dropout = super().scheme(), self.config.dropout
+        if dropout is None:
+            return scheme
+        if any(isinstance(edit, HeadDropout) for edit in scheme.edits):
+            raise ValueError(
+                f"The scheme {scheme.text!r} has a dropout of its own, so dropout={dropout} would be a second; "
+                "write the one meant as the scheme's argument, as in zeroinit(dropout=0.6)."
+            )
+        return scheme.extended(HeadDropout(dropout))
 
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
         """Stochastic gradient descent with heavy-ball momentum."""
-        return _sgd(self.config, network, structure)
+        config, groups = self.config, groups_of(self.config, network, structure)
+        # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
+        # Wide-ResNet, and no longer on any network. Of parameters that are sharded there is none.
+        fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
+        if config.precision == "64-true" and next(network.parameters()).is_cuda and fused:
+            optimizer: SGD = CapturableSGD(groups, lr=config.rate, momentum=config.momentum)
+        else:
+            optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
+        if fused and config.momentum:
+            # The fused kernel refuses a parameter that gets its first gradient after others.
+            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
+
+    @property
+    def augmentation(self) -> Augmentation:
+        """The data set's default augmentation, with what the configuration sets instead."""
+        chosen = {name: getattr(self.config, name) for name in ("crop", "flip", "cutout", "mixup")}
+        set_here = {name: value for name, value in chosen.items() if value is not None}
+        return replace(self.data.default_augmentation, **set_here)
 
     def train_batches(self, epoch: int, **place: Any) -> Iterator[Batch]:
         """The augmented batches of an epoch, counted from 0, or the parts of one process."""
-        return super().train_batches(epoch, augmentation=augmentation_of(self.config, self.data), **place)
+        return super().train_batches(epoch, augmentation=self.augmentation, **place)
 
     @property
     def warmup(self) -> int:
         """The steps over which the learning rate first rises linearly."""
         return self.config.warmup_epochs * self.steps_per_epoch
-
-    def lr(self, done: int) -> float:
-        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
-        if done < self.config.warm_start_epochs * self.steps_per_epoch:
-            return self.config.warm_start_rate
-        return super().lr(done)
 
     @property
     def examples_per_pass(self) -> int:
@@ -87,86 +123,7 @@ class ImageTask(ClassificationTask[TrainConfig]):
             adaptive_gradient_clipping(parameters, self.config.clip)
 
 
-def load_config_data(config: TrainConfig) -> ImageData:
-    """The data set that the configuration names; the runs of one process share the last two."""
-    return _loaded(config.data, default_root() if config.data_root is None else Path(config.data_root))
-
-
 @lru_cache(maxsize=2)
 def _loaded(name: str, root: Path) -> ImageData:
     # CIFAR-10 takes seconds to decode, more than an epoch of a small run.
     return load_data(name, root=root)
-
-
-def augmentation_of(config: TrainConfig, data: ImageData) -> Augmentation:
-    """The data set's default augmentation, with what the configuration sets instead."""
-    chosen = {name: getattr(config, name) for name in ("crop", "flip", "cutout", "mixup")}
-    return replace(data.default_augmentation, **{name: value for name, value in chosen.items() if value is not None})
-
-
-def scheme_of_config(config: TrainConfig) -> Scheme:
-    """The scheme that the configuration names, with its dropout."""
-    scheme = schemes.scheme(config.scheme_text)
-    if config.dropout is None:
-        return scheme
-    if any(isinstance(edit, HeadDropout) for edit in scheme.edits):
-        raise ValueError(
-            f"The scheme {scheme.text!r} has a dropout of its own, so dropout={config.dropout} would be a second; "
-            "write the one meant as the scheme's argument, as in zeroinit(dropout=0.6)."
-        )
-    return scheme.extended(HeadDropout(config.dropout))
-
-
-def build_network(config: TrainConfig, data: ImageData, inputs: Tensor) -> nn.Module:
-    """The converted network before training, on the CPU, a pure function of the configuration and its files.
-
-    Seeds the global generator with the configuration's seed.
-
-    Args:
-        config: of the run.
-        data: to which the network is fitted.
-        inputs: `example_inputs`, on which the network is traced and schemes calibrate.
-
-    Raises:
-        ValueError: the configuration names a saved network, and other edits or data that it does not fit.
-    """
-    torch.manual_seed(config.seed)
-    folder = saved_folder(config.model)
-    if folder is not None:
-        network = load_saved(config, folder)
-        what = f"an example of {data.name}, of shape {'×'.join(map(str, data.image_shape))}"
-        check_logits(
-            config, network, (inputs[:1],), data.classes, what, f"Convert one with --classes {data.classes}."
-        )
-        return network
-    shape: Any = data.image_shape
-    network = build_model(config.model, classes=data.classes, image_shape=shape)
-    return convert(network, scheme_of_config(config), inputs, check_inputs=few(inputs), in_place=True)
-
-
-def example_inputs(config: TrainConfig, data: ImageData) -> Tensor:
-    """The inputs [B, C, H, W] of the first training batch, without augmentation."""
-    batches = data.train_batches(config.batch_size, seed=config.seed, epoch=0, augmentation=Augmentation())
-    return next(iter(batches)).inputs.to(torch.get_default_dtype())
-
-
-def build_optimizer(config: TrainConfig, network: nn.Module, inputs: Tensor) -> Optimizer:
-    """Stochastic gradient descent with heavy-ball momentum on the groups of the decay policy."""
-    return _sgd(config, network, residual_map(network, inputs))
-
-
-def _sgd(config: TrainConfig, network: nn.Module, structure: ResidualMap) -> Optimizer:
-    # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
-    # Wide-ResNet, and no longer on any network.
-    groups = groups_of(config, network, structure)
-    # Of parameters that are sharded there is none.
-    fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
-    if config.precision == "64-true" and next(network.parameters()).is_cuda and fused:
-        optimizer: SGD = CapturableSGD(groups, lr=config.rate, momentum=config.momentum)
-    else:
-        optimizer = SGD(groups, lr=config.rate, momentum=config.momentum, fused=fused)
-    if fused and config.momentum:
-        # The fused kernel refuses a parameter that gets its first gradient after others.
-        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-    return optimizer

@@ -7,9 +7,8 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from normless.saving import replaced
 from normless_lab.train.directory import RunDirectory
-from normless_lab.train.durable_files import replaced
-from normless_lab.train.result import Report, Row
 from normless_lab.train.run_listener import RunListener, RunStart
 
 if TYPE_CHECKING:
@@ -18,20 +17,20 @@ if TYPE_CHECKING:
 SECONDS = 1.0
 
 
-class LiveFiles(RunListener[Row, Report]):
+class LiveFiles(RunListener):
     """Writes `unfinished.csv`, a line `epochs,loss` per step of the unfinished epoch, and `findings.json`.
 
     The losses are written once a second, and removed when the epoch is among the curves. Findings stay, each with its
     `step`, the same in `epochs`. No run depends on these files, or fails for lack of them.
     """
 
-    def __init__(self, directory: RunDirectory[Any, Any], watch: Watch | None) -> None:
+    def __init__(self, directory: RunDirectory, watch: Watch | None) -> None:
         self._directory, self._watch = directory, watch
         self._steps_per_epoch, self._lines = 1, list[str]()
         self._findings: list[dict[str, Any]] = []
         self._written, self._told = time.monotonic(), 0
 
-    def on_start(self, start: RunStart[Row]) -> None:
+    def on_start(self, start: RunStart) -> None:
         """Remove the losses that an interrupted process left; those findings stay."""
         self._steps_per_epoch = start.steps_per_epoch
         self._clear()
@@ -48,12 +47,12 @@ class LiveFiles(RunListener[Row, Report]):
             self._written = time.monotonic()
         self._tell()
 
-    def on_epoch(self, _: Row) -> None:
+    def on_epoch(self, _: Any) -> None:
         """The losses are among the curves now."""
         self._clear()
         self._tell()
 
-    def on_end(self, _: Report) -> None:
+    def on_end(self, _: Any) -> None:
         """The same of a run that diverged."""
         self._clear()
         self._tell()

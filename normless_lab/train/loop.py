@@ -21,7 +21,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
-from normless._internal.random_states import has_generators
+from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
 from normless_lab.train.arithmetic import tensor_cores
@@ -219,7 +219,7 @@ def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
     """Return why the steps of a training are not captured as a CUDA graph; None if they may be."""
     config: Any = task.config
     reasons = {
-        "batches of text differ in shape": not hasattr(config, "graph"),
+        "batches of this kind of run may differ in shape": not hasattr(config, "graph"),
         "graph='never'": getattr(config, "graph", None) == "never",
         "the training is watched": watched,
         "several processes exchange gradients": fabric.world_size > 1,
@@ -248,7 +248,7 @@ def check_measurable(config: RunConfig) -> None:
 def train_epoch(
     training: Training,
     epoch: int,
-    listeners: Sequence[RunListener[Any, Any]] = (),
+    listeners: Sequence[RunListener] = (),
     *,
     pauses: Pauses | None = None,
     begun: Mapping[str, Any] | None = None,

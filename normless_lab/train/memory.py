@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from normless.lifting import running
 from normless.optim import recompute_blocks
+from normless.probes import running
 from normless.residual import ResidualMap
 from normless_lab.process import free_memory
 from normless_lab.train.settings import Recompute

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from normless_lab.data import SPECIAL_TOKENS
 from normless_lab.train.task import Task
 from normless_lab.train.turns import Steps, event_on
 
@@ -103,23 +101,6 @@ def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
     """Count the examples with the largest of the logits [B, classes] at the target, or at its largest share."""
     labels = targets if targets.ndim == 1 else targets.argmax(1)
     return (logits.argmax(1) == labels).sum()
-
-
-def token_cross_entropy(
-    logits: Tensor,
-    labels: Tensor,
-    *,
-    label_smoothing: float = 0.0,
-    padding: int = SPECIAL_TOKENS.padding,
-    reduction: Literal["mean", "sum"] = "mean",
-) -> Tensor:
-    """Cross entropy (nats) of logits [B, T, vocabulary] over all labels [B, T] except padding: mean, or sum.
-
-    With label smoothing ε the target of a token is (1 − ε)·one-hot + ε/vocabulary (Szegedy et al. 2016, section 7;
-    0.1 in Vaswani et al. 2017, section 5.4).
-    """
-    flat, options = labels.flatten(), {"label_smoothing": label_smoothing, "reduction": reduction}
-    return F.cross_entropy(logits.flatten(0, 1), flat, ignore_index=padding, **options)  # type: ignore[arg-type]
 
 
 @torch.no_grad()

@@ -37,8 +37,9 @@ class Scored:
         return "" if accuracy is None else f"test accuracy {accuracy:.2%}"
 
 
+@dataclass(frozen=True)
 class Row(Scored):
-    """Base of the frozen dataclasses of numbers about one finished epoch.
+    """One finished epoch; the base of the rows of every kind of run.
 
     Attributes:
         epoch: number of epochs finished with this one, from 1.
@@ -63,48 +64,17 @@ class EpochRow(Row):
     """One finished epoch of classification; losses are means in nats, accuracies shares of the examples in 0..1.
 
     Attributes:
-        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         training_accuracy: with mixup against the larger share of the target.
+        training_loss_with_l2: training loss plus the L2 term Σ λ/2·‖p‖² at the same weights, the objective of a step.
         test_loss: mean cross entropy on the test set after the epoch, without label smoothing.
         test_accuracy: share of test examples for which the correct class has the largest logit.
         test_accuracy_top5: share for which it is among the five largest; None with five classes or fewer.
     """
 
-    epoch: int
-    rate: float
-    training_loss: float
     training_loss_with_l2: float
-    training_accuracy: float
     test_loss: float
     test_accuracy: float
     test_accuracy_top5: float | None
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TranslationRow(Row):
-    """One finished epoch of translation; losses are means in nats per token, accuracies shares of tokens in 0..1.
-
-    Attributes:
-        validation_loss: teacher-forced, on the validation set after the epoch, without label smoothing.
-        validation_accuracy: share of its tokens with the largest logit, teacher-forced.
-        validation_bleu: of its translations by greedy search, 0..100; None in epochs without BLEU.
-    """
-
-    epoch: int
-    rate: float
-    training_loss: float
-    training_accuracy: float
-    validation_loss: float
-    validation_accuracy: float
-    validation_bleu: float | None
-    seconds: float
-
-    @property
-    def score(self) -> str:
-        """The validation loss, and BLEU if there is one."""
-        bleu = "" if self.validation_bleu is None else f", BLEU {self.validation_bleu:.1f}"
-        return f"validation loss {self.validation_loss:.3f}{bleu}"
 
 
 class Report(Scored):
@@ -181,8 +151,8 @@ class TrainingResult(Report, Generic[SomeRow]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationResult(TrainingResult[EpochRow]):
-    """How a run of classification ended, with the accuracies that `EpochRow` describes."""
+class RunResult(TrainingResult[EpochRow]):
+    """How a run of classification ended, as of images, with the accuracies that `EpochRow` describes."""
 
     test_accuracy_top5: float | None
 
@@ -195,65 +165,6 @@ class ClassificationResult(TrainingResult[EpochRow]):
             last = self.epochs[-1]
             words["training loss"] = f"{last.training_loss:.4f}, with the L2 term {last.training_loss_with_l2:.4f}"
         return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunResult(ClassificationResult):
-    """How an image run ended; `doublings` is the number of times that the epochs were doubled."""
-
-    doublings: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class _OfText:
-    """The further fields of runs on text.
-
-    Attributes:
-        vocabulary: number of tokens.
-        data_checksum: SHA-256, in hexadecimal, of all sentences and labels.
-        seed: of the run.
-        versions: of the packages that numbers depend on, by name.
-    """
-
-    vocabulary: int
-    data_checksum: str
-    seed: int
-    versions: dict[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TextResult(ClassificationResult, _OfText):
-    """How a text run ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TranslationResult(TrainingResult[TranslationRow], _OfText):
-    """How a translation run ended.
-
-    Attributes:
-        test_bleu_greedy: BLEU on the test set by greedy search with the network at the end, 0..100.
-        test_bleu_beam: the same by beam search.
-        bleu_signature: sacrebleu's, of both.
-        validation_loss, validation_bleu: of the validation set, from the last row; None without rows.
-    """
-
-    ROW = TranslationRow
-
-    test_bleu_greedy: float
-    test_bleu_beam: float
-    bleu_signature: str
-    validation_loss: float | None
-    validation_bleu: float | None
-
-    @property
-    def score(self) -> str:
-        """BLEU on the test set."""
-        return f"test BLEU {self.test_bleu_beam:.1f}"
-
-    def metrics_in_words(self) -> dict[str, str]:
-        """What the command prints of the metrics, by title."""
-        bleu = f"{self.test_bleu_greedy:.2f} greedy, {self.test_bleu_beam:.2f} by beam search ({self.bleu_signature})"
-        return {"test BLEU": bleu} | super().metrics_in_words()
 
 
 def _to_json(values: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normless.saving import Digests, replaced
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
-from normless_lab.train.durable_files import Digests, replaced
 
 
 def save_checkpoint(
     fabric: Fabric,
-    directory: RunDirectory[Any, Any],
+    directory: RunDirectory,
     network: nn.Module,
     optimizer: Optimizer,
     epoch: int,
@@ -44,7 +44,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    fabric: Fabric, directory: RunDirectory[Any, Any], network: nn.Module, optimizer: Optimizer
+    fabric: Fabric, directory: RunDirectory, network: nn.Module, optimizer: Optimizer
 ) -> tuple[int, Mapping[str, Any] | None]:
     """Restore a checkpoint and return the number of finished epochs and the `within` of `save_checkpoint`.
 
@@ -82,7 +82,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     return weights
 
 
-def intact_checkpoint(directory: RunDirectory[Any, Any]) -> Path | None:
+def intact_checkpoint(directory: RunDirectory) -> Path | None:
     """Return the last intact checkpoint, with a warning if a later one is damaged; None if there are none.
 
     Raises:
@@ -124,9 +124,7 @@ class Curves:
     write only collects.
     """
 
-    def __init__(
-        self, directory: RunDirectory[Any, Any], *, finished: int, steps_per_epoch: int, writes: bool
-    ) -> None:
+    def __init__(self, directory: RunDirectory, *, finished: int, steps_per_epoch: int, writes: bool) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._directory = directory
@@ -181,7 +179,6 @@ def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:
 
 
 def write_table(table: pd.DataFrame, path: Path, digests: Digests | None = None) -> None:
-    """Write a Parquet table atomically; create its folder, and record its digest in `digests` if given."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a Parquet table atomically, and record its digest in `digests` if given."""
     with (replaced if digests is None else digests.replaced)(path) as part:
         table.to_parquet(part, index=False)

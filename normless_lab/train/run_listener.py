@@ -5,61 +5,57 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from normless.cli import status_line
-from normless_lab.train.result import Report, Row
 from normless_lab.train.settings import Settings
-
-Finished = TypeVar("Finished", bound=Row, covariant=True)
-# A listener for any row and report also accepts those of a specific run.
-SomeRow = TypeVar("SomeRow", bound=Row, contravariant=True)
-SomeReport = TypeVar("SomeReport", bound=Report, contravariant=True)
 
 
 @dataclass(frozen=True)
-class RunStart(Generic[Finished]):
+class RunStart:
     """The state at the start of training; `finished` are the rows of epochs from before an interruption."""
 
     config: Settings
     steps_per_epoch: int
-    finished: tuple[Finished, ...]
+    finished: tuple[Any, ...]
 
 
-class RunListener(Generic[SomeRow, SomeReport]):
+class RunListener:
     """Callbacks of a run, called only in its first process; override those of interest.
+
+    Rows and results are of the classes of the kind of run, as `EpochRow` and `RunResult`.
 
     An exception in a listener ends the run, which can then be resumed from its last finished epoch.
     """
 
-    def on_start(self, start: RunStart[SomeRow]) -> None:
+    def on_start(self, start: RunStart) -> None:
         """Training starts or resumes; with doubled epochs, once for each training."""
 
     def on_step(self, step: int, loss: float) -> None:
         """The loss (nats) of a step, counted from 1, is known; on CUDA several steps come at once."""
 
-    def on_epoch(self, row: SomeRow) -> None:
+    def on_epoch(self, row: Any) -> None:
         """An epoch is finished and saved."""
 
-    def on_end(self, result: SomeReport) -> None:
+    def on_end(self, result: Any) -> None:
         """A training has ended, or its stored result was read."""
 
 
-class CallOnEpoch(RunListener[SomeRow, Any]):
+class CallOnEpoch(RunListener):
     """Calls a function with the row of every epoch."""
 
-    def __init__(self, call: Callable[[SomeRow], None]) -> None:
+    def __init__(self, call: Callable[[Any], None]) -> None:
         self._call = call
 
-    def on_epoch(self, row: SomeRow) -> None:
+    def on_epoch(self, row: Any) -> None:
         """Call the function with the row."""
         self._call(row)
 
 
-class ProgressBar(RunListener[Row, Report]):
+class ProgressBar(RunListener):
     """Shows steps, epoch, the last loss and score on a console, standard error if None; a context manager.
 
     Until the data is read and the network is built, a line says that the run is being prepared.
@@ -91,7 +87,7 @@ class ProgressBar(RunListener[Row, Report]):
         self._waiting.close()
         self._progress.stop()
 
-    def on_start(self, start: RunStart[Row]) -> None:
+    def on_start(self, start: RunStart) -> None:
         """Start a new bar, filled by the steps of finished epochs."""
         self._epochs = start.config.epochs
         done = len(start.finished)
@@ -116,14 +112,14 @@ class ProgressBar(RunListener[Row, Report]):
         """Move the bar."""
         self._progress.update(self._task, completed=step, loss=f"{loss:.3g}")
 
-    def on_epoch(self, row: Row) -> None:
+    def on_epoch(self, row: Any) -> None:
         """Show the score, or print the line of the epoch."""
         self._progress.update(self._task, epoch=min(row.epoch + 1, self._epochs), score=row.score)
         self._line(
             f"epoch {row.epoch}/{self._epochs}  loss {row.training_loss:.3g}  {row.score}  {row.seconds:.1f} s"
         )
 
-    def on_end(self, result: Report) -> None:
+    def on_end(self, result: Any) -> None:
         """Stop the bar where it is: full, or at the step of divergence. A stored result does not have a bar."""
         if self._progress.tasks:
             self._progress.update(self._task, score=result.score)

@@ -1,7 +1,7 @@
 """Schedules of the learning rate: the share of training done → the multiplier of the rate.
 
 A schedule is a pure function of the fraction of training done before a step, 0 ≤ fraction < 1, so the rate of
-any step is known without running the steps before it. One, `inverse_square_root`, counts steps instead.
+any step is known without running the steps before it.
 """
 
 from __future__ import annotations
@@ -53,35 +53,19 @@ SCHEDULES: Mapping[str, Schedule] = {
 }
 
 
-INVERSE_SQUARE_ROOT = "inverse_square_root"
-
-
-def inverse_square_root(done: int, warmup: int) -> float:
-    """min(s / w, √(w / s)) of step s = done + 1 and warm-up w: 1 at the end of the warm-up (Vaswani et al. 2017).
-
-    It is their Eq. 3, d^(-1/2) · min(s^(-1/2), s · w^(-3/2)), in units of its largest value (d · w)^(-1/2). It does
-    not depend on how long the training is. Without a warm-up it is s^(-1/2).
-    """
-    step, last = done + 1, max(1, warmup)
-    return min(step / last, math.sqrt(last / step))
-
-
 def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> float:
     """Return the multiplier of the rate for the step that follows `done` of `total` steps.
 
     SCHEDULES[schedule](done / total) · min(1, (done + 1) / warmup): the warm-up is linear, its first step has
     1 / warmup of the rate and its last the whole rate (Goyal et al. 2017, section 2.2); it is part of the
-    budget, not put before it. For "inverse_square_root" it is `inverse_square_root`, warm-up and all.
+    budget, not put before it.
 
     An unknown schedule is a ValueError, and so is `done` outside 0 ≤ done < total. Without a warm-up its steps are 0.
     """
-    if schedule not in SCHEDULES and schedule != INVERSE_SQUARE_ROOT:
-        names = ", ".join((*SCHEDULES, INVERSE_SQUARE_ROOT))
-        raise ValueError(f"Unknown schedule {schedule!r}; the schedules are {names}.")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"Unknown schedule {schedule!r}; the schedules are {', '.join(SCHEDULES)}.")
     if not 0 <= done < total:
         raise ValueError(f"Expected 0 ≤ done < total steps, got done={done} of total={total}.")
-    if schedule == INVERSE_SQUARE_ROOT:
-        return inverse_square_root(done, warmup)
     warm = min(1.0, (done + 1) / warmup) if warmup else 1.0
     return SCHEDULES[schedule](done / total) * warm
 
@@ -92,8 +76,7 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
     A rate that is a tensor, as a captured step reads it, stays that tensor.
     """
     for group in optimizer.param_groups:
-        # Checkpoints of former versions call it lr_scale.
-        scaled = rate * group.get("rate_scale", group.get("lr_scale", 1.0))
+        scaled = rate * group.get("rate_scale", 1.0)
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(scaled)
         else:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_type_hints
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter, ValidationError
@@ -38,20 +38,13 @@ Graph = Literal["auto", "never"]
 
 # A run may be resumed on a machine with different memory; these settings are not part of its identity.
 _PLACE = ("data_root", "device", "recompute", "strategy", "graph")
-_TYPE_NAMES = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "a text",
-    type(None): "null",
-}
 
 
 class Settings:
     """Base of the frozen dataclasses that define a run.
 
     Attributes:
-        COMMAND: the command that carries out such a run.
+        COMMAND: the kind of run, see `normless_lab.sweeps.kind_of`; also the command that carries it out.
         ADDED: fields that a later version added, with the value that stands for the behavior before. A field at this
             value does not enter the hash, so that earlier runs keep theirs.
 
@@ -73,8 +66,7 @@ class Settings:
     seed: int
 
     def __post_init__(self) -> None:
-        for name, value in checked_values(type(self), self.to_dict()).items():
-            object.__setattr__(self, name, value)
+        check_fields(self, strict=True)
         conflicts = " ".join(self.conflicts())
         if conflicts:
             raise ValueError(conflicts)
@@ -120,46 +112,31 @@ class Settings:
         return False
 
     @property
+    def is_one_training(self) -> bool:
+        """Whether the run is one training, which a run of more epochs may continue."""
+        return True
+
+    @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
         text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def checked_values(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of all fields of a dataclass in their declared types; integers are converted to floats.
-
-    Ranges are ``Annotated`` metadata of `annotated_types`. Wrong values raise a ValueError with a sentence for each:
-    the field, what was expected, what was given.
-    """
-    try:
-        checked: dict[str, Any] = _adapter(kind, strict=True).validate_python(dict(values))
-    except ValidationError as error:
-        hints = get_type_hints(kind, include_extras=True)
-        details = error.errors(include_url=False)
-        raise ValueError(" ".join(_sentence(hints[str(detail["loc"][0])], detail) for detail in details)) from None
-    # The validator accepts a NumPy float as a float; YAML does not.
-    return {name: float(value) if isinstance(value, float) else value for name, value in checked.items()}
-
-
-def check_fields(instance: Any, error: type[ValueError]) -> None:
-    """Convert the fields of a frozen dataclass to their annotated types, by pydantic's conversions.
+def check_fields(instance: Any, error: type[ValueError] = ValueError, *, strict: bool = False) -> None:
+    """Convert the fields of a frozen dataclass to their annotated types; strict fields only integers to floats.
 
     Raises:
-        error: for the first wrong field, as ``replicates should be greater than or equal to 1, got 0.``
+        error: with a sentence for each wrong field, as ``replicates should be greater than or equal to 1, got 0.``
     """
     kind: Any = type(instance)
     try:
-        values = _adapter(kind, strict=False).validate_python(vars(instance))
+        values = _adapter(kind, strict=strict).validate_python(vars(instance))
     except ValidationError as failure:
-        first = failure.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        if first["type"] == "value_error":
-            raise error(f"{place}: {first['ctx']['error']}") from failure
-        expected = first["msg"].replace("tuple", "list").replace("dictionary", "mapping")
-        raise error(re.sub(r"^\w+ should", f"{place} should", expected) + f", got {first['input']!r}.") from failure
+        raise error(" ".join(map(_sentence, failure.errors(include_url=False)))) from failure
     for name, value in values.items():
-        object.__setattr__(instance, name, value)
+        # The validator accepts a NumPy float as a float; YAML does not.
+        object.__setattr__(instance, name, float(value) if isinstance(value, float) else value)
 
 
 @cache
@@ -171,35 +148,10 @@ def _adapter(kind: Any, *, strict: bool) -> TypeAdapter[Any]:
     return TypeAdapter(table)
 
 
-def _sentence(hint: Any, error: Any) -> str:
-    """Return the validator's error about a field as a sentence."""
-    name, value, kind = error["loc"][0], error["input"], error["type"]
-    if kind == "value_error":
-        return str(error["ctx"]["error"])
-    if kind == "literal_error":
-        return f"Expected {name} to be one of {', '.join(get_args(hint))}; got {value!r}."
-    if kind.startswith(("greater_than", "less_than")):
-        return f"Expected {name} {_range(hint)}, got {value}."
-    kinds = [_TYPE_NAMES.get(expected, str(expected)) for expected in (get_args(_plain(hint)) or (_plain(hint),))]
-    return f"Expected {name} to be {' or '.join(kinds)}, got {value!r}."
-
-
-def _plain(hint: Any) -> Any:
-    """Return a type without the metadata of its parts."""
-    if get_origin(hint) is Annotated:
-        return get_args(hint)[0]
-    parts = [_plain(part) for part in get_args(hint)]
-    return parts[0] | parts[1] if len(parts) == 2 else hint
-
-
-def _range(hint: Any) -> str:
-    """Return the range of a number in words."""
-    limits = [limit for part in (hint, *get_args(hint)) for limit in getattr(part, "__metadata__", ())]
-    match limits:
-        case [Ge(ge=low), Lt(lt=high)]:
-            return f"in [{low}, {high})"
-        case [Ge(ge=low)]:
-            return f"{low} or more"
-        case [Gt(gt=low)]:
-            return f"above {low}"
-    return f"within {', '.join(map(str, limits))}"
+def _sentence(detail: Any) -> str:
+    """Return a finding of the validator as a sentence."""
+    place = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "value_error":
+        return f"{place}: {detail['ctx']['error']}"
+    expected = detail["msg"].replace("tuple", "list").replace("dictionary", "mapping")
+    return re.sub(r"^\w+ should", f"{place} should", expected) + f", got {detail['input']!r}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -11,24 +12,29 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
-from torch.optim import Adam, AdamW, Optimizer
+from torch.optim import Optimizer
 
 from normless import schemes
-from normless.lifting import running
+from normless.conversion import convert
 from normless.optim import param_groups
+from normless.probes import running
+from normless.registry import Registry
 from normless.residual import ResidualMap
 from normless.saving import load, read_recipe
+from normless.schemes import Scheme
 from normless.spec import is_saved
-from normless_lab.data import BytePairs, stored_byte_pairs
-from normless_lab.train.config import AdamConfig, RunConfig
-from normless_lab.train.directory import VOCABULARY_FILE, RunDirectory
+from normless_lab.train.config import RunConfig
+from normless_lab.train.directory import RunDirectory
 from normless_lab.train.result import TrainingResult
 from normless_lab.train.schedules import rate_multiplier
 from normless_lab.train.turns import Steps
 
 Config = TypeVar("Config", bound=RunConfig)
 
-# Of the first training batch, on which a conversion is checked.
+TASKS: Registry[type[Task[Any]]] = Registry("task", package="normless_lab")
+"""The tasks by the names in their configurations; other distributions add theirs by entry points."""
+
+# Of the first training batch, on which a conversion is checked; passes of a whole batch are slow on the CPU.
 CHECKED_EXAMPLES = 8
 
 
@@ -51,43 +57,74 @@ class EpochTraining:
 class Task(ABC, Generic[Config]):
     """The data of a run, the network to train on it, its loss and its metrics.
 
-    A batch is a tuple of inputs of the network and, last, the targets. The directory has the vocabulary of a resumed
-    run; `vocabulary` is that of this run, if it has byte pairs.
+    A batch is a tuple of inputs of the network and, last, the targets. `data` has a line of `provenance`,
+    `steps_per_epoch(batch)` and `train_batches(batch, seed=, epoch=, device=, rank=, world_size=)`, where batch is
+    `RunConfig.batch_limit`.
+
+    Attributes:
+        RESULT: the class of its results, which names that of the rows.
+        FILES: the names of the files that it adds to the directory of a run.
 
     Raises:
         ValueError: the configuration names data that does not exist, or that does not fit its other settings.
     """
 
     RESULT: ClassVar[type[TrainingResult[Any]]]
+    FILES: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, config: Config, directory: RunDirectory[Any, Any]) -> None:
+    def __init__(self, config: Config, directory: RunDirectory | None = None) -> None:
         self.config = config
-        self.directory = directory
-        self.vocabulary: BytePairs | None = None
+        # Without one the task builds networks and batches.
+        self.directory: Any = directory
         self.data: Any = self.load_data()
+
+    @classmethod
+    def trainings(cls, config: Config, train: Callable[[Config], Steps[Any]]) -> Steps[Any]:
+        """Carry out a run and return its result: `train` by one configuration, or by several in turn.
+
+        A configuration of several trainings says so in `Settings.is_one_training`.
+        """
+        return (yield from train(config))
 
     @abstractmethod
     def load_data(self) -> Any:
         """The data set that the configuration names."""
 
     @abstractmethod
-    def example_inputs(self) -> tuple[Tensor, ...]:
-        """What the network takes: the inputs of the first training batch, on the CPU."""
+    def original(self) -> nn.Module:
+        """The network before its conversion, fitted to the data."""
 
-    @abstractmethod
+    def check(self, network: nn.Module, *, saved: bool) -> None:
+        """Raise a ValueError if a network, perhaps a saved one, does not fit the data; see `check_logits`."""
+
+    def scheme(self) -> Scheme:
+        """The scheme of the conversion."""
+        return schemes.scheme(self.config.scheme_text)
+
     def build_network(self) -> nn.Module:
         """The converted network before training, on the CPU, a pure function of the configuration and its files.
 
         Seeds the global generator with the configuration's seed.
         """
+        torch.manual_seed(self.config.seed)
+        folder = saved_folder(self.config.model)
+        if folder is not None:
+            network = load_saved(self.config, folder)
+            self.check(network, saved=True)
+            return network
+        scheme, network = self.scheme(), self.original()
+        self.check(network, saved=False)
+        inputs = self.example_inputs()
+        first = tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
+        return convert(network, scheme, *inputs, check_inputs=first, in_place=True)
+
+    @abstractmethod
+    def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
+        """The optimizer of a network on its device; `groups_of` gives the groups of the decay policy."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross entropy (nats) that is minimized, a scalar."""
-
-    @abstractmethod
-    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The number of correct predictions, a scalar."""
+        """The mean over the predictions that is minimized, a scalar."""
 
     @abstractmethod
     def epoch_metrics(
@@ -101,29 +138,21 @@ class Task(ABC, Generic[Config]):
     ) -> Steps[dict[str, Any]]:
         """The fields that results of this kind have besides the common ones; a diverged network is tested too."""
 
+    def example_inputs(self) -> tuple[Tensor, ...]:
+        """What the network takes: the inputs of the first training batch, on the CPU."""
+        return tuple(next(self.train_batches(0))[:-1])
+
+    def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The number of correct predictions, a scalar; NaN where predictions are not right or wrong."""
+        return logits.new_full((), math.nan)
+
     @property
-    @abstractmethod
     def warmup(self) -> int:
         """The steps over which the learning rate first rises linearly."""
+        return 0
 
-    def save_vocabulary(self) -> None:
-        """Write the vocabulary, if there is one, to the directory."""
-        if self.vocabulary is not None:
-            with self.directory.digests.replaced(self.directory.vocabulary) as part:
-                self.vocabulary.save(part)
-
-    def stored_vocabulary(self) -> BytePairs | None:
-        """The byte pairs of a resumed run, or else those in the folder of a saved network; None if there are none."""
-        folder = saved_folder(self.config.model)
-        beside = None if folder is None else stored_byte_pairs(folder / VOCABULARY_FILE)
-        if self.directory.starts_over:
-            return beside
-        self.directory.check_intact(self.directory.vocabulary)
-        return stored_byte_pairs(self.directory.vocabulary) or beside
-
-    def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
-        """The optimizer of a network on its device, by groups of the decay policy; Adam or AdamW."""
-        return build_adam(self.config, network, structure)
+    def save_files(self) -> None:
+        """Write `FILES` that the run needs to be resumed; called when it begins."""
 
     def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
         """Return the parameters with clipped gradients, if the configuration asks for clipping."""
@@ -166,11 +195,6 @@ class Task(ABC, Generic[Config]):
         return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
 
 
-def few(*inputs: Tensor) -> tuple[Tensor, ...]:
-    """Return the first examples of a batch to check a conversion; passes of a whole batch are slow on the CPU."""
-    return tuple(tensor[:CHECKED_EXAMPLES] for tensor in inputs)
-
-
 def check_logits(
     config: RunConfig, network: nn.Module, inputs: Sequence[Tensor], classes: int, what: str, advice: str
 ) -> None:
@@ -201,14 +225,6 @@ def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> 
         scalar_lr_scale=config.scalar_rate_scale,
         residual_map=structure,
     )
-
-
-def build_adam(config: RunConfig, network: nn.Module, structure: ResidualMap) -> Optimizer:
-    """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
-    assert isinstance(config, AdamConfig)
-    kind = AdamW if config.decoupled_decay else Adam
-    groups = groups_of(config, network, structure)
-    return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
 
 
 def saved_folder(model: str) -> Path | None:

@@ -2,87 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, TypedDict, Unpack
 
 import torch
 from lightning_fabric import Fabric
 from torch import nn
 
 from normless.probes import RideAlong
-from normless_lab.data import TextData, TranslationData
 from normless_lab.train.arithmetic import arithmetic, device_name, tensor_cores
-from normless_lab.train.config import RunConfig, TextConfig, TrainConfig, TranslationConfig
+from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.live_files import LiveFiles
 from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless_lab.train.pauses import Pauses
-from normless_lab.train.result import RunResult, TextResult, TrainingResult, TranslationResult, has_plateaued
+from normless_lab.train.result import TrainingResult, has_plateaued
 from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from normless_lab.train.run_listener import CallOnEpoch, RunListener, RunStart
 from normless_lab.train.settings import Settings
 from normless_lab.train.sharding import whole_weights
-from normless_lab.train.task import EpochTraining, Task
-from normless_lab.train.text_task import TextTask
-from normless_lab.train.translation_task import TranslationTask
+from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, Run, Steps
 
-TASKS: Mapping[type[RunConfig], type[Task[Any]]] = {
-    TrainConfig: ImageTask,
-    TextConfig: TextTask,
-    TranslationConfig: TranslationTask,
-}
+TASKS.register(TrainConfig.TASK)(ImageTask)
 
 # Below float32's smallest normal number, 2⁻¹²⁶.
 DENORMAL = 1e-40
 
 
-class _Options(TypedDict, total=False):
-    resume: bool
-    on_epoch: Callable[[Any], None] | None
-    listeners: Sequence[RunListener[Any, Any]]
-    ride_along: RideAlong | None
-    time_limit: str | None
-    checkpoint_every: str | None
-    lengthen: bool
-    watch: bool
+class Options(TypedDict, total=False):
+    """How a run is carried out.
 
-
-@overload
-def train(config: TrainConfig, directory: Path | str, **options: Unpack[_Options]) -> RunResult: ...
-@overload
-def train(config: TextConfig, directory: Path | str, **options: Unpack[_Options]) -> TextResult: ...
-@overload
-def train(config: TranslationConfig, directory: Path | str, **options: Unpack[_Options]) -> TranslationResult: ...
-def train(
-    config: RunConfig,
-    directory: Path | str,
-    *,
-    resume: bool = True,
-    on_epoch: Callable[[Any], None] | None = None,
-    listeners: Sequence[RunListener[Any, Any]] = (),
-    ride_along: RideAlong | None = None,
-    time_limit: str | None = None,
-    checkpoint_every: str | None = None,
-    lengthen: bool = False,
-    watch: bool = False,
-) -> TrainingResult[Any]:
-    """Execute a run in a directory and return its result.
-
-    An interrupted run resumes from its last checkpoint; on the CPU it ends with the same weights, bit for bit,
-    as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
-    result and not an error. The caller's random state stays as it is.
-
-    Args:
-        config: what to train; a `TrainConfig`, `TextConfig` or `TranslationConfig`.
-        directory: for the run's files; made if missing.
-        resume: resume the run in the directory; if False, an existing run is moved to the folder `former` when the
-            new run begins.
+    Attributes:
+        resume: resume the run in the directory, the default; if False, an existing run is moved to the folder
+            `former` when the new run begins.
         on_epoch: called with the row of every finished epoch.
         listeners: notified of starts, steps, epochs and ends, only in the first process.
         ride_along: probes that measure passes of the training, in the first process; their tables are written to
@@ -93,6 +50,29 @@ def train(
         lengthen: continue a run of fewer epochs, even if the schedule depends on their number.
         watch: watch the training by `nl.watch`, which warns of problems and takes some time at each step; its
             findings are written to `findings.json` in the directory. Weights and results do not change.
+    """
+
+    resume: bool
+    on_epoch: Callable[[Any], None] | None
+    listeners: Sequence[RunListener]
+    ride_along: RideAlong | None
+    time_limit: str | None
+    checkpoint_every: str | None
+    lengthen: bool
+    watch: bool
+
+
+def train(config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]) -> Result:
+    """Execute a run in a directory and return its result.
+
+    An interrupted run resumes from its last checkpoint; on the CPU it ends with the same weights, bit for bit,
+    as an uninterrupted one. A finished run is not trained again: its stored result is returned. Divergence is a
+    result and not an error. The caller's random state stays as it is.
+
+    Args:
+        config: what to train; it names its task, see `TASKS`.
+        directory: for the run's files; made if missing.
+        options: see `Options`.
 
     Raises:
         StoppedError: the run reached its time limit, or received SIGTERM, and was saved.
@@ -101,68 +81,47 @@ def train(
         DataNotFoundError: the data is not available.
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
-    run = begin(
-        config,
-        directory,
-        resume=resume,
-        on_epoch=on_epoch,
-        listeners=listeners,
-        ride_along=ride_along,
-        time_limit=time_limit,
-        checkpoint_every=checkpoint_every,
-        lengthen=lengthen,
-        watch=watch,
-    )
+    run = begin(config, directory, **options)
     with own_settings(torch.device("cpu") if run.state is None else run.state.device), run.pauses.listening():
         return run.finish()
 
 
-def begin(
-    config: RunConfig,
-    directory: Path | str,
-    *,
-    resume: bool = True,
-    on_epoch: Callable[[Any], None] | None = None,
-    listeners: Sequence[RunListener[Any, Any]] = (),
-    ride_along: RideAlong | None = None,
-    time_limit: str | None = None,
-    checkpoint_every: str | None = None,
-    lengthen: bool = False,
-    watch: bool = False,
-) -> Run[TrainingResult[Any]]:
+def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]) -> Run[Result]:
     """Return a run that is executed turn by turn, as for several runs on one GPU; arguments as in `train`.
 
     Training and writing start with the first turn. Errors are those of `train`.
     """
+    on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
     if watch and config.devices > 1:
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
     fabric = make_fabric(config)
-    every = [*listeners] if on_epoch is None else [*listeners, CallOnEpoch(on_epoch)]
+    listeners = [*options.get("listeners", ()), *([] if on_epoch is None else [CallOnEpoch(on_epoch)])]
     if not fabric.is_global_zero:
-        every, ride_along = [], None
-    pauses = Pauses(time_limit, checkpoint_every)
-    once = partial(_train_once, fabric=fabric, listeners=every, ride_along=ride_along, pauses=pauses, watch=watch)
-    place.lengthens, place.starts_over = lengthen, not resume
+        listeners, ride_along = [], None
+    pauses = Pauses(options.get("time_limit"), options.get("checkpoint_every"))
+    once = partial(_train_once, fabric=fabric, listeners=listeners, ride_along=ride_along, pauses=pauses, watch=watch)
+    place.lengthens, place.starts_over = options.get("lengthen", False), not options.get("resume", True)
     dtype = torch.float64 if config.precision == "64-true" else torch.get_default_dtype()
     return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
 
 
 def _carried_out(
-    config: RunConfig, fabric: Fabric, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
-) -> Steps[TrainingResult[Any]]:
-    """Check the directory and execute the run in it."""
+    config: RunConfig, fabric: Fabric, place: RunDirectory, once: Callable[..., Steps[Any]]
+) -> Steps[Any]:
+    """Check the directory and execute the run in it; several trainings have folders of their own."""
     place.check(config)
+
+    def training(attempt: RunConfig) -> Steps[Any]:
+        return once(attempt, place if attempt is config else place.training(config, attempt.epochs))
+
     try:
-        if isinstance(config, TrainConfig) and config.epochs_until_plateau:
-            result: TrainingResult[Any] = yield from _train_until_plateau(config, place, once)
-            if fabric.is_global_zero:
-                place.store_result(result)
-            return result
-        whole: TrainingResult[Any] = yield from once(config, place)
-        return whole
+        result = yield from task_of(type(config)).trainings(config, training)
+        if not config.is_one_training and fabric.is_global_zero:
+            place.store_result(result)
+        return result
     finally:
         place.end()
 
@@ -196,25 +155,12 @@ def are_flushed() -> bool:
     return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
 
 
-def _train_until_plateau(
-    config: TrainConfig, place: RunDirectory[Any, Any], once: Callable[..., Steps[Any]]
-) -> Steps[RunResult]:
-    """Train anew with twice the epochs until the training loss plateaus (Bjorck et al. 2018, appendix B)."""
-    for doublings in range(config.max_doublings + 1):
-        attempt = replace(config, epochs=config.epochs * 2**doublings, epochs_until_plateau=False)
-        result = yield from once(attempt, place.training(config, attempt.epochs))
-        if result.plateaued or result.outcome == "diverged":
-            break
-    whole: RunResult = replace(result, doublings=doublings, config_hash=config.hash)
-    return whole
-
-
 def _train_once(
     config: RunConfig,
-    place: RunDirectory[Any, Any],
+    place: RunDirectory,
     *,
     fabric: Fabric,
-    listeners: Sequence[RunListener[Any, Any]],
+    listeners: Sequence[RunListener],
     ride_along: RideAlong | None,
     pauses: Pauses,
     watch: bool,
@@ -222,10 +168,10 @@ def _train_once(
     """Execute one training or the rest of it; read the result if the training is finished."""
     result = place.stored_result(config)
     if result is None:
-        training = assemble(_task_type(type(config))(config, place), fabric, ride_along, watch)
+        training = assemble(task_of(type(config))(config, place), fabric, ride_along, watch)
         if fabric.is_global_zero:
             place.begin(config, training.task.data.provenance)
-            training.task.save_vocabulary()
+            training.task.save_files()
             listeners = [*listeners, LiveFiles(place, training.watch)]
         # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
@@ -238,9 +184,7 @@ def _train_once(
     return result
 
 
-def _trained(
-    training: Training, listeners: Sequence[RunListener[Any, Any]], pauses: Pauses
-) -> Steps[TrainingResult[Any]]:
+def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pauses) -> Steps[TrainingResult[Any]]:
     """Train for the remaining epochs."""
     task, fabric, place = training.task, training.fabric, training.task.directory
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
@@ -321,41 +265,31 @@ def _result(training: Training, curves: Curves, diverged: EpochTraining | None) 
 def check_start(config: Settings, directory: Path | str) -> None:
     """Load the data of a run, then build and convert its network, without writing files.
 
-    Errors are those of `train`. A subclass is checked like the kind of run that it derives from; configurations of
-    other types are not checked.
+    Errors are those of `train`. Configurations of other types than `RunConfig` are not checked.
     """
-    kind = next((base for base in type(config).__mro__ if base in TASKS), None)
-    if kind is not None:
+    if isinstance(config, RunConfig):
+        kind = type(config)
         with torch.random.fork_rng(devices=[]):
-            _task_type(kind)(config, _place(directory, kind)).build_network()
+            task_of(kind)(config, _place(directory, kind)).build_network()
 
 
-def trained_network(directory: Path | str) -> nn.Module:
-    """Return the network of an image run at its last checkpoint, on the CPU, in evaluation mode.
+def trained_network(directory: Path | str, config_type: type[RunConfig] = TrainConfig) -> nn.Module:
+    """Return the network of a run of this type at its last checkpoint, on the CPU, in evaluation mode.
 
     Raise a RunDirectoryError if the directory does not contain a run with a checkpoint.
     """
-    return _network_and_data(directory, TrainConfig)[0]
+    return network_and_data(directory, config_type)[0]
 
 
-def trained_text_classifier(directory: Path | str) -> tuple[nn.Module, TextData]:
-    """The network of a text run, as `trained_network`, and its data."""
-    return _network_and_data(directory, TextConfig)
-
-
-def trained_translator(directory: Path | str) -> tuple[nn.Module, TranslationData]:
-    """The network of a translation run, as `trained_network`, and its data; `decoding.translate` takes both."""
-    return _network_and_data(directory, TranslationConfig)
-
-
-def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tuple[nn.Module, Any]:
+def network_and_data(directory: Path | str, config_type: type[RunConfig] = TrainConfig) -> tuple[nn.Module, Any]:
+    """Return the `trained_network` and the data of its task."""
     place = _place(directory, config_type)
     config = place.stored_config()
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
     with torch.random.fork_rng(devices=[]):
-        task = _task_type(config_type)(config, place)
+        task = task_of(config_type)(config, place)
         network = task.build_network()
     weights = load_weights(checkpoint)
     kind = next(weights[name].dtype for name, _ in network.named_parameters())
@@ -363,12 +297,13 @@ def _network_and_data(directory: Path | str, config_type: type[RunConfig]) -> tu
     return network.eval(), task.data
 
 
-def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory[Any, Any]:
-    return RunDirectory(Path(directory), config_type, _task_type(config_type).RESULT)
+def _place(directory: Path | str, config_type: type[RunConfig]) -> RunDirectory:
+    task = task_of(config_type)
+    return RunDirectory(Path(directory), config_type, task.RESULT, task.FILES)
 
 
-def _task_type(config_type: type[RunConfig]) -> type[Task[Any]]:
-    if config_type not in TASKS:
-        names = " or ".join(kind.__name__ for kind in TASKS)
-        raise TypeError(f"Expected a {names} to train by, got a {config_type.__name__}.")
-    return TASKS[config_type]
+def task_of(config_type: type[RunConfig]) -> type[Task[Any]]:
+    """Return the task of a type of configurations; a TypeError for a type that is not a `RunConfig`."""
+    if not issubclass(config_type, RunConfig):
+        raise TypeError(f"Expected a RunConfig, such as TrainConfig, to train by, got a {config_type.__name__}.")
+    return TASKS.find(config_type.TASK)

@@ -64,7 +64,7 @@ class GlobalState:
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         import torch
 
-        from normless._internal.random_states import has_generators
+        from normless._internal.state import has_generators
 
         self.device = device
         self._dtype = dtype

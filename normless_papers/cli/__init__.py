@@ -1,4 +1,4 @@
-"""The commands of the papers, which the entry points of the group ``normless.commands`` name."""
+"""The commands of the papers, named by the entry points of the group ``normless.commands``."""
 
 from normless.cli import Command
 
@@ -9,7 +9,19 @@ REPRODUCE = Command(
     resumes=True,
 )
 REPORT = Command(
-    "write one page of all results that normless reproduce left in a folder",
+    "write pages of all results of normless reproduce in a folder",
     "normless_papers.cli.report",
     "normless report normless-results",
+)
+TRAIN_TRANSLATION = Command(
+    "train one encoder-decoder to translate, from YAML and flags; BLEU; resumes after an interruption",
+    "normless_papers.text:TRAIN_TRANSLATION",
+    "normless train-translation --data grammar --scheme fixup",
+    resumes=True,
+)
+TRAIN_TEXT = Command(
+    "train one transformer to classify sentences, from YAML and flags; resumes after an interruption",
+    "normless_papers.text:TRAIN_TEXT",
+    "normless train-text --data sentiment --decay-policy weights+last",
+    resumes=True,
 )

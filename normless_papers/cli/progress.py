@@ -12,14 +12,14 @@ from rich.status import Status
 from normless_lab.plots import VERDICT_INKS
 from normless_lab.sweeps import LaboratoryListener, RunRow
 from normless_papers.cli.text import shortened
-from normless_papers.reproduction import Reproduction
+from normless_papers.results.reproduction import Reproduction
 
-# Plain lines about runs are at least so far apart.
+# The least time between plain lines about runs.
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class ReproductionProgress(LaboratoryListener):
-    """Reports when artefacts begin and end, and the training runs in between as the listener of a laboratory."""
+    """Reports the start and the end of artefacts, and their training runs as the listener of a laboratory."""
 
     def __init__(self, artefacts: int, console: Console | None = None) -> None:
         self.console = Console(stderr=True) if console is None else console
@@ -44,11 +44,11 @@ class ReproductionProgress(LaboratoryListener):
         self._printed = time.monotonic()
         self._status.update(escape(self._name))
 
-    def end(self, one: Reproduction) -> None:
+    def end(self, result: Reproduction) -> None:
         """Report the verdict on an artefact."""
-        mark = VERDICT_INKS[one.verdict].marker
-        detail = f": {shortened(one.error)}" if one.error else ""
-        self._print(f"{self._name} {mark} {one.verdict}, {one.seconds:.1f} s{detail}")
+        mark = VERDICT_INKS[result.verdict].marker
+        detail = f": {shortened(result.error)}" if result.error else ""
+        self._print(f"{self._name} {mark} {result.verdict}, {result.seconds:.1f} s{detail}")
 
     def on_begin(self, missing: int, finished: int) -> None:
         """Count the runs of a set from its start."""

@@ -1,4 +1,4 @@
-"""``normless report``: pages of the results in a folder, or of what a file of runs decides without training."""
+"""``normless report``: pages of the results in a folder, or of a file of runs without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normless.errors import NormlessError
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add what the page is of, and what is written."""
+    """Add the source of the pages and the files to write."""
     parser.add_argument(
         "directory",
         type=Path,
@@ -27,32 +27,32 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=None,
         dest="source",
         metavar="FILE",
-        help="in place of DIR, a file of --runs, whose checks and figures are made anew, without training",
+        help="instead of DIR, a file of --runs; its checks and figures are made again without training",
     )
     parser.add_argument(
         "--page",
         type=Path | None,
         default=None,
-        help="the front page; DIR/index.html if left out; a page of each paper stands beside it",
+        help="the front page, by default DIR/index.html; a page of each paper is written beside it",
     )
     parser.add_argument(
-        "--claims", type=Path | None, default=None, help="the headline claims as a Markdown table too"
+        "--claims", type=Path | None, default=None, help="also write the headline claims as a Markdown table"
     )
     parser.add_argument(
-        "--runs", type=Path | None, default=None, help="what they rest on as a Parquet file too, for --from"
+        "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
     )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """Write the page and what else is asked for, and say where it is."""
-    from normless_papers.front_page import front_page_of
-    from normless_papers.page import write_pages_of
-    from normless_papers.run_file import rebuilt, write_runs
+    """Write the pages and the other files, and list them."""
+    from normless_papers.pages.front_page import front_page_of
+    from normless_papers.pages.site import write_pages_of
+    from normless_papers.results.run_file import rebuilt, write_runs
 
     directory, source, claims = namespace.directory, namespace.source, namespace.claims
     if (directory is None) == (source is None):
-        raise NormlessError("Expected a folder of results, or --from with a file of runs: one of the two.")
+        raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
     page = namespace.page or (None if source is None else source.with_suffix(".html"))
     written = []
     with nullcontext(directory) if source is None else rebuilt(source) as folder:

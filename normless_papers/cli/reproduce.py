@@ -1,4 +1,4 @@
-"""``normless reproduce``: artefacts of the papers, published and measured numbers, with verdicts on their claims."""
+"""``normless reproduce``: artefacts of the papers, published beside measured numbers, and verdicts on the claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUT = Path("normless-results")
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add which artefacts, how much of them, on what, and where results go."""
+    """Add the choice of artefacts, the budget, the data and the folder of results."""
     which = parser.add_argument_group("artefacts")
     which.add_argument(
         "ids",
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="ID",
-        help="of artefacts, as fixup/table-1, or FILE.py:NAME of your own",
+        help="ids of artefacts, such as fixup/table-1, or FILE.py:NAME for your own",
     )
     which.add_argument("--all", action="store_true", help="every artefact")
     which.add_argument("--headlines", action="store_true", help="every artefact that a headline claim rests on")
@@ -44,29 +44,29 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="smoke: seconds, on digits or generated inputs; small: minutes; gpu: headline claims on one card; "
         "paper: the published setup",
     )
-    how.add_argument("--data", type=str, default=None, help="data set in place of the budget's, as cifar10")
+    how.add_argument("--data", type=str, default=None, help="data set instead of the budget's, such as cifar10")
     how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     how.add_argument(
         "--workers",
         type=int,
         default=None,
-        help="processes that share the cores and, without --together, the cards; if left out one per core, and one "
+        help="processes that share the cores and, without --together, the cards; by default one per core, and one "
         "per card for runs on cards",
     )
     how.add_argument(
         "--together",
         type=int,
         default=None,
-        help="runs at once on a card, in one process; as many as memory and gain allow if left out",
+        help="runs at once on a card in one process; by default as many as memory and gain allow",
     )
-    how.add_argument("--again", action="store_true", help="carry out again what has been; training runs are kept")
+    how.add_argument("--again", action="store_true", help="carry out artefacts again; training runs are kept")
     how.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
-    """List, or carry out and print; 1 if something ended in an error, which a failing claim is not."""
+    """List artefacts, or carry them out and print them; 1 after an error, which a failing claim is not."""
     if namespace.paper is not None and namespace.paper not in PAPERS:
         meant = did_you_mean(namespace.paper, PAPERS)
         raise NormlessError(f"There is no paper {namespace.paper!r}; choose among {', '.join(PAPERS)}.{meant}")
@@ -78,22 +78,22 @@ def run(namespace: Namespace) -> int:
             "Expected ids of artefacts, such as fixup/table-1, or --all or --headlines; normless reproduce --list "
             "lists them."
         )
-    # Before torch is imported; those of other packages are known after it.
+    # Before torch is imported; ids of other packages are checked after it.
     for name in namespace.ids:
         if ":" not in name and name not in entry_points(group="normless.artefacts").names:
             published_as(name)
     if not namespace.all:
         from normless_papers.artefact import published_of
-        from normless_papers.headline import headline_artefacts
+        from normless_papers.pages.headline import headline_artefacts
 
         entries = [published_of(name) for name in dict.fromkeys(namespace.ids or headline_artefacts())]
     from normless_papers.cli.progress import ReproductionProgress
     from normless_papers.cli.text import in_full, summary
-    from normless_papers.reproduce import laboratory_in, reproduce
-    from normless_papers.storage import folder_of
+    from normless_papers.results.reproduce import laboratory_in, reproduce
+    from normless_papers.results.storage import folder_of
 
     results = []
-    # What an artefact prints is not part of what is printed here.
+    # Output of an artefact does not mix with the answer.
     with (
         redirect_stdout(sys.stderr),
         ReproductionProgress(len(entries)) as progress,
@@ -104,24 +104,24 @@ def run(namespace: Namespace) -> int:
             options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
             results.append(reproduce(entry.id, namespace.budget, laboratory=laboratory, **options))
             progress.end(results[-1])
-    folders = [folder_of(namespace.out, one.id, one.budget) for one in results]
-    rows = [one.to_dict() | {"files": str(folder)} for one, folder in zip(results, folders, strict=True)]
+    folders = [folder_of(namespace.out, result.id, result.budget) for result in results]
+    rows = [result.to_dict() | {"files": str(folder)} for result, folder in zip(results, folders, strict=True)]
     texts = list(map(in_full, results, folders)) if namespace.ids else []
     texts += [summary(results)] if len(results) > 1 else []
     text = "\n\n".join([*texts, f"normless report {namespace.out} makes a page of all results."])
     answer(namespace, {"out": str(namespace.out), "results": rows}, text)
-    return int(any(one.error for one in results))
+    return int(any(result.error for result in results))
 
 
 def _list(entries: Sequence[Published], namespace: Namespace) -> int:
-    """Every artefact with its verdict at each budget, as far as there is one."""
+    """List artefacts with their verdict at each budget."""
     from normless_papers.budgets import BUDGETS
     from normless_papers.cli.text import listing
-    from normless_papers.storage import load
+    from normless_papers.results.storage import load
 
     rows: list[tuple[Published, Mapping[str, str]]] = []
     for entry in entries:
         results = {budget: load(namespace.out, entry.id, budget) for budget in BUDGETS}
-        rows.append((entry, {budget: one.verdict if one else "not run" for budget, one in results.items()}))
-    listed = [{"id": one.id, "kind": one.kind, "title": one.title, "states": states} for one, states in rows]
+        rows.append((entry, {budget: own.verdict if own else "not run" for budget, own in results.items()}))
+    listed = [{"id": own.id, "kind": own.kind, "title": own.title, "states": states} for own, states in rows]
     return answer(namespace, {"out": str(namespace.out), "artefacts": listed}, listing(rows))

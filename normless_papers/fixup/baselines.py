@@ -1,4 +1,4 @@
-"""The baselines that Fixup is compared with: sums times √½, and layer-sequential unit variance."""
+"""Fixup's baselines: sums scaled by √½, and layer-sequential unit variance (LSUV)."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import dense
 from normless.probes import probe
-from normless_papers.agreement import Agreement, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, near, over_draws
-from normless_papers.effort import Effort
+from normless_papers.claims import Check, Estimate, Test, decided, near, over_draws, stated
+from normless_papers.claims.agreement import Agreement, observed, worst_agreement
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import LIMIT, deep_does_not_train, first_epochs, setup_of, trains_as_batch_norm
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.plots import GROWTH
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import Test, decided, stated
 
 
 def _sqrt2_scaling(facts: tuple[Agreement, Estimate, Estimate, Runs]) -> list[Check]:
-    """Of every sum, the second moment's factor from block to block, its ratio of branch and skip path, and runs."""
+    """Check every sum, the growth of the second moment per block, its ratio of branch to skip path, and the runs."""
     sums, per_block, ratio, runs = facts
     constant = "The second moment stays constant: from block to block its factor is 1, to 2 %."
     equal = "Branch and skip path contribute equally: the ratio of their second moments is 1, to 5 %."
@@ -78,17 +77,17 @@ def sqrt2_scaling(
         setup=setup | setup_of(runs, efforts),
         remarks=(
             f"In the Wide-ResNet the second moment falls to {falls:.2g} of the first block's over "
-            f"{len(convolutional)} blocks: padding by zeros takes some of the branch at the images' borders.",
+            f"{len(convolutional)} blocks, since zero padding attenuates the branch at the images' borders.",
         ),
     )
 
 
 def _lsuv(facts: tuple[Mapping[str, Sequence[float]], Agreement, Runs]) -> list[Check]:
-    """Of the outputs' variances on the calibration batch, of the weights, and of the training."""
+    """Check the outputs' variances on the calibration batch, the weights' orthogonality, and the runs."""
     outputs, rows, runs = facts
     tests: dict[str, Test] = {}
     for name, variances in outputs.items():
-        claim = f"On the calibration batch every {name} puts out variance 1, to the tolerance of 0.02."
+        claim = f"On the calibration batch every {name} has output variance 1, to the tolerance of 0.02."
         within = len(variances) > 0 and all(abs(variance - 1) <= 0.0201 for variance in variances)
         tests[claim] = decided(within, smallest=min(variances), largest=max(variances), count=len(variances))
     return [*stated(tests), rows.check(), *_trainable(runs, "LSUV", "With LSUV")]
@@ -120,7 +119,7 @@ def _first_epochs(context: Context, baseline: Mapping[str, str], efforts: Sequen
 
 
 def _trainable(runs: Runs, method: str, subject: str) -> list[Check]:
-    """Beyond 100 layers the baseline does not train at batch norm's rate, and Fixup does."""
+    """Check that beyond 100 layers the baseline does not train at batch norm's rate and that Fixup does."""
     fixup = trains_as_batch_norm(runs, "Fixup", "With Fixup", LIMIT)
     return [*deep_does_not_train(runs, method, subject), *fixup]
 
@@ -130,7 +129,7 @@ def _wide_resnet(batch: MeasuredBatch, depth: int) -> nn.Module:
 
 
 def _scaled_sums(network: nn.Module, images: Tensor) -> Agreement:
-    """Every sum's output against √½ (skip + branch)."""
+    """Compare every sum's output with √½ (skip + branch)."""
     sums = [network.get_submodule(block.sum or "") for block in residual_map(network).blocks]
     calls, _ = observed(network, sums, images)
     pairs = [(output, sqrt(0.5) * (sides[0] + sides[1])) for sides, output in calls]
@@ -142,7 +141,7 @@ def _weight_layers(network: nn.Module) -> list[Any]:
 
 
 def _orthogonality(network: nn.Module) -> Agreement:
-    """Rows of every weight, as a matrix, or its columns where there are fewer: orthogonal, and all of one length."""
+    """Compare the Gram matrix of every weight's rows, or of its columns if they are fewer, with a multiple of I."""
     pairs = []
     for layer in _weight_layers(network):
         matrix = layer.weight.detach().double().flatten(1)
@@ -152,7 +151,7 @@ def _orthogonality(network: nn.Module) -> Agreement:
 
 
 def _with_accuracies(table: pd.DataFrame, runs: Runs) -> pd.DataFrame:
-    """About a dozen rows of a table, the last among them, and then the test accuracies."""
+    """Return about a dozen rows of a table, including the last, followed by the test accuracies."""
     step = max(1, len(table) // 12)
     rows = table.iloc[sorted({*range(0, len(table), step), len(table) - 1})]
     return pd.concat([rows, runs.summary(("method", "depth"), ("test_accuracy",))], ignore_index=True)

@@ -1,4 +1,4 @@
-"""Theorems 1 and 2: gradients of homogeneous networks are bounded from below by how wrong the network is."""
+"""Fixup, theorems 1 and 2: lower bounds on the gradients of homogeneous networks."""
 
 from __future__ import annotations
 
@@ -15,27 +15,26 @@ from normless.models import dense, resnet, resnet_cifar
 from normless.probes import Watcher, observe
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, decades_over_draws, over_draws
+from normless_papers.claims import Estimate, Test, Tests, decades_over_draws, decided, exceeds, over_draws
 from normless_papers.evidence import with_quantities
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import Test, Tests, decided, exceeds
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.theory.gradient_bounds import InputGradientBounds, SetGradientBounds
 from normless_papers.theory.parameter_sets import candidate_sets
 
-# Float32: inner products of long vectors, relative to the loss.
+# Relative error of float32 inner products of long vectors, in units of the loss.
 ROUNDING = 1e-3
 
 
 def _homogeneous(depth: int, batch: MeasuredBatch) -> nn.Module:
-    """A CIFAR ResNet without normalization whose classifier has a zero bias, as homogeneity wants."""
+    """Build a CIFAR ResNet without normalization and with a zero classifier bias, as homogeneity requires."""
     network = convert(resnet_cifar(depth, batch.classes, batch.inputs.shape[1]), "xavier")
     nn.init.zeros_(network.get_submodule("classifier").get_parameter("bias"))
     return network
 
 
 def _violated(rows: pd.DataFrame, least: pd.Series) -> pd.Series:
-    """Whether a gradient is smaller than its bound less rounding, where the bound is above 0 and says something."""
+    """Whether each gradient is smaller than its bound less rounding, where the bound is positive."""
     return (rows["gradient_norm"] < least)[rows["bound"] > 0]
 
 
@@ -49,13 +48,13 @@ def _below_set_bounds(rows: pd.DataFrame) -> pd.Series:
 
 
 def _deviation(rows: pd.DataFrame) -> float:
-    """Of the identity; rounding is that of the logits: of two large terms the difference is not exact."""
+    """Return the largest deviation from ⟨∂l/∂x, x⟩ = l - H(p), relative to the size of its terms."""
     size = rows["loss"] + rows["entropy"] + 1
     return float(((rows["inner_product"] - rows["loss"] + rows["entropy"]).abs() / size).max())
 
 
 def _theorem_1(facts: tuple[pd.DataFrame, pd.DataFrame, int]) -> Tests:
-    """Of `InputGradientBounds.table` of every draw and at Fixup's initialization, and the number of classes."""
+    """Check the tables of `InputGradientBounds` over draws and at Fixup's initialization, given the class count."""
     rows, start, classes = facts
     deviation = _deviation(rows)
     at_start = (start[["loss", "entropy"]] - log(classes)).abs().max().max()
@@ -72,7 +71,7 @@ def _theorem_1(facts: tuple[pd.DataFrame, pd.DataFrame, int]) -> Tests:
 
 
 def _without_exception(violated: pd.Series, **numbers: float) -> Test:
-    """That no bound is violated; undecided where no bound is above 0."""
+    """Test that no bound is violated; undecided if no bound is positive."""
     holds = not violated.any() if len(violated) else None
     return decided(holds, violations=int(violated.sum()), cases=len(violated), **numbers)
 
@@ -106,17 +105,17 @@ def theorem_1(context: Context, *, depth: int, images: int, draws: int, data: st
 
 
 def _theorem_2(facts: tuple[pd.DataFrame, Estimate, pd.DataFrame]) -> Tests:
-    """Of `SetGradientBounds.table` of every draw, G(θ) less its bound by the logits, and gradients by depth."""
+    """Check the tables of `SetGradientBounds`, G(θ) less its bound by the logits, and gradients by depth."""
     rows, gap, grown = facts
     deviation = ((rows["inner_product"] - rows["excess"]).abs() / (rows["excess"].abs() + 1)).max()
     norms = {
-        key: decades_over_draws(some) for key, some in grown.groupby(["set", "depth"], sort=False)["gradient_norm"]
+        key: decades_over_draws(draws) for key, draws in grown.groupby(["set", "depth"], sort=False)["gradient_norm"]
     }
     tests = {
         "(3) ‖∂l/∂θ‖ ≥ G(θ) for every draw and every homogeneous set, where G(θ) is above 0.": _without_exception(
             _below_set_bounds(rows), sets=rows[rows["bound"] > 0]["set"].nunique()
         ),
-        f"Its ground, ⟨∂l/∂θ, θ⟩ = mean(l - H(p)), holds for each, to {ROUNDING:g} of |l - H| + 1.": decided(
+        f"Its premise ⟨∂l/∂θ, θ⟩ = mean(l - H(p)) holds for each set, to {ROUNDING:g} of |l - H| + 1.": decided(
             deviation <= ROUNDING, largest_deviation=deviation, cases=len(rows)
         ),
         "(4) E G(θ) ≥ (E max z - log c)/‖θ‖ over draws of the classifier.": exceeds(gap, 0.0),
@@ -139,7 +138,7 @@ def theorem_2(
         for draw in range(draws):
             network = convert(resnet(depth, batch.classes, batch.inputs.shape[1]), "none")
             nn.init.zeros_(network.get_submodule("fc").get_parameter("bias"))
-            # Logits large enough for the network to be wrong with confidence: only then do the bounds say something.
+            # The bounds are positive only if the network is wrong with confidence, which takes large logits.
             nn.init.normal_(network.get_submodule("fc").get_parameter("weight"))
             tables.append(_table(SetGradientBounds(), network, batch).assign(draw=draw))
         expected = _over_classifiers(classifiers, images)
@@ -164,7 +163,7 @@ def theorem_2(
             "inputs": batch.provenance,
             "draws of weights": draws,
         },
-        # A number for every set in place of a block.
+        # The sets are numbered, as the plot's axis is that of blocks.
         draw=lambda: BOUNDS(rows.assign(block=pd.factorize(rows["set"])[0] + 1), **labels),
     )
 
@@ -176,7 +175,7 @@ def _violations(violated: pd.Series) -> str:
 def _measured_and_bound(bounds: pd.DataFrame) -> pd.DataFrame:
     named = bounds.rename(columns={"gradient_norm": "measured", "bound": "lower bound"})
     table = named.melt("block", ["measured", "lower bound"], var_name="quantity", value_name="norm")
-    # A bound that is not positive says nothing.
+    # Only positive bounds are informative.
     return table[table["norm"] > 0]
 
 
@@ -199,7 +198,7 @@ def _table(watcher: Watcher, network: nn.Module, batch: MeasuredBatch) -> pd.Dat
 
 
 def _over_classifiers(count: int, images: int) -> pd.DataFrame:
-    """G of the stem and its bound, for many classifiers drawn from a symmetric distribution."""
+    """Measure G of the stem and its bound for many classifiers drawn from a symmetric distribution."""
     network = convert(dense(8, 32, in_features=16), "none")
     nn.init.zeros_(network.classifier.bias)
     sets = candidate_sets(residual_map(network), single=False)[:1]

@@ -12,13 +12,13 @@ from matplotlib.axes import Axes
 from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, not_asked
-from normless_papers.effort import Effort
+from normless_papers.claims.training import chance_of, is_control
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary, with_published
 from normless_papers.plots import TEST_ERRORS, beside_published
-from normless_papers.runs import Runs, carry_out, evidence_of, summary, with_published
-from normless_papers.trained import chance_of, is_control
 
 RATE = 0.1
-"""The largest learning rate that networks with batch norm are trained at by default."""
+"""The learning rate at which networks with batch norm are usually trained."""
 
 ERROR = "test error (%)"
 
@@ -26,7 +26,7 @@ METHODS: Mapping[str, str] = {"batch_norm": "batch_norm", "xavier_init": "xavier
 
 
 def best_rate(runs: Runs, method: str) -> float:
-    """The learning rate of a method with the best test accuracy."""
+    """Return the learning rate at which a method has the best test accuracy."""
     table = runs.optima("test_accuracy")
     return float(table[table["method"] == method]["rate"].iloc[0])
 
@@ -37,13 +37,13 @@ def _table_1(runs: Runs) -> list[Check]:
         for name, rate in (("batch_norm", RATE), ("fixup", RATE), ("xavier_init", best_rate(runs, "xavier_init")))
     )
     against = {"method": "batch_norm"}
-    # As printed it is 6.9 %, rounded to 7 %.
+    # The printed errors differ by 6.9 %, which the text rounds to 7 %.
     seven = "Fixup has a 7 % lower test error than Xavier's weights, as a share of theirs: at least 6.5 %."
     untrained = "With Xavier's weights it cannot be trained at a tenth of that rate."
     fails = runs.does_not_train(untrained, against=against, method="xavier_init", rate=RATE / 10)
     better = larger("Batch norm has a lower test error than Fixup.", fixup, batch_norm)
     if not is_control(runs.accuracy(**against), chance_of(runs.table)):
-        better = not_asked(better, "batch norm made less than half of what there is to gain")
+        better = not_asked(better, "batch norm made less than half of the possible gain")
     return [
         runs.trains(f"Fixup trains at batch norm's learning rate {RATE:g}.", against=against, method="fixup"),
         at_scale(fails, runs.reduction),
@@ -67,22 +67,22 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     measured["normalization"] = measured["method"] == "batch_norm"
     measured["large_lr"] = measured["rate"] >= RATE
     remark = (
-        "The paper quotes batch norm and Xavier from other papers. Of Xavier's weights the best of the rates "
-        f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy is shown."
+        "The paper quotes batch norm and Xavier from other papers. Xavier's weights have the best of the rates "
+        f"{', '.join(f'{rate:g}' for rate in xavier_rates)} by test accuracy."
     )
     draw = partial(draw_errors, "fixup/table-1", measured, ("method",), "Batch norm, Xavier, Fixup")
     return runs.evidence(measured, draw, on=("method",), remarks=(remark,))
 
 
 def draw_errors(name: str, measured: pd.DataFrame, on: Sequence[str], title: str, x_label: str = ERROR) -> Axes:
-    """Test errors of the rows of a table, with those published."""
+    """Draw the test errors of a table's rows beside the published ones."""
     return beside_published(with_published(name, measured, on, "test_error"), TEST_ERRORS, "measured", title, x_label)
 
 
 def draw_curves(
     runs: Runs, axis: str, title: str, columns: Sequence[str] = ("test_accuracy",), ax: Axes | None = None
 ) -> Axes:
-    """Accuracies against epochs, a color for each label of an axis."""
+    """Draw accuracies against epochs, with a color for each label of an axis."""
     inks = {str(name): series_ink(place) for place, name in enumerate(runs.labels(axis))}
     return accuracy_against_epoch(runs.epochs, ax, series=axis, inks=inks, title=title, columns=columns)
 
@@ -95,7 +95,7 @@ CONFIGURATIONS: Mapping[str, str] = {
     "10x, no bias": "fixup(biases=False, gain=10)",
     "no residual": "remove_branches",
 }
-# Curves whose mean heights differ by less than this, in points, rise at the same speed.
+# Curves rise equally fast if their mean heights differ by less than this, in percentage points.
 _SAME = 5.0
 
 
@@ -133,7 +133,7 @@ REGULARIZED: Axis = {
 def by_data(
     context: Context, efforts: Mapping[str, Effort], sweep: str, axis: Axis, metric: str = "test_accuracy"
 ) -> dict[str, Runs]:
-    """The runs of some methods on several data sets; the name of a sweep has a place for that of its data."""
+    """Train methods on several data sets; `sweep` is a format of the sweep's name with the data set's."""
     return {
         data: carry_out(
             context,
@@ -151,7 +151,7 @@ def _table_4(runs_by_data: Mapping[str, Runs]) -> list[Check]:
     for data, runs in runs_by_data.items():
         errors: dict[str, Estimate] = runs.finals("test_error", "method")
         trains = f"On {data} Fixup trains with Mixup and Cutout at the rate of batch norm."
-        # The paper has Fixup 0.2 points below, and equal.
+        # In the paper Fixup is 0.2 points below on one data set and equal on the other.
         near = f"On {data} Fixup's test error is less than 0.3 points above batch norm's."
         checks += [
             runs.trains(trains, against={"method": norm}, method=fixup),
@@ -172,7 +172,5 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         measured,
         partial(draw_errors, "fixup/table-4", measured, columns, "With Mixup and Cutout"),
         on=columns,
-        remarks=(
-            *(f"Where the table has {name}, this was trained on {own}." for name, own in trained if own != name),
-        ),
+        remarks=(*(f"{own} replaces the table's {name}." for name, own in trained if own != name),),
     )

@@ -1,4 +1,4 @@
-"""Deep networks in the first epoch: figure 3, and the rule of Fixup that lets them train (section 3)."""
+"""Deep networks in the first epoch: Fixup, figure 3, and the rule that makes them trainable (section 3)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from normless.spec import parse_call
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.training import LEAST
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out
 from normless_papers.fixup.cifar import RATE
-from normless_papers.runs import Runs, carry_out
-from normless_papers.trained import LEAST
 
 METHODS: Mapping[str, str] = {"sqrt(1/2)": "sqrt2", "LSUV": "lsuv", "BatchNorm": "batch_norm", "Fixup": "fixup"}
 RULES: Mapping[str, str] = {
@@ -24,14 +24,14 @@ RULES: Mapping[str, str] = {
     "rules 1 and 3": "fixup(rescale=False)",
     "Fixup": "fixup",
 }
-# Test accuracies that differ by less than this, in points, match after the first epochs.
+# Test accuracies after the first epochs match if they differ by less than this, in percentage points.
 _MATCH = 5.0
 LIMIT = 100
 _BATCH_NORM = {"method": "BatchNorm"}
 
 
 def first_epochs(context: Context, schemes: Mapping[str, str], efforts: Sequence[Effort]) -> Runs:
-    """Wide-ResNets of width 1 after the first epochs at rate 0.1, a sweep per depth; axes `method` and `depth`."""
+    """Train Wide-ResNets of width 1 for the first epochs at rate 0.1, a sweep per depth; axes `method`, `depth`."""
     methods = {name: {"scheme": scheme} for name, scheme in schemes.items()}
     sweeps = []
     for effort in efforts:
@@ -42,24 +42,24 @@ def first_epochs(context: Context, schemes: Mapping[str, str], efforts: Sequence
 
 
 def depths_of(runs: Runs, above: int = 0) -> list[int]:
-    """The numbers of layers above a limit, in increasing order."""
+    """Return the depths above a limit, in increasing order."""
     return sorted(int(layers) for layers in runs.labels("depth") if layers > above)
 
 
 def deep_does_not_train(runs: Runs, method: str, subject: str) -> list[Check]:
-    """Whether beyond 100 layers a method does not train where batch norm does; `subject` starts the claim."""
+    """Check that beyond 100 layers a method does not train where batch norm does; `subject` starts the claim."""
     claim = f"{subject} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
     return _at_depths(runs, runs.does_not_train, method, claim, LIMIT)
 
 
 def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) -> list[Check]:
-    """Whether at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
+    """Check that at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
     claim = f"{subject} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
     return _at_depths(runs, runs.trains, method, claim, above)
 
 
 def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: str, above: int) -> list[Check]:
-    """A check at every depth above a limit, against batch norm at the same depth."""
+    """Make a check at every depth above a limit, against batch norm at the same depth."""
     checks = []
     for layers in depths_of(runs, above):
         labels = {"method": method, "depth": layers}
@@ -68,7 +68,7 @@ def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: st
 
 
 def _above(runs: Runs, claim: str, first: str, second: str, by: float = 0.0) -> list[Check]:
-    """Whether at every depth, which the claim has a place for, one method is more accurate than another."""
+    """Check at every depth that the first method is more accurate; `claim` is a format with the depth."""
     return [
         larger(claim.format(layers), *(runs.accuracy(method=name, depth=layers) for name in (first, second)), by=by)
         for layers in depths_of(runs)
@@ -83,19 +83,21 @@ def _evidence(context: Context, efforts: Sequence[Effort], schemes: Mapping[str,
         optima = measured.rename(columns={"test_accuracy": "mean", "test_accuracy_deviation": "deviation"})
         optima["trainable"] = measured["trained"] == measured["n"]
         up = "test accuracy (%) after the first epochs; hollow: not trained"
-        return optimum_against(optima, series="method", across="depth", inks=inks_of(schemes), title=title, up=up)
+        return optimum_against(
+            optima, series="method", across="depth", inks=inks_of(schemes), title=title, y_label=up
+        )
 
     return runs.evidence(measured, draw, setup=setup_of(runs, efforts))
 
 
 def setup_of(runs: Runs, efforts: Iterable[Effort]) -> dict[str, object]:
-    """How the runs were made."""
+    """Describe the runs of `first_epochs`."""
     varying = ("depth", "batch_size", "replicates", "best", "seeds", "epochs")
     setup = {name: value for name, value in runs.setup.items() if name not in varying}
     depths = [
-        f"{one.model}: {one.epochs} epochs, minibatches of {one.batch_size}, {one.replicates} runs of each method, "
-        f"{one.data}"
-        for one in efforts
+        f"{effort.model}: {effort.epochs} epochs, minibatches of {effort.batch_size}, "
+        f"{effort.replicates} runs of each method, {effort.data}"
+        for effort in efforts
     ]
     return setup | {"depths": depths}
 

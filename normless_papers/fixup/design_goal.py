@@ -1,4 +1,4 @@
-"""The design goal: a step of gradient descent moves the function by Θ(η), whatever the depth."""
+"""Fixup's design goal: a gradient descent step changes the function by Θ(η) at any depth (section 3)."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from normless import residual_map
 from normless.models import dense, resnet
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, difference, over_draws
+from normless_papers.claims import Estimate, Test, Tests, decided, difference, exceeds, lies_within, over_draws
 from normless_papers.evidence import with_quantities
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import function_update_table
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, exceeds, lies_within
 
 WITH_DEPTH = {"none": "With standard initialization", "sqrt2": "With sums times √½", "lsuv": "With LSUV"}
 BOUNDED = {"fixup": "With Fixup", "fixup(zero=False)": "With Fixup without rule 1"}
 RATE, STEP_RATE = 1e-5, 0.01
-# Of networks on ImageNet in the paper.
+# Weight layers on the shortcut of a ResNet for ImageNet, as the paper counts them.
 SHORTCUT = {"convolutions": 5, "fully_connected": 1}
-# ‖∆f‖/η of two depths is of the same size up to this.
+# ‖∆f‖/η of two depths has the same order if the ratio is below this.
 FACTOR = 1.5
 
 
 def _checks(facts: tuple[Mapping[tuple[str, int, int], Estimate], Mapping[int, Mapping[str, int]]]) -> Tests:
-    """Of log ‖∆f‖/η by scheme, steps before and number of blocks, and of the layers on the shortcut by depth."""
+    """Check log ‖∆f‖/η by scheme, preceding steps and number of blocks, and the shortcut's layers by depth."""
     sizes, shortcuts = facts
     depths = sorted({depth for _, _, depth in sizes})
     low, high = depths[0], depths[-1]
@@ -57,7 +56,7 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
     with seeded(context.seed):
         drawn = pd.concat([_updates(depth, width, draws, steps) for depth in depths], ignore_index=True)
     with np.errstate(divide="ignore"):
-        # What overflowed is a number no more.
+        # An overflowed update is infinite.
         drawn["log_update"] = np.log(drawn["update_per_rate"].astype(float).fillna(np.inf))
     groups: Any = drawn.groupby(["scheme", "steps", "depth"], sort=False)["log_update"]
     sizes = {(str(scheme), int(after), int(depth)): _estimate(logs) for (scheme, after, depth), logs in groups}
@@ -85,12 +84,12 @@ def design_goal(context: Context, *, depths: tuple[int, ...], width: int, draws:
 
 
 def _estimate(logs: pd.Series) -> Estimate:
-    """Over draws; infinite where the update of any overflowed."""
+    """Estimate over draws; infinite if the update of any draw overflowed."""
     return over_draws(logs) if np.isfinite(logs).all() else Estimate(math.inf)
 
 
 def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
-    """A row per scheme, draw and number of steps before."""
+    """Measure an update for each scheme, draw and number of preceding steps."""
     tables, target = [], torch.tensor([3])
     for draw in range(draws):
         original, inputs = dense(depth, width, in_features=64, branch_layers=2), torch.randn(32, 64)
@@ -104,13 +103,13 @@ def _updates(depth: int, width: int, draws: int, steps: int) -> pd.DataFrame:
 
 
 def _shortcut(depth: int) -> dict[str, int]:
-    """Weight layers on the shortest path from the images to the logits."""
+    """Count the weight layers on the shortest path from the images to the logits."""
     with torch.device("meta"):
         network = residual_map(resnet(depth))
     skips = [layer for block in network.blocks for layer in block.skip_layers]
     layers = [layer for layer in (*network.stem_layers, *skips, *network.head_layers) if layer.kind == "weight"]
-    fully = sum(layer.path == network.classifier for layer in layers)
-    return {"convolutions": len(layers) - fully, "fully_connected": fully}
+    fully_connected = sum(layer.path == network.classifier for layer in layers)
+    return {"convolutions": len(layers) - fully_connected, "fully_connected": fully_connected}
 
 
 UPDATES = Plot(

@@ -1,4 +1,4 @@
-"""What multipliers are for: norms, angles and multipliers over steps, with decay and a drop of the rate."""
+"""Fixup's multipliers in training: weight norms, angles and multipliers with decay and a drop of the rate."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ from normless.models import dense
 from normless.probes import RideAlong, every
 from normless_lab.plots import lines, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, over_draws, replicates
+from normless_papers.claims import Estimate, Tests, exceeds, over_draws, replicates
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import WeightDynamics
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, exceeds
 
 WITH, WITHOUT = "fixup", "fixup(multiplier=False)"
 
 
 def _checks(facts: tuple[pd.DataFrame, int, int]) -> Tests:
-    """Of weights on branches by draw, scheme, weight and recorded step, the step of the drop, and the last step."""
+    """Check the weights on branches by draw, scheme, weight and step, given the drop's step and the last step."""
     branch, drop, steps = facts
-    own, other = (branch[branch["scheme"] == scheme] for scheme in (WITH, WITHOUT))
-    cosine = over_draws(own["cosine"].abs().groupby(own["draw"]).mean())
-    norm, multiplier, rate = (_change(own, name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate"))
-    earlier = _change(own, "multiplier", max(10, 2 * drop - steps), drop)
-    without = _change(other, "log_rate", drop, steps)
+    scaled, unscaled = (branch[branch["scheme"] == scheme] for scheme in (WITH, WITHOUT))
+    cosine = over_draws(scaled["cosine"].abs().groupby(scaled["draw"]).mean())
+    norm, multiplier, rate = (
+        _change(scaled, name, drop, steps) for name in ("weight_norm", "multiplier", "log_rate")
+    )
+    earlier = _change(scaled, "multiplier", max(10, 2 * drop - steps), drop)
+    without = _change(unscaled, "log_rate", drop, steps)
     effective = "the effective rate of a branch's weights over η, rises (log of it)."
     return {
         "The gradient is almost orthogonal to the weight: the mean of |cosine| is below 0.2.": exceeds(0.2, cosine),
@@ -44,7 +45,7 @@ def _checks(facts: tuple[pd.DataFrame, int, int]) -> Tests:
 
 
 def _change(rows: pd.DataFrame, column: str, start: int, end: int) -> Estimate:
-    """Of a number's mean over weights, from one step to another, over draws."""
+    """Estimate over draws how a column's mean over weights changes from one step to another."""
     by_step = rows.groupby(["draw", "step"])[column].mean().unstack("step")
     return replicates(by_step[end] - by_step[start])
 
@@ -76,7 +77,7 @@ def multiplier_dynamics(context: Context, *, steps: int, drop: int, draws: int, 
 
 
 def _trained(scheme: str, steps: int, drop: int, width: int, decay: float) -> pd.DataFrame:
-    """Every tenth step's weights, gradients and multipliers; the rate is a tenth after `drop`."""
+    """Train, and record weights, gradients and multipliers every tenth step; the rate falls to a tenth at `drop`."""
     prototypes = torch.randn(10, 16)
     network = convert(dense(3, width, in_features=16, branch_layers=2), scheme)
     optimizer = torch.optim.SGD(param_groups(network, lr=0.1, weight_decay=decay, policy="weights"), lr=0.1)

@@ -1,4 +1,4 @@
-"""Proposition 1 and figure 2: positively homogeneous functions, and the parameter sets a ResNet is homogeneous in."""
+"""Fixup, proposition 1 and figure 2: positively homogeneous networks and parameter sets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import nn
 from normless.models import resnet, resnet_cifar
 from normless_lab.plots import QUIET, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided
+from normless_papers.claims import Test, Tests, decided
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.theory.parameter_sets import homogeneous_sets, input_homogeneity
 
 FACTORS = (0.5, 2.0, 3.0, 0.7)
-# An error that no rounding makes.
+# Rounding errors are smaller.
 NOT_ROUNDING = 1e-3
 
 PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one layer"
@@ -24,7 +24,7 @@ PLAIN, NORMED, BIASED = "no norm, no bias", "batch norm", "a bias of 0.1 in one 
 def _proposition_1(table: pd.DataFrame) -> Tests:
     errors = table.groupby("network")["relative_error"]
     largest, smallest = errors.max(), errors.min()
-    above = f"it is not: the relative error is above {NOT_ROUNDING:g} for every factor."
+    above = f"the relative error of f(a·x) = a·f(x) is above {NOT_ROUNDING:g} for every factor."
     rounding = "Without norms and biases f(a·x) = a·f(x), to rounding below 10⁻⁵."
     return {rounding: decided(largest[PLAIN] < 1e-5, largest_error=largest[PLAIN])} | {
         f"With {name} {above}": decided(smallest[name] > NOT_ROUNDING, smallest_error=smallest[name])
@@ -44,7 +44,7 @@ def proposition_1(context: Context, *, depth: int, images: int, side: int) -> Ev
         layer = networks[BIASED].get_submodule("blocks.1.conv1")
         assert isinstance(layer, nn.Conv2d)
         layer.bias = nn.Parameter(torch.full((layer.out_channels,), 0.1))
-        tables = [input_homogeneity(one, x, factors=FACTORS).assign(network=name) for name, one in networks.items()]
+        tables = [input_homogeneity(net, x, factors=FACTORS).assign(network=name) for name, net in networks.items()]
     table = pd.concat(tables, ignore_index=True)
     drawn = table.assign(set=table["network"] + ", a = " + table["factor"].map("{:g}".format))
     return Evidence(
@@ -65,7 +65,7 @@ def _figure_2(table: pd.DataFrame) -> Tests:
         "head": "The fully connected layer before softmax",
         "projection": "A down-sampling layer together with a convolution of its branch, every such pair,",
     }
-    alone = f"No convolution of a branch alone is one: every relative error is above {NOT_ROUNDING:g}."
+    alone = f"A convolution of a branch alone is not such a set: every relative error is above {NOT_ROUNDING:g}."
     tests: dict[str, Test] = {}
     for place, name in names.items():
         rows = table[table["place"] == place]
@@ -93,7 +93,7 @@ def figure_2(context: Context, *, depth: int, images: int, side: int) -> Evidenc
     )
 
 
-# An error of exactly 0 is drawn here, below any rounding.
+# An error of exactly 0 is drawn here, below rounding errors.
 _EXACT = 1e-9
 
 SETS = Plot(
@@ -112,6 +112,6 @@ SETS = Plot(
 
 
 def _shown(table: pd.DataFrame) -> pd.DataFrame:
-    """The homogeneous sets and as many of the others as a figure holds."""
+    """Return the homogeneous sets and about a dozen others."""
     others = table[~table["homogeneous"]]
     return pd.concat([table[table["homogeneous"]], others.iloc[:: max(1, len(others) // 12)]], ignore_index=True)

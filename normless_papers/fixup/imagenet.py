@@ -1,4 +1,4 @@
-"""ResNets on ImageNet: test errors with and without Mixup (table 2), curves, the rate of scalars (section 4.2)."""
+"""Fixup on ImageNet: test errors (table 2), curves (figures 5 and 6), the learning rate of scalars (section 4.2)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pandas as pd
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, difference, larger, near, quantity_table, single_run
-from normless_papers.effort import Effort
+from normless_papers.claims.training import chance_of, trains
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, evidence_of, summary
 from normless_papers.fixup.cifar import ERROR, Axis, best_rate, draw_curves, draw_errors
-from normless_papers.runs import Runs, carry_out, evidence_of, summary
-from normless_papers.trained import chance_of, trains
 
-# The settings of each method, with the α of Mixup that the paper has for it. The authors' code for ImageNet gives
-# scalars a tenth of the rate with Mixup and without (github.com/hongyi-zhang/Fixup, imagenet_train.py).
+# The settings of each method, with the paper's α of Mixup. The authors' code for ImageNet gives scalars a tenth of
+# the learning rate, with and without Mixup (github.com/hongyi-zhang/Fixup, imagenet_train.py).
 _TENTH: Mapping[str, Any] = {"scalar_rate_scale": 0.1}
 PLAIN: Axis = {
     **{name: {"scheme": name, "mixup": 0.0} for name in ("batch_norm", "group_norm", "xavier")},
@@ -38,13 +38,13 @@ EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
 
 def _trained(context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None) -> Runs:
-    """One network by some methods."""
+    """Train one network with some methods."""
     sweep = effort.sweep(context, "ImageNet", {"method": methods}, rates=rates)
     return carry_out(context, sweep, reduction=effort.reduction(context))
 
 
 def _known_error(estimate: Estimate, runs: Runs, name: str) -> Estimate:
-    """A single run of the paper's own set-up has the known deviation of runs on ImageNet."""
+    """Give a single run of the paper's set-up the known deviation of runs on ImageNet."""
     known = not runs.reduction and estimate.n == 1
     return replace(single_run(estimate.mean) if known else estimate, name=name)
 
@@ -55,7 +55,7 @@ def _final(runs: Runs, column: str, method: str, **labels: Any) -> Estimate:
 
 def _remarks(context: Context, effort: Effort) -> tuple[str, ...]:
     data = effort.data_in(context)
-    return () if data == "image_folder" else (f"Where the paper has ImageNet, this was trained on {data}.",)
+    return () if data == "image_folder" else (f"{data} replaces the paper's ImageNet.",)
 
 
 def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
@@ -64,7 +64,7 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
         _final(small, "test_error", name) for name in ("batch_norm (Goyal et al. 2017)", "fixup", "fixup + mixup")
     )
     xavier = _final(xavier_runs, "test_error", XAVIER_INIT, rate=best_rate(xavier_runs, XAVIER_INIT))
-    # On par: the paper has them 0.1 points apart, and 0.
+    # In the paper they are 0.1 and 0 points apart.
     on_par = "with Fixup and Mixup is less than 0.5 points above that with group norm and Mixup."
     return [
         larger("Fixup has a lower test error of ResNet-50 than Xavier's weights.", xavier, fixup),
@@ -89,7 +89,7 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
     runs = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
     xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates)
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
-    tables = [one.table.assign(model=name) for name, one in runs.items()]
+    tables = [trained.table.assign(model=name) for name, trained in runs.items()]
     columns = ("model", "method")
     table = pd.concat([*tables, best], ignore_index=True)
     measured = summary(table, (*columns, "rate"), ("test_error", "training_accuracy"))
@@ -100,7 +100,7 @@ def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates
         lambda: draw_errors("fixup/table-2", measured, columns, title, f"top-1 {ERROR}"),
         on=columns,
         remarks=(
-            f"Of Xavier's weights the best by test accuracy of the rates {tried} is shown.",
+            f"Xavier's weights are shown at the best of the rates {tried} by test accuracy.",
             *_remarks(context, efforts["resnet_50"]),
         ),
     )
@@ -114,7 +114,7 @@ def _curves(
     measured: Sequence[str],
     columns: Sequence[str] = ("test_accuracy",),
 ) -> Evidence:
-    """Runs of ResNet-50 by several methods, with their curves."""
+    """Train ResNet-50 with several methods and draw the curves."""
     runs = _trained(context, effort, methods)
     table = runs.summary(("method",), measured)
     remarks = _remarks(context, effort)
@@ -145,7 +145,7 @@ def _figure_6(runs: Runs) -> list[Check]:
         _known_error(runs.accuracy(method=name), runs, name) for name in ("Fixup + Mixup", "BatchNorm + Mixup")
     )
     group, fixup = (_final(runs, "test_error", name) for name in ("GroupNorm + Mixup", "Fixup + Mixup"))
-    # The paper has them 0.1 points apart.
+    # In the paper they are 0.1 points apart.
     close = near("Fixup's test error is at most 0.5 points from group norm's.", difference(fixup, group), 0, 0.5)
     return [
         trains("With Mixup Fixup trains at the rate of batch norm.", accuracy, control, chance_of(runs.table)),

@@ -1,4 +1,4 @@
-"""Fixup's three rules and the block of its figure 1, counted, measured and written out."""
+"""Fixup's three rules (section 3) and the block of figure 1, against their formulas."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from torch import Tensor, nn
 from normless import residual_map
 from normless.models import resnet, resnet_cifar
 from normless.residual import ResidualMap
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table, observed
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.reference_forward import disturbed, gradients, resnet_by_fixup
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.published_schemes import convert
-from normless_papers.reference_forward import disturbed, gradients, resnet_by_fixup
-from normless_papers.seeded_inputs import seeded
 
-# Of ResNet-110: one multiplier a branch, and 4 biases a block, one after the stem and one before the classifier.
+# ResNet-110 has one multiplier per branch, and 4 biases per block, one after the stem and one before the classifier.
 MULTIPLIERS, BIASES = 54, 4 * 54 + 2
 # Measured, expected, tolerance.
 Compared = tuple[Tensor, Tensor, float]
-# What the rules made of one network, by name.
+# Counts and sizes of a network that Fixup initialized, by name.
 Numbers = Mapping[str, float]
 
 
 def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
-    """Of the rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and all agreements."""
+    """Check the rules in ResNet-110 for CIFAR (m = 2) and ResNet-50 (m = 3), and all agreements."""
     basic, bottleneck, agreements = facts
     scalars = {name: basic[name] for name in ("multipliers", "biases")}
     gained = f"ResNet-110 gains {MULTIPLIERS} multipliers and {BIASES} biases, one number each."
@@ -40,18 +40,18 @@ def _checks(facts: tuple[Numbers, Numbers, Sequence[Agreement]]) -> list[Check]:
         *_standard(basic),
         *_standard(bottleneck),
         check(gained, scalars == {"multipliers": MULTIPLIERS, "biases": BIASES}, **scalars),
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
     ]
 
 
 def _standard(rules: Numbers) -> list[Check]:
-    """Of the standard initialization, and of convolutions without biases."""
+    """Check the standard initialization, and that convolutions have no biases."""
     he = f"L = {rules['blocks']}: the standard initialization is He's, √(2/fan-out), within five standard errors."
     counts = {name: rules[name] for name in ("convolutions", "with_bias")}
-    own = rules["convolutions"] > 0 and rules["with_bias"] == 0
+    unbiased = rules["convolutions"] > 0 and rules["with_bias"] == 0
     return [
         close(he, rules["deviation"], rules["he"], absolute=rules["error"]),
-        check(f"L = {rules['blocks']}: no convolution has a bias of its own.", own, **counts),
+        check(f"L = {rules['blocks']}: no convolution has its own bias.", unbiased, **counts),
     ]
 
 
@@ -94,11 +94,11 @@ def _rules(original: nn.Module, side: int, images: int) -> tuple[Numbers, list[A
     first = original.get_submodule(inner[0]).get_parameter("weight").detach()
     he = sqrt(2 / (first.shape[0] * first[0][0].numel()))
     multipliers, biases = _scalars(network, "multiplier"), _scalars(network, "input_bias", "output_bias")
-    convolutions = [one for one in network.modules() if isinstance(one, nn.Conv2d)]
+    convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     same = {
         **_zeros(before, network, inputs),
         "inner weights are the standard ones times one factor": (scaled, factor * standard, 1e-5),
-        "weights outside branches, but the classifier's, are not rescaled": _outside(before, original, network),
+        "weights outside branches, except the classifier's, are not rescaled": _outside(before, original, network),
         "multipliers start at 1": (multipliers, torch.ones_like(multipliers), 0.0),
         "scalar biases start at 0": (biases, torch.zeros_like(biases), 0.0),
     }
@@ -113,23 +113,23 @@ def _rules(original: nn.Module, side: int, images: int) -> tuple[Numbers, list[A
         "multipliers": len(multipliers),
         "biases": len(biases),
         "convolutions": len(convolutions),
-        "with_bias": sum(one.bias is not None for one in convolutions),
+        "with_bias": sum(convolution.bias is not None for convolution in convolutions),
     }
     return numbers, [agreement(f"L = {before.depth}: {words}", *values) for words, values in same.items()]
 
 
 def _scalars(network: nn.Module, *ends: str) -> Tensor:
-    """The parameters of these names."""
-    return torch.stack([one.detach() for name, one in network.named_parameters() if name.endswith(ends)])
+    """Stack the scalar parameters whose names have these ends."""
+    return torch.stack([scalar.detach() for name, scalar in network.named_parameters() if name.endswith(ends)])
 
 
 def _weights(network: nn.Module, paths: Sequence[str]) -> Tensor:
-    """Of some layers, flattened one after the other."""
+    """Concatenate the flattened weights of some layers."""
     return torch.cat([network.get_submodule(path).get_parameter("weight").detach().flatten() for path in paths])
 
 
 def _zeros(before: ResidualMap, network: nn.Module, inputs: Tensor) -> dict[str, Compared]:
-    """What rule 1 makes zero: last layers, classifier, branches and logits; and the loss."""
+    """Return what rule 1 sets to zero: last layers, classifier, branches and logits; and the resulting loss."""
     classifier = before.classifier or ""
     ends = [*(block.branch[-1] for block in before.blocks), classifier]
     bias = network.get_submodule(classifier).get_parameter("bias").detach()
@@ -137,7 +137,7 @@ def _zeros(before: ResidualMap, network: nn.Module, inputs: Tensor) -> dict[str,
     calls, logits = observed(network, sums, inputs)
     zeros = {
         "the last layer of each branch and the classifier start at 0": torch.cat([_weights(network, ends), bias]),
-        "all branches put out 0": torch.cat([sides[1].flatten() for sides, _ in calls]),
+        "all branches output 0": torch.cat([sides[1].flatten() for sides, _ in calls]),
         "all logits are 0": logits,
     }
     loss = F.cross_entropy(logits, torch.arange(len(logits)) % logits.shape[1])
@@ -148,20 +148,20 @@ def _zeros(before: ResidualMap, network: nn.Module, inputs: Tensor) -> dict[str,
 
 
 def _outside(before: ResidualMap, original: nn.Module, network: nn.Module) -> Compared:
-    """Weights of stem and skip paths, which only the standard method initializes."""
+    """Return the weights of the stem and the skip paths, which Fixup does not rescale."""
     layers = [*before.stem_layers, *(layer for block in before.blocks for layer in block.skip_layers)]
     paths = [layer.path for layer in layers if layer.kind == "weight"]
     return _weights(network, paths), _weights(original, paths), 0.0
 
 
 def _written_out(network: nn.Module, images: Tensor) -> tuple[Agreement, ...]:
-    """Figure 1's block by the formula, every parameter off its start; logits, and gradients of all parameters."""
+    """Compare logits and all gradients with the formula of figure 1's block, at perturbed parameters."""
     disturbed(network).eval()
     x = images.double()
     ours, formula = network(x), resnet_by_fixup(network, x)
     names = [name for name, _ in network.named_parameters()]
     by_autograd, by_formula = gradients(network, ours, names), gradients(network, formula, names)
     return (
-        agreement("Logits are those of figure 1's blocks, everything off its start", ours, formula, ROUNDING),
+        agreement("Logits are those of figure 1's blocks, at perturbed parameters", ours, formula, ROUNDING),
         agreement("So are the gradients of all parameters", by_autograd, by_formula, ROUNDING),
     )

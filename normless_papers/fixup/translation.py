@@ -1,4 +1,4 @@
-"""Machine translation without normalization: by the template of section 3 (section 4.3), and its BLEU (table 3)."""
+"""Fixup for machine translation: the Transformer by the template of section 3 (section 4.3) and BLEU (table 3)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from normless.models import Transformer, transformer
 from normless.nn import ResidualSum
 from normless.spec import parse_call
 from normless_lab.plots import lines, scheme_ink
-from normless_papers.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, in_every, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.agreement import Agreement, agreement, agreement_table, observed, worst_agreement
+from normless_papers.claims.training import runs_train
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, evidence_of
 from normless_papers.fixup.cifar import by_data
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs, carry_out, chosen, evidence_of
-from normless_papers.seeded_inputs import seeded
-from normless_papers.trained import runs_train
 
-# The table's names of methods on a text, where they are not our own.
+# Names that the table prints for methods on a text, if they differ from ours.
 PRINTED = MappingProxyType({("wmt_en_de", "layer_norm"): "layer_norm (Ott et al. 2018)"})
-# A smaller difference of BLEU is a match; the paper's own are 0.3 and 0.
+# BLEU matches if the difference is smaller; the paper's differences are 0.3 and 0.
 MATCH = 1.0
-# A smaller difference of mean training accuracies is as fast; and how many runs it takes to call a method stable.
+# Training is as fast if mean training accuracies differ by less than this; stability takes this many runs.
 _AS_FAST, _RUNS = 5.0, 3
 
 
 def _checks(by_text: Mapping[str, Runs]) -> list[Check]:
-    return [one for name, runs in by_text.items() for one in _checks_of(name, runs)]
+    return [check for name, runs in by_text.items() for check in _checks_of(name, runs)]
 
 
 def _checks_of(name: str, runs: Runs) -> list[Check]:
@@ -56,12 +56,12 @@ def _checks_of(name: str, runs: Runs) -> list[Check]:
 
 
 def stable(claim: str, runs: pd.DataFrame, flags: pd.Series) -> Check:
-    """Whether a flag is set for every run that did not fail with an error; inconclusive below three of them."""
+    """Check that a flag is set for every run that did not raise an error; inconclusive below three such runs."""
     counted = flags[runs["outcome"] != "failed"]
     if counted.empty:
         return check(claim, None, runs=0)
-    one = in_every(claim, counted)
-    return replace(one, verdict="inconclusive") if len(counted) < _RUNS and one.verdict == "holds" else one
+    result = in_every(claim, counted)
+    return replace(result, verdict="inconclusive") if len(counted) < _RUNS and result.verdict == "holds" else result
 
 
 @artefact("fixup/table-3", basis="training", checks=_checks)
@@ -73,10 +73,10 @@ def translation(context: Context, *, texts: Mapping[str, Effort], methods: tuple
     if not {row["data"] for row in published_as("fixup/table-3").rows} & set(by_text):
         remarks.append(f"Not the paper's setup: {runs.reduction}")
     if runs.sweeps[0].replicates == 1:
-        remarks.append("A single run of each: its error is not known, so that BLEU cannot be compared.")
+        remarks.append("There is a single run of each method, so its error is unknown and BLEU cannot be compared.")
     return evidence_of(
         by_text,
-        pd.concat([_by_method(name, one) for name, one in by_text.items()], ignore_index=True),
+        pd.concat([_by_method(name, own) for name, own in by_text.items()], ignore_index=True),
         lambda: _draw(first, runs),
         on=("data", "method"),
         remarks=remarks,
@@ -100,21 +100,21 @@ def _draw(name: str, runs: Runs) -> Axes:
         y=column,
         by="method",
         each="hash",
-        inks={one: scheme_ink("batch_norm" if one == "layer_norm" else one) for one in runs.labels("method")},
+        inks={name: scheme_ink("batch_norm" if name == "layer_norm" else name) for name in runs.labels("method")},
         title=f"Translation of {name.replace('_', ' ')}",
         x_label="epoch; thick lines are means over replicates",
         y_label=f"{up} of the validation set",
     )
 
 
-# Of an attention, its value and output projections; of a feed-forward branch, its two layers.
+# m = 2 layers per branch: the value and output projections of an attention, both layers of a feed-forward branch.
 WEIGHT_LAYERS = 2
 ENDS = ("attention.output", "linear2")
 SCALED = ("attention.value", "linear1")
 KEPT = ("attention.query", "attention.key")
-# Before query, key, value and output; before the first layer, its activation and the second layer.
+# Biases before query, key, value and output; before the first layer, its activation and the second layer.
 BIASES_OF_ATTENTION, BIASES_OF_FEED_FORWARD = 4, 3
-# What is trained, and what it is compared with.
+# Fixup and its control.
 SCHEMES = ("fixup", "layer_norm")
 _COUNTED = {
     "layer norms": "No layer norm is left.",
@@ -125,16 +125,16 @@ _COUNTED = {
 
 
 def _template_checks(facts: tuple[Sequence[Agreement], pd.DataFrame, pd.DataFrame]) -> list[Check]:
-    """Of weights and branches, of the numbers of norms, multipliers and biases, and of the runs with their losses."""
+    """Check weights and branches, the numbers of norms, multipliers and biases, and the runs with their losses."""
     agreements, counts, runs = facts
     fixup, norm = (chosen(runs, scheme=name) for name in SCHEMES)
     falls = (fixup["outcome"] != "diverged") & (fixup["last_loss"] < fixup["first_loss"])
     stably = (
-        "Without normalization it trains stably: no run diverges, and the training loss of the last epoch is below "
-        "that of the first in each."
+        "Without normalization it trains stably: no run diverges, and in each run the training loss of the last "
+        "epoch is below that of the first."
     )
     return [
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
         *(
             check(_COUNTED[name], count == expected, count=count, by_template=expected)
             for name, count, expected in counts.itertuples(index=False, name=None)
@@ -166,7 +166,7 @@ def template(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _with_losses(runs: Runs) -> pd.DataFrame:
-    """The runs with the training losses of the first and the last epoch."""
+    """Return the runs with the training losses of the first and the last epoch."""
     losses = runs.epochs.sort_values("epoch").groupby("hash")["training_loss"].agg(["first", "last"]).astype(float)
     columns = ["scheme", "rate", "seed", "outcome", "bleu", "test_accuracy", "chance_accuracy", "steps", "error"]
     joined = runs.table.join(losses.add_suffix("_loss"), on="hash")
@@ -174,7 +174,7 @@ def _with_losses(runs: Runs) -> pd.DataFrame:
 
 
 def _initialization(original: Transformer, converted: Transformer, layers: int) -> Iterator[Agreement]:
-    """Every weight against what the template makes of the original's."""
+    """Compare every weight with the one that the template makes of the original's."""
     factor = (5 * layers) ** (-1 / (2 * WEIGHT_LAYERS - 2))
     named = dict(original.named_parameters())
     for ends, scale, tolerance, words in (
@@ -184,27 +184,27 @@ def _initialization(original: Transformer, converted: Transformer, layers: int) 
     ):
         names = tuple(f"{end}.weight" for end in ends)
         weights = converted.named_parameters()
-        pairs = [(one, scale * named[name]) for name, one in weights if name.endswith(names)]
+        pairs = [(weight, scale * named[name]) for name, weight in weights if name.endswith(names)]
         yield worst_agreement(words, pairs, tolerance)
     embeddings = (converted.embedding.weight, original.embedding.weight)
     yield agreement("The tied embedding keeps its initialization", *embeddings)
 
 
 def _branches(converted: Transformer) -> Agreement:
-    """The largest difference of any block's output from its input at the start."""
-    sums = [one for one in converted.modules() if isinstance(one, ResidualSum)]
+    """Return the largest difference between any block's output and its input at initialization."""
+    sums = [module for module in converted.modules() if isinstance(module, ResidualSum)]
     calls, _ = observed(converted.eval(), sums, *converted.example_inputs())
     worst = max(float((output - sides[0]).abs().max()) for sides, output in calls)
     return Agreement("Every attention and feed-forward branch outputs zero at the start", worst)
 
 
 def _counts(converted: Transformer, layers: int) -> pd.DataFrame:
-    """Norms, multipliers and scalar biases, and how many the template has."""
+    """Count norms, multipliers and scalar biases, and those of the template."""
     names = [name for name, _ in converted.named_parameters()]
     branches, attentions = 5 * layers, 3 * layers
     biases = BIASES_OF_ATTENTION * attentions + BIASES_OF_FEED_FORWARD * (branches - attentions) + 1
     counts = [
-        ("layer norms", sum(isinstance(one, nn.LayerNorm) for one in converted.modules()), 0),
+        ("layer norms", sum(isinstance(module, nn.LayerNorm) for module in converted.modules()), 0),
         ("scalar multipliers", sum(name.endswith("multiplier") for name in names), branches),
         ("scalar biases", sum(name.endswith(("input_bias", "output_bias")) for name in names), biases),
     ]

@@ -1,4 +1,4 @@
-"""Theorems 3 and 4: what one step of gradient descent does to the output, to first order and exactly."""
+"""Fixup, theorems 3 and 4: the change of the output by a gradient descent step, to first order and exactly."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from torch import Tensor, nn
 
 from normless.models import resnet_cifar
 from normless_lab.plots import Plot, series_ink
-from normless_papers.agreement import ROUNDING, Agreement, deviation
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, over_draws
+from normless_papers.claims import Check, Estimate, Test, Tests, decided, equals, lies_within, over_draws, stated
+from normless_papers.claims.agreement import ROUNDING, Agreement, deviation
 from normless_papers.evidence import with_quantities
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import scalar_branch_table, update_slopes, update_terms, update_trace_table
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, equals, lies_within, stated
 
 RATES = (1e-4, 5e-5, 2.5e-5)
-# Of the steps that measure a term, and what is left of them to first order.
+# The rate of the steps that measure a term, and the tolerance of their first-order approximation.
 STEP, _OF_A_STEP = 1e-6, 1e-3
-# The terms by autograd against the paper's J_l^i; ‖∆f + η Σ J ∂l/∂z‖ of a step, by η; of the terms measured by steps
-# the largest |J - Jᵀ|, relative to the largest |J|, and the smallest eigenvalue, relative to the largest of each.
+# Agreement of autograd's terms with the paper's J_l^i; ‖∆f + η Σ J ∂l/∂z‖ of a step, by η; and for the terms that
+# steps measure, the largest |J - Jᵀ| relative to |J|, and the smallest eigenvalue relative to the largest.
 _Terms = tuple[Agreement, Mapping[float, float], float, float]
 
 
@@ -41,7 +40,7 @@ class RectifiedBlock(nn.Module):
             nn.init.normal_(weight, std=gain * (2 / width) ** 0.5)
 
     def forward(self, x: Tensor) -> Tensor:
-        """One residual block."""
+        """Return x plus the branch."""
         h = x
         for weight in self.weights:
             h = torch.relu(weight(h))
@@ -57,21 +56,21 @@ class RectifiedNetwork(nn.Module):
         self.head = nn.Linear(width, classes, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits."""
+        """Return the logits."""
         logits: Tensor = self.head(self.blocks(x))
         return logits
 
 
 @torch.no_grad()
 def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
-    """J_l^i = ‖F_l^(i-)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l) by the weights' names; x: (width,)."""
+    """Compute J_l^i = ‖F_l^(i-)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l) by weight name; x: (width,)."""
     stream = [x]
     for block in network.blocks:
         stream.append(block(stream[-1]))
     later = network.head.weight.T
     terms = {"head.weight": stream[-1].square().sum() * torch.eye(len(network.head.weight)).to(x)}
     for index in reversed(range(len(network.blocks))):
-        weights = [one.detach() for one in network.blocks[index].parameters()]
+        weights = [weight.detach() for weight in network.blocks[index].parameters()]
         before, masks = [stream[index]], []
         for weight in weights:
             h = weight @ before[-1]
@@ -89,7 +88,7 @@ def closed_form(network: RectifiedNetwork, x: Tensor) -> dict[str, Tensor]:
 
 
 def _theorem_3(facts: tuple[_Terms, Estimate]) -> list[Check]:
-    """Of a small network's terms, and of the slope of log trace against log L."""
+    """Check a small network's terms, and the slope of log trace against log L."""
     (same, left, asymmetry, eigenvalue), slope = facts
     quarters = "Halving η from {:g} quarters what the first-order formula leaves, to 10 %."
     symmetric = f"A step along one weight's gradient of each logit gives a symmetric J, to {_OF_A_STEP:g}."
@@ -136,24 +135,25 @@ def theorem_3(
 
 
 def _by_formula(layers: int) -> _Terms:
-    """A small network's terms against the paper's formula, what they leave of a step, and the terms of real steps."""
+    """Compare a small network's terms with the paper's formula and with real steps."""
     network = RectifiedNetwork(5, 16, layers, gain=0.5).double()
     x = torch.randn(1, 16, dtype=torch.float64)
     terms = {term.parameter: term.matrix for term in update_terms(network, x)}
     formula = closed_form(network, x[0])
-    worst = max(deviation(terms[name], one) for name, one in formula.items()) if set(terms) == set(formula) else 1.0
+    same_names = set(terms) == set(formula)
+    worst = max(deviation(terms[name], term) for name, term in formula.items()) if same_names else 1.0
     measured = [_by_steps(network, x, name) for name in terms]
-    eigenvalues = [torch.linalg.eigvalsh((one + one.T) / 2) for one in measured]
+    eigenvalues = [torch.linalg.eigvalsh((term + term.T) / 2) for term in measured]
     return (
         Agreement("The terms are the paper's J_l^i", worst, ROUNDING),
         _remainders(network, x, torch.stack(list(terms.values())).sum(0)),
-        max(float((one - one.T).abs().max() / one.abs().max()) for one in measured),
-        min(float(one[0] / one[-1]) for one in eigenvalues),
+        max(float((term - term.T).abs().max() / term.abs().max()) for term in measured),
+        min(float(values[0] / values[-1]) for values in eigenvalues),
     )
 
 
 def _by_steps(network: RectifiedNetwork, x: Tensor, name: str) -> Tensor:
-    """J of one weight, column by column: the logits' change over -η, by a step along the gradient of each logit."""
+    """Measure J of one weight by columns: the logits' change over -η in a step along each logit's gradient."""
     logits = network(x)
     weight = network.get_parameter(name)
     columns = []
@@ -171,7 +171,7 @@ def _trace(blocks: int, width: int, layers: int) -> float:
 
 
 def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[float, float]:
-    """‖f(θ - η ∂l/∂θ) - f(θ) + η Σ J ∂l/∂z‖ for every rate."""
+    """Return ‖f(θ - η ∂l/∂θ) - f(θ) + η Σ J ∂l/∂z‖ for every rate."""
     logits = network(x)
     loss = F.cross_entropy(logits, torch.tensor([2]))
     (by_logits,) = torch.autograd.grad(loss, logits, retain_graph=True)
@@ -179,14 +179,14 @@ def _remainders(network: RectifiedNetwork, x: Tensor, whole: Tensor) -> dict[flo
     gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     remainders = {}
     for rate in RATES:
-        moved = {name: one - rate * gradients[name] for name, one in named.items()}
+        moved = {name: parameter - rate * gradients[name] for name, parameter in named.items()}
         change = torch.func.functional_call(network, moved, (x,)) - logits
         remainders[rate] = float((change[0] + rate * whole @ by_logits[0]).norm().detach())
     return remainders
 
 
 def _theorem_4(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
-    """Of the tables `scalar_branch_table` and `update_slopes`."""
+    """Check the tables of `scalar_branch_table` and `update_slopes`."""
     table, slopes = facts
     names = {"equal": "all a_i = L^(-1/(2m-2))", "zero_last": "the same and a_m = 0", "ones": "all a_i = 1"}
     tests: dict[str, Test] = {}
@@ -207,7 +207,7 @@ def _theorem_4(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
 
 
 def _farthest(values: pd.Series, distances: pd.Series) -> float:
-    """The value with the largest distance."""
+    """Return the value with the largest distance."""
     return float(values.iloc[int(distances.abs().argmax())])
 
 
@@ -247,11 +247,11 @@ _OPTIONS = {"equal": "all equal", "zero_last": "last is 0", "ones": "all 1"}
 
 def _per_rate(table: pd.DataFrame) -> pd.DataFrame:
     name = table["option"].replace(_OPTIONS) + ", m = " + table["layers"].astype(str)
-    sizes = {one: table[one].abs() / table["learning_rate"] for one in ("update", "predicted_update")}
+    sizes = {column: table[column].abs() / table["learning_rate"] for column in ("update", "predicted_update")}
     return table.assign(name=name, **sizes)
 
 
-# A step of a scalar branch of m layers, exact and to first order; 1/L is Θ(η) of L branches (Fixup, theorem 4).
+# A step of a scalar branch of m layers, exact and to first order; 1/L per branch is Θ(η) for L branches (theorem 4).
 SCALAR_STEPS = Plot(
     "measured_on_predicted",
     _per_rate,

@@ -1,4 +1,4 @@
-"""Equation 1: without normalization the squared norm of the activations doubles with every block."""
+"""Fixup, equation (1): without normalization the second moment of the activations doubles with every block."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from normless.probes import probe
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, near, over_draws
 from normless_papers.evidence import with_quantities
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import GROWTH
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
 
-# log₂ of the growth per block by each network's law, and how far it and the ratio of variances may be from theirs.
+# log₂ of the growth per block by each network's law; the tolerance of it and of the ratio of variances.
 LAWS = {"none": 1.0, "sqrt2": 0.0, "fixup": 0.0}
 _TOLERANCE = 0.05
 _CLAIMS = {
     "none": "Without normalization the second moment doubles",
-    "sqrt2": "With sums times √½ the second moment stays as it is",
-    "fixup": "With Fixup the second moment stays as it is",
+    "sqrt2": "With sums times √½ the second moment stays constant",
+    "fixup": "With Fixup the second moment stays constant",
 }
 
 
 def _checks(growth: Mapping[str, Estimate]) -> list[Check]:
-    """Of `ratio`, of branch and skip path without normalization, and log₂ of the growth per block by scheme."""
+    """Check the ratio of branch to skip variance without normalization, and log₂ of the growth by scheme."""
     per_block = f"from block to block: log₂ of its growth per block, to {_TOLERANCE:g}."
     return [
         near(f"Var[F(x)|x] is Var[x]: their ratio is 1, to {_TOLERANCE:.0%}.", growth["ratio"], 1, _TOLERANCE),
@@ -52,7 +52,9 @@ def doubling(context: Context, *, blocks: int, width: int, batch: int, draws: in
                 if scheme == "none":
                     ratios.append(float((table["branch_second_moment"] / table["skip_second_moment"]).mean()))
     table = pd.concat([_table(scheme, curves) for scheme, curves in growths.items()], ignore_index=True)
-    facts = {scheme: over_draws(np.log2([one[-1] for one in curves]) / blocks) for scheme, curves in growths.items()}
+    facts = {
+        scheme: over_draws(np.log2([curve[-1] for curve in curves]) / blocks) for scheme, curves in growths.items()
+    }
     published = {"Var[x_{l+1}]": f"{2 ** facts['none'].mean:.4f} Var[x_l]"}
     return Evidence(
         measured=with_quantities(published, table),

@@ -1,4 +1,4 @@
-"""Networks as the variance analysis of Kim et al. assumes them, and the stream of trained ones (figure 5)."""
+"""Networks that meet the assumptions of Kim et al.'s variance analysis, and the stream of trained ones (figure 5)."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from normless_lab.sweeps import trained_threshold
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, in_every, over_draws
-from normless_papers.seeded_inputs import MeasuredBatch, seeded
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
-# Equations of blocks that reset the stream, and how many names fit below a plot.
+# Equations of blocks that reset the stream; how many block names fit below a plot.
 _RESETS, _NAMES = (15, 17), 18
 
 _MEASURED = ("quantity", "block", "draw", "measured", "by_formula", "ratio")
 
 ASSUMPTIONS = (
-    "β = 0, weights from He's initialization by fan-in; convolutions wrap around, so that borders add no zeros; γ "
-    f"uniform between {LOW:g} and {HIGH:g} unless it says otherwise; batch statistics"
+    "β = 0, He's initialization by fan-in; circular padding, so that borders add no zeros; γ "
+    f"uniform between {LOW:g} and {HIGH:g} unless stated otherwise; batch statistics"
 )
 
 
 def analysed_network(model: str, batch: MeasuredBatch) -> tuple[nn.Module, ResidualMap]:
-    """A network in training mode, with He's weights by fan-in, circular padding and every γ drawn, and its map."""
+    """Build a network in training mode with He's weights by fan-in, circular padding and random γ, and its map."""
     network = batch.network(model)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
@@ -55,7 +55,7 @@ def over_drawn_networks(
     draws: int,
     measure: Callable[[nn.Module, ResidualMap], Sequence[pd.DataFrame]],
 ) -> list[pd.DataFrame]:
-    """The tables that a function makes of each draw of `analysed_network`, of all draws, with the column `draw`."""
+    """Measure draws of `analysed_network`; return each table of `measure` for all draws, with the column `draw`."""
     tables = []
     for draw in range(draws):
         with seeded(context.seed + draw):
@@ -64,7 +64,7 @@ def over_drawn_networks(
 
 
 def stream_of(network: nn.Module, structure: ResidualMap, inputs: Tensor) -> pd.DataFrame:
-    """The table of the probe `stream`."""
+    """Return the table of the probe `stream`."""
     return probe(network, inputs, ["stream"], residual_map=structure).stream
 
 
@@ -75,12 +75,12 @@ def _gamma_of(network: nn.Module, structure: ResidualMap, path: str) -> nn.Param
 
 
 def gammas_of(network: nn.Module, structure: ResidualMap, role: str) -> list[nn.Parameter]:
-    """The γ of all norms of a role, in execution order."""
-    return [_gamma_of(network, structure, path) for path, its_role in structure.norms.items() if its_role == role]
+    """Return the γ of all norms of a role, in execution order."""
+    return [_gamma_of(network, structure, path) for path, known in structure.norms.items() if known == role]
 
 
 def set_gammas(gammas: Iterable[nn.Parameter], values: Iterable[float]) -> None:
-    """Give every γ one value for all of its channels; as many values as γ."""
+    """Set each γ to one value for all of its channels."""
     for gamma, value in zip(gammas, values, strict=True):
         nn.init.constant_(gamma, value)
 
@@ -88,14 +88,14 @@ def set_gammas(gammas: Iterable[nn.Parameter], values: Iterable[float]) -> None:
 def beside_formula(
     quantity: str, rows: pd.DataFrame, measured: pd.Series, by_formula: pd.Series, *more: str
 ) -> pd.DataFrame:
-    """Measured numbers and those of a formula, with the `block` and `draw` of their rows and more columns."""
+    """Tabulate measured numbers and a formula's, with the `block` and `draw` of their rows and more columns."""
     table = rows[["name", "draw", *more]].rename(columns={"name": "block"})
     table.insert(0, "quantity", quantity)
     return table.assign(measured=measured, by_formula=by_formula, ratio=measured / by_formula)
 
 
 def averaged(rows: pd.DataFrame) -> pd.DataFrame:
-    """The mean over draws of what `beside_formula` gives, with the sample standard deviation of the ratio."""
+    """Average rows of `beside_formula` over draws, with the sample standard deviation of the ratio."""
     keys = ["quantity", "block", *(name for name in rows.columns if name not in _MEASURED)]
     groups = rows.groupby(keys, sort=False, dropna=False)
     table = groups[["measured", "by_formula", "ratio"]].mean()
@@ -103,13 +103,13 @@ def averaged(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def mean_ratio(rows: pd.DataFrame, quantity: str) -> Estimate:
-    """Measured over the formula's, the mean over the blocks, over draws."""
+    """Estimate over draws the ratio of measured to predicted, averaged over the blocks."""
     return over_draws(rows[rows["quantity"] == quantity].groupby("draw")["ratio"].mean())
 
 
-def largest_change(one: pd.Series, other: pd.Series | float = 1.0) -> float:
-    """The largest |one / other - 1|."""
-    return float((one / other - 1).abs().max())
+def largest_change(values: pd.Series, reference: pd.Series | float = 1.0) -> float:
+    """Return the largest |values / reference - 1|."""
+    return float((values / reference - 1).abs().max())
 
 
 def analysis(
@@ -120,7 +120,7 @@ def analysis(
     blocks: pd.DataFrame,
     **setup: Any,
 ) -> Evidence:
-    """The rows of `beside_formula` as evidence, with the probe `stream` of all draws; `setup` names the network."""
+    """Return rows of `beside_formula` as evidence, with the probe `stream` of all draws; `setup` has the network."""
     draws = int(blocks["draw"].nunique())
     seeds = f"{context.seed} to {context.seed + draws - 1}"
     shared = {"assumptions": ASSUMPTIONS, "inputs": batch.provenance, "draws": draws, "seeds": seeds}
@@ -129,7 +129,7 @@ def analysis(
 
 
 def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Figure 5 of Kim et al.: the second moment after every block, by γ and by all weights; thin lines are resets."""
+    """Draw Kim et al.'s figure 5: second moments after blocks, by γ and by all weights; thin lines are resets."""
     resets = table[table["equation"].isin(_RESETS)]
     named = table if len(table) <= _NAMES else resets
     title = "The stream by γ"
@@ -140,27 +140,27 @@ def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 
 
 def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Check]:
-    """Of a table of `_by_stage` for each network, their least accuracy on the images, and that of chance.
+    """Check the tables of `_by_stage` of each network, given their lowest accuracy on the images and that of chance.
 
-    Nothing is decided unless each network has at least half of the gain over chance that there is.
+    Undecided unless each network has at least half of the possible gain over chance.
     """
     tables, least_accuracy, chance = facts
     later = [stage for stage in sorted(tables[0]["stage"].unique()) if stage > 2]
     claims: dict[str, Callable[[pd.DataFrame], bool]] = {
         "The variance falls from block 1-0 to 1-1.": lambda table: _falls(table, 1, first=0, last=1),
-        "At 2-0 it is set to a larger value than at the end of stage 1.": lambda table: _jumps(table, 2),
+        "At 2-0 it is reset to a larger value than at the end of stage 1.": lambda table: _jumps(table, 2),
         "From 2-1 on it decreases to the end of stage 2.": lambda table: _falls(table, 2),
-        "Later stages start with a larger value than the stage before them ends with, too.": lambda table: all(
+        "Later stages also start with a larger value than the previous stage ends with.": lambda table: all(
             _jumps(table, stage) for stage in later
         ),
-        "From their second block on it decreases there, too.": lambda table: all(
+        "There, too, it decreases from the second block on.": lambda table: all(
             _falls(table, stage) for stage in later
         ),
     }
     checks = [in_every(claim, map(holds, tables), least_accuracy=least_accuracy) for claim, holds in claims.items()]
     if least_accuracy >= trained_threshold(1.0, chance):
         return checks
-    return [replace(one, verdict="inconclusive") for one in checks]
+    return [replace(check, verdict="inconclusive") for check in checks]
 
 
 @artefact("gamma/figure-5", basis="measurement", checks=_figure_5_checks)
@@ -174,10 +174,10 @@ def variance_of_feature_maps(
     shared: dict[str, Any] = {"model": model, "data": name, "data_root": context.data_root}
     configs = [] if training is None else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
     networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
-    # Those of pretrained weights are not measured.
+    # Pretrained weights are not evaluated.
     with torch.no_grad():
         right = [network.eval()(batch.inputs).argmax(1) == batch.targets for network in networks if configs]
-    accuracies = [float(one.double().mean()) for one in right]
+    accuracies = [float(correct.double().mean()) for correct in right]
     tables = [probe(network, batch.inputs, ["stream"]).stream for network in networks]
     streams = [_by_stage(table) for table in tables]
     chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
@@ -189,7 +189,7 @@ def variance_of_feature_maps(
             "network": model,
             "weights": weights,
             **({"training": configs[0].to_dict()} if configs else {}),
-            "accuracies on the images": [round(one, 3) for one in accuracies],
+            "accuracies on the images": [round(accuracy, 3) for accuracy in accuracies],
             "inputs": f"{len(batch.inputs)} test images of {images.provenance}; batch statistics",
         },
         draw=lambda: draw_stream(tables[0]),
@@ -198,7 +198,7 @@ def variance_of_feature_maps(
 
 
 def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per block: `block`, `stage`, `index` in it from 0, the measured variance, and what γ alone says of it."""
+    """Tabulate by block: `block`, `stage`, `index` in the stage from 0, measured variance, and predictions by γ."""
     stage = (table["equation"] == _RESETS[0]).cumsum()
     index = table.groupby(stage).cumcount()
     names = {
@@ -214,12 +214,12 @@ def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _jumps(table: pd.DataFrame, stage: int) -> bool:
-    """Whether a stage's first block has more variance than the last one before it."""
-    before, here = (table[table["stage"] == one]["variance"] for one in (stage - 1, stage))
+    """Whether a stage's first block has a larger variance than the block before it."""
+    before, here = (table[table["stage"] == number]["variance"] for number in (stage - 1, stage))
     return bool(here.iloc[0] > before.iloc[-1])
 
 
 def _falls(table: pd.DataFrame, stage: int, first: int = 1, last: int | None = None) -> bool:
-    """Whether the variance decreases in every step from one block of a stage to another; to its end by default."""
+    """Whether the variance decreases at every step from one block of a stage to another; to the end by default."""
     values = table[table["stage"] == stage].set_index("index")["variance"].loc[first:last]
     return bool((values.diff().dropna() < 0).all())

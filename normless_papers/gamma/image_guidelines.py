@@ -1,4 +1,4 @@
-"""Guidelines 1 to 4: what decays besides the weights of image networks, the γ of one role (table 2, figure 3)."""
+"""Kim et al., guidelines 1 to 4: weight decay on the γ of one role of image networks (table 2, figure 3)."""
 
 from __future__ import annotations
 
@@ -18,59 +18,59 @@ from normless_lab.sweeps import is_minimized
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger
-from normless_papers.effort import Effort
+from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
 from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
-from normless_papers.runs import Runs, carry_out, chosen, estimate
-from normless_papers.trained import LEAST, best_accuracy, chance_of, trains
 
 L2 = "l2"
 BASELINE = "W"
 POINTS = "test accuracy less that with L2 on the weights alone, points"
-# Translations of fewer points of BLEU have hardly a phrase right.
+# Below this BLEU, translations have hardly a correct phrase.
 LEAST_BLEU = 10.0
 _COLUMNS = ("mean", "deviation", "n", "rate", "edge", "runs", "diverged", "chance", "failed", "difference", "error")
 
 
 @dataclass(frozen=True)
 class DecayComparison:
-    """Runs with an axis `l2`, compared at their optima by a metric."""
+    """Runs with an axis `l2`, compared by a metric, each at its optimal learning rate."""
 
     runs: Runs
     metric: str
 
     def estimate(self, **labels: str) -> Estimate:
-        """One combination at its optimal rate, by seed; NaN where it was not run or has no optimum."""
+        """Estimate a combination at its optimal rate, by seed; NaN if it was not run or has no optimum."""
         return replace(self.runs.optimum(self.metric, **labels), name=labels[L2])
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row per combination, as `Runs.optima`; the difference of its mean to the baseline's, and its error."""
+        """Tabulate combinations as in `Runs.optima`, with the difference from the baseline's mean and its error."""
         axes, rows = self.runs.axes, []
         for row in self.runs.optima(self.metric).to_dict("records"):
             labels = {axis: row[axis] for axis in axes}
-            one, base = self.estimate(**labels), self.estimate(**(labels | {L2: BASELINE}))
+            own, base = self.estimate(**labels), self.estimate(**(labels | {L2: BASELINE}))
             difference = {"difference": 0.0, "error": 0.0}
             if row[L2] != BASELINE:
-                error = larger("It is larger.", one, base).numbers["standard_error"]
-                difference = {"difference": one.mean - base.mean, "error": error}
-            rows.append(row | {"mean": one.mean, "deviation": one.deviation} | difference)
+                error = larger("It is larger.", own, base).numbers["standard_error"]
+                difference = {"difference": own.mean - base.mean, "error": error}
+            rows.append(row | {"mean": own.mean, "deviation": own.deviation} | difference)
         return pd.DataFrame(rows)[[*axes, *_COLUMNS]]
 
     def better(self, claim: str, l2: str, *, wanted: bool = True, by: float = 0.0, **labels: str) -> Check:
-        """Whether a choice does so much better than the baseline with the same other labels, or worse.
+        """Check that a choice is better by `by` than the baseline with the same labels, or worse if not `wanted`.
 
-        Inconclusive where neither of them trained.
+        Inconclusive if neither of them trained.
         """
-        one, other = self.estimate(l2=l2, **labels), self.estimate(l2=BASELINE, **labels)
-        pair = (one, other) if wanted != is_minimized(self.metric) else (other, one)
+        own, base = self.estimate(l2=l2, **labels), self.estimate(l2=BASELINE, **labels)
+        pair = (own, base) if wanted != is_minimized(self.metric) else (base, own)
         compared = larger(claim, *pair, by=by)
         enough = self.trained(l2, **labels) or self.trained(BASELINE, **labels)
         return compared if enough else replace(compared, verdict="inconclusive")
 
     def trained(self, l2: str, **labels: str) -> bool:
-        """Whether a choice trained at its best rate: translations by their BLEU, others against the baseline."""
+        """Whether a choice trained at its best rate: a translation by its BLEU, others compared with the baseline."""
         runs = self.runs.chosen(l2=l2, **labels)
         if "bleu" in runs and runs["bleu"].notna().any():
             return float(runs.groupby("rate")["bleu"].mean().max()) >= LEAST_BLEU
@@ -81,12 +81,12 @@ class DecayComparison:
     def draw(
         self, inks: Mapping[str, Ink], title: str, across: str = POINTS, ax: Axes | None = None, **groups: str
     ) -> Axes:
-        """The differences to the baseline, with their errors."""
+        """Draw the differences from the baseline, with their errors."""
         rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
         return DIFFERENCES(rows, ax, y=L2, inks=inks, title=title, x_label=across, **groups)
 
     def printed(self, mean: str) -> pd.DataFrame:
-        """Rows named as the paper's, with its columns `diff` and that of the mean."""
+        """Return rows with the paper's names, its column `diff`, and `mean` as the name of the mean."""
         table = self.table.rename(columns={"mean": mean, "difference": "diff", "error": "diff_error"})
         return table.assign(l2=[label if label == BASELINE else f"W, {label}" for label in table[L2]])
 
@@ -97,14 +97,14 @@ class DecayComparison:
         measured: pd.DataFrame | None = None,
         on: tuple[str, ...] = QUANTITY,
     ) -> Evidence:
-        """The comparison as evidence."""
+        """Return the comparison as evidence."""
         table = self.table if measured is None else measured
         return self.runs.evidence(table, draw, facts=self, on=on, remarks=self.remarks)
 
     @property
     def remarks(self) -> list[str]:
-        """On what is less than the paper's training, and on single runs."""
-        single = "A single run of each: its error is not known, so that comparisons stay undecided."
+        """Sentences on what is smaller than the paper's training, and on single runs."""
+        single = "There is a single run of each, so its error is unknown and comparisons stay undecided."
         reduced = f"Not the paper's setup: {self.runs.reduction} The paper's numbers are those of full networks."
         conditions = {reduced: bool(self.runs.reduction), single: self.runs.sweeps[0].replicates == 1}
         return [sentence for sentence, holds in conditions.items() if holds]
@@ -119,32 +119,32 @@ def compared(
     metric: str = "test_accuracy",
     **settings: Any,
 ) -> DecayComparison:
-    """A sweep over some axes and what decays, by the labels of `l2`, compared by a metric."""
+    """Sweep over axes and decay policies, which `policies` names by label of `l2`, and compare by a metric."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     sweep = effort.sweep(context, name, {**axes, L2: l2}, **settings)
     return DecayComparison(carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric)
 
 
-# The columns of table 2: what decays besides the weights, and the role of γ that it is.
+# The columns of table 2, by what is decayed besides the weights: the γ of one role.
 COLUMNS = MappingProxyType({"gamma_last": "last", "gamma_down": "down", "gamma_0": "stem", "gamma_others": "other"})
 INKS = MappingProxyType({name: ROLE_INKS[f"γ {role}"] for name, role in COLUMNS.items()})
-# What the guidelines promise of each column.
+# Whether each column raises the accuracy according to the guidelines.
 RAISES = MappingProxyType({"gamma_last": True, "gamma_down": False, "gamma_0": False, "gamma_others": True})
 
 
 def _printed() -> dict[str, Mapping[str, Any]]:
-    """The rows of table 2 by network."""
+    """Return the rows of table 2 by network."""
     return {row["model"]: row for row in published_as("gamma/table-2").rows}
 
 
 def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
-    """Every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
+    """Train every network with L2 on its weights, and on the γ of one role; axes `model` and `l2`."""
     policies = {BASELINE: "weights"} | {name: f"weights+{role}" for name, role in COLUMNS.items()}
     return compared(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
 
 
 def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
-    """A check for every network and column of the sign that the guideline promises, or that table 2 prints."""
+    """Check for every network and column the sign that the guideline promises, or that table 2 prints."""
     checks = []
     for model in comparison.table["model"].unique():
         for column in columns:
@@ -152,8 +152,8 @@ def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_print
             wanted = difference > 0 if as_printed else RAISES[column]
             verb = "raises" if wanted else "lowers"
             claim = f"L2 on {column} besides the weights {verb} the test accuracy of {model}."
-            one = comparison.better(claim, column, wanted=wanted, model=model)
-            checks.append(replace(one, numbers={**one.numbers, "published_difference": difference}))
+            outcome = comparison.better(claim, column, wanted=wanted, model=model)
+            checks.append(replace(outcome, numbers={**outcome.numbers, "published_difference": difference}))
     return checks
 
 
@@ -165,48 +165,48 @@ def accuracy_by_role(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _wide(comparison: DecayComparison, axis: str) -> pd.DataFrame:
-    """A row per label of an axis, with what each choice reaches, and how much more than the baseline."""
+    """Tabulate by label of an axis the result of each choice, and its difference from the baseline."""
     rows = []
     for label, table in comparison.table.groupby(axis, sort=False):
         row: dict[str, Any] = {axis: label}
-        for one in table.to_dict("records"):
-            l2 = one[L2]
+        for choice in table.to_dict("records"):
+            l2 = choice[L2]
             name = l2 if l2 == BASELINE else f"W_{l2}"
-            row |= {name: one["mean"], f"{name}_deviation": one["deviation"]}
+            row |= {name: choice["mean"], f"{name}_deviation": choice["deviation"]}
             if l2 != BASELINE:
-                row |= {f"diff_{l2}": one["difference"], f"diff_{l2}_error": one["error"]}
-            row |= {f"{name}_rate": one["rate"], f"{name}_n": one["n"]}
+                row |= {f"diff_{l2}": choice["difference"], f"diff_{l2}_error": choice["error"]}
+            row |= {f"{name}_rate": choice["rate"], f"{name}_n": choice["n"]}
         rows.append(row)
     return pd.DataFrame(rows)
 
 
 def _draw(comparison: DecayComparison, columns: Sequence[str]) -> Axes:
-    """The differences to L2 on the weights alone of some columns, with the published ones."""
+    """Draw the differences of some columns from L2 on the weights alone, beside the published ones."""
     table = _with_printed(comparison, columns, "published")
     title, options = "L2 on the γ of one role", {"y": L2, "inks": INKS, "groups": "model"}
     return beside_published(table, DIFFERENCES, "difference", title, POINTS, **options)
 
 
 def _with_printed(comparison: DecayComparison, choices: Sequence[str], name: str) -> pd.DataFrame:
-    """The optima of some choices, with the printed differences to the baseline."""
+    """Return the optima of some choices, with the printed differences from the baseline."""
     table = comparison.table[comparison.table[L2].isin(choices)].reset_index(drop=True)
     printed = [_printed()[row["model"]].get(f"diff_{row[L2]}", 0.0) for row in table.to_dict("records")]
     return table.assign(**{name: [float(difference) for difference in printed]})
 
 
 def _of_column(context: Context, effort: Effort, column: str) -> Evidence:
-    """The optima with L2 on one column and without, with the printed differences; the facts are the comparison."""
+    """Measure the optima with L2 on one column and without, beside the printed differences."""
     comparison = compared_by_role(context, effort)
     measured = _with_printed(comparison, [BASELINE, column], "published_difference")
     return comparison.evidence(lambda: _draw(comparison, (column,)), measured=measured)
 
 
 def _guideline_1_checks(facts: tuple[DecayComparison, pd.DataFrame]) -> list[Check]:
-    """Of the comparison of table 2, and of networks trained with L2 on γ_last and without, see `_shares`."""
+    """Check the comparison of table 2, and networks trained with and without L2 on γ_last; see `_shares`."""
     comparison, shares = facts
     claims = {
-        "gamma_last": "With L2 on it γ_last ends smaller than without.",
-        "branch_share": "The branches' variance is then a smaller part of their skip paths'.",
+        "gamma_last": "γ_last ends smaller with L2 on it than without.",
+        "branch_share": "The branches' variance is then a smaller share of their skip paths'.",
     }
     return [
         *role_checks(comparison, ["gamma_last"]),
@@ -230,7 +230,7 @@ def decay_gamma_last(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd.DataFrame:
-    """A row per trained network of the first model, with L2 on γ_last and without, measured on test images.
+    """Measure networks of the first model on test images, trained with and without L2 on γ_last.
 
     γ_last is the root of its mean square; the branch's share is its second moment over the skip path's.
     """
@@ -253,16 +253,16 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
 
 
 def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
-    """The text itself names networks that gain, so that the claim is about most networks and not each."""
-    verdicts = [one.verdict for one in role_checks(comparison, ["gamma_0"])]
-    lowered, raised, undecided = (verdicts.count(one) for one in ("holds", "fails", "inconclusive"))
+    """Check that most networks lose accuracy, since the text itself names networks that gain."""
+    verdicts = [outcome.verdict for outcome in role_checks(comparison, ["gamma_0"])]
+    lowered, raised, undecided = (verdicts.count(verdict) for verdict in ("holds", "fails", "inconclusive"))
     most = True if lowered > raised + undecided else False if raised >= lowered + undecided else None
     claim = "L2 on gamma_0 besides the weights lowers the test accuracy of more networks than it raises."
     return [check(claim, most, lowered=lowered, raised=raised, undecided=undecided)]
 
 
 def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Check]]) -> None:
-    """Register guideline 2, 3 or 4, on L2 on the γ of one column of table 2."""
+    """Register guideline 2, 3 or 4, which is about L2 on the γ of one column of table 2."""
 
     @artefact(f"gamma/guideline-{number}", basis="training", checks=checks)
     def measure(context: Context, *, effort: Effort) -> Evidence:

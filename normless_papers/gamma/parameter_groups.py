@@ -1,4 +1,4 @@
-"""Every γ in one of four groups (figures 1, 2 and 4), and which of them common practices decay (table 1)."""
+"""Kim et al.'s four groups of γ (figures 1, 2 and 4), and which of them common practices decay (table 1)."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from normless.residual import ResidualMap, residual_map
 from normless_lab.plots import blocks_on_trunk
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, below, check
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.published import published_as
-from normless_papers.seeded_inputs import seeded
 
-# The paper's names of the groups, by the roles of the residual map.
+# The paper's name of each role.
 GAMMAS = {"last": "gamma_last", "down": "gamma_down", "stem": "gamma_0", "other": "gamma_others"}
 
 DECAY = 0.01
 
 
 def _partition_checks(counts: Mapping[str, float]) -> list[Check]:
-    """Of γ by group, and of what a group's decay adds to the gradients `inside` it and `outside`."""
+    """Check the number of γ by group, and the effect of a group's decay on gradients `inside` and `outside` it."""
     each = {name: counts[name] for name in ("networks", "gammas", "ungrouped", "repeated")}
     complete = counts["gammas"] > 0 == counts["ungrouped"] == counts["repeated"]
-    by_place = "Every γ is in the group that the block diagrams give it by its place in the code."
+    by_place = "Every γ is in the group that the block diagrams assign to its place in the code."
     inside = "A group's decay adds λγ to the gradients of that group, to 10⁻¹²."
-    outside, change = "It adds nothing to any other parameter's, b and β included.", counts["outside"]
+    outside, change = "It adds nothing to any other parameter's gradient, b and β included.", counts["outside"]
     return [
         check("Every γ of every network is in exactly one group.", complete, **each),
         check(by_place, counts["elsewhere"] == 0, elsewhere=counts["elsewhere"]),
@@ -79,7 +79,7 @@ def partition(context: Context, *, models: Sequence[str], side: int) -> Evidence
 
 
 def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, ResidualMap, torch.Tensor]:
-    """A network in float64 with every vector off its start, its map, and random images."""
+    """Build a network in float64 with perturbed vectors; return it, its map, and random images."""
     with seeded(context.seed):
         images = torch.randn(8, 3, side, side)
         network = build_model(text, classes=10, image_shape=(3, side, side))
@@ -92,17 +92,20 @@ def grouped_network(context: Context, text: str, side: int) -> tuple[nn.Module, 
 
 
 def grouped_gammas(network: nn.Module, found: ResidualMap) -> list[tuple[str, str]]:
-    """Name and role of each γ in the groups that an optimizer is given, as often as it is in one."""
+    """Return name and role of each γ in the optimizer's groups, once for every group that has it."""
     names = {id(parameter): name for name, parameter in network.named_parameters()}
     groups = param_groups(network, lr=1.0, weight_decay=0.0, residual_map=found)
     long = {name: role for role, name in SHORT.items()}
     return [
-        (names[id(one)], long[group["name"]]) for group in groups if group["name"] in long for one in group["params"]
+        (names[id(gamma)], long[group["name"]])
+        for group in groups
+        if group["name"] in long
+        for gamma in group["params"]
     ]
 
 
 def _role_by_name(network: nn.Module, path: str) -> str:
-    """The role of γ of a batch norm from what its module is called, as figures 1, 2 and 4 wire the blocks."""
+    """Derive the role of a batch norm's γ from the module's name, as figures 1, 2 and 4 wire the blocks."""
     parent, _, name = path.rpartition(".")
     if not re.search(r"(layer\d|blocks)\.", path):
         return "stem" if name == "bn1" else "other"
@@ -117,31 +120,31 @@ def _role_by_name(network: nn.Module, path: str) -> str:
 
 
 def _step(network: nn.Module, found: ResidualMap, policy: str | Mapping[str, bool]) -> dict[str, torch.Tensor]:
-    """What a step of SGD at rate 1 takes off every parameter, which is restored."""
-    start = {name: one.detach().clone() for name, one in network.named_parameters()}
+    """Return the change of every parameter in a step of SGD at rate 1, and undo the step."""
+    start = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
     groups = param_groups(network, lr=1.0, weight_decay=DECAY, policy=policy, residual_map=found)
     torch.optim.SGD(groups, lr=1.0).step()
-    steps = {name: start[name] - one.detach() for name, one in network.named_parameters()}
+    steps = {name: start[name] - parameter.detach() for name, parameter in network.named_parameters()}
     with torch.no_grad():
-        for name, one in network.named_parameters():
-            one.copy_(start[name])
+        for name, parameter in network.named_parameters():
+            parameter.copy_(start[name])
     return steps
 
 
 def _leak(network: nn.Module, found: ResidualMap, by_map: Mapping[str, str], role: str) -> dict[str, float]:
-    """Deviation of SGD's step with the decay of one group from that without plus λγ, in the group and outside."""
+    """Return how far the decay of one group changes SGD's steps from λγ inside the group, and from 0 outside."""
     without, decayed = (_step(network, found, policy) for policy in ({}, {role: True}))
-    members = {name for name, its_role in by_map.items() if its_role == role}
+    members = {name for name, known in by_map.items() if known == role}
     added = {name: decayed[name] - without[name] for name in without}
     gammas = {name: network.get_parameter(name).detach() for name in members}
     inside = max(float((added[name] - DECAY * gamma).abs().max()) for name, gamma in gammas.items())
-    outside = max(float(one.abs().max()) for name, one in added.items() if name not in members)
+    outside = max(float(change.abs().max()) for name, change in added.items() if name not in members)
     return {"inside": inside, "outside": outside}
 
 
 POLICIES = {"tensorflow": "weights", "pytorch": "all", "guidelines": "guidelines"}
 
-# What table 1 of the paper says in its own words of what is decayed and what is not.
+# The words of table 1 for what is decayed and what is not.
 APPLIED = {True: "applied", False: "not applied"}
 PRINTED = {"applied": True, "applicable": True, "rarely applied": False, "inapplicable": False}
 
@@ -152,11 +155,11 @@ def _table_1_checks(table: pd.DataFrame) -> list[Check]:
     checks = []
     for preset, policy in POLICIES.items():
         agree = [APPLIED[PRINTED[row[preset]]] == applied.loc[kind, preset] for kind, row in printed.items()]
-        claim = f"The policy {policy!r} decays what column {preset} of the table says, and nothing else."
+        claim = f"The policy {policy!r} decays exactly what column {preset} of the table says."
         checks.append(check(claim, all(agree), agreeing=sum(agree), of=len(agree)))
     flags = {preset: float(str(applied.loc["b, beta", preset]) == APPLIED[True]) for preset in POLICIES}
     only = flags == {"tensorflow": 0, "pytorch": 1, "guidelines": 0}
-    return [*checks, check("Of b and β, only PyTorch's practice decays any.", only, **flags)]
+    return [*checks, check("Only PyTorch's practice decays b and β.", only, **flags)]
 
 
 @artefact("gamma/table-1", basis="formula", checks=_table_1_checks)
@@ -166,12 +169,12 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
     roles = {name: GAMMAS[role] for name, role in dict(grouped_gammas(network, found)).items()}
     shrunk = {preset: _shrunk(network, found, policy) for preset, policy in POLICIES.items()}
     parameters = dict(network.named_parameters())
-    kinds = {name: roles.get(name, "W" if one.dim() > 1 else "b, beta") for name, one in parameters.items()}
+    kinds = {name: roles.get(name, "W" if value.dim() > 1 else "b, beta") for name, value in parameters.items()}
     rows = []
     for kind in ("W", *GAMMAS.values(), "b, beta"):
         members = {name for name in kinds if kinds[name] == kind}
-        assert all(members <= one or not members & one for one in shrunk.values())
-        applied = {preset: APPLIED[members <= one] for preset, one in shrunk.items()}
+        assert all(members <= names or not members & names for names in shrunk.values())
+        applied = {preset: APPLIED[members <= names] for preset, names in shrunk.items()}
         rows.append({"parameter": kind, "tensors": len(members)} | applied)
     table = pd.DataFrame(rows)
     return Evidence(
@@ -184,7 +187,7 @@ def where_decay_is_applied(context: Context, *, model: str, side: int) -> Eviden
 
 
 def _shrunk(network: nn.Module, found: ResidualMap, policy: str) -> set[str]:
-    """The parameters that a step of SGD without gradients changes."""
-    for one in network.parameters():
-        one.grad = torch.zeros_like(one)
+    """Return the parameters that a step of SGD with zero gradients changes."""
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
     return {name for name, step in _step(network, found, policy).items() if step.any()}

@@ -1,4 +1,4 @@
-"""Section 3 and figure 6: the scale of γ within a branch changes its effective learning rate and nothing else."""
+"""Kim et al., section 3 and figure 6: the scale of a γ within a branch only changes its effective learning rate."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from normless.residual import residual_map
 from normless_lab.plots import ROLE_INKS, Law, Plot
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, below, near, over_draws
+from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
-from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, seeded, training_batch
 
-# ε enters the invariance, which is one of the normalization without it.
+# The invariance holds exactly for a norm without ε.
 EPSILON = 1e-9
 
 
 def _equation_22_checks(facts: Mapping[str, float]) -> list[Check]:
-    """Of the `norms` within branches the largest change of the output, and |c ‖∇(cΓ)‖ / ‖∇(Γ)‖ - 1|."""
+    """Check the largest output change of `norms` within branches, and |c ‖∇(cΓ)‖ / ‖∇(Γ)‖ - 1|."""
     norms = facts["norms"]
     change, deviation = (facts[name] if norms else np.nan for name in ("output_change", "gradient_deviation"))
-    unchanged = "Multiplying γ of a norm within a branch changes the output by less than 10⁻⁶ of it."
+    unchanged = "Multiplying γ of a norm within a branch changes the output by less than 10⁻⁶ of its size."
     return [
         below(unchanged, change, 1e-6, norms=norms),
         below("It divides the gradient by c, to 10⁻⁵.", deviation, 1e-5),
@@ -52,9 +52,9 @@ def scale_invariance(context: Context, *, model: str, side: int, examples: int, 
 
 
 def _equation_24_checks(facts: Mapping[str, float]) -> list[Check]:
-    """Of `norms` γ_others the largest deviation of the step from the formula, and its slope against ‖Γ‖."""
+    """Check the largest deviation of γ_others' steps from the formula, and their slope against ‖Γ‖."""
     norms = facts["norms"]
-    ratio = "Whatever ‖Γ‖ is, the step of the direction of γ_others is η‖Γ‖⁻² times one gradient, within 1 %."
+    ratio = "For any ‖Γ‖, the step of the direction of γ_others is η‖Γ‖⁻² times the same gradient, within 1 %."
     slope = Estimate(facts["slope"])
     return [
         below(ratio, facts["ratio_deviation"] if norms else np.nan, 0.01, norms=norms),
@@ -70,11 +70,11 @@ def effective_rate(
     network = _in_float64(context, model, batch)
     updates = gamma_updates(network, batch.inputs.double(), batch.targets, scales=scales, rate=rate)
     alone = updates[updates["varied"] == updates["role"]]
-    # The scale nearest 1, at which the gradient at the direction is measured.
+    # The gradient by the direction is measured at the scale nearest 1.
     reference = min(scales, key=lambda scale: abs(scale - 1))
     at_reference = alone[alone["scale"] == reference].set_index("layer")
     gradient = at_reference["predicted_update"] / at_reference["effective_rate"]
-    # The step over η‖Γ‖⁻² times that gradient.
+    # The step divided by η‖Γ‖⁻² times that gradient.
     alone = alone.assign(ratio=alone["update"] / (alone["effective_rate"] * alone["layer"].map(gradient)))
     slopes = gamma_slopes(alone).set_index("role")["slope"]
     inner = alone[(alone["role"] == "other") & (alone["scale"] != reference)]
@@ -92,7 +92,7 @@ def effective_rate(
 
 
 def _in_float64(context: Context, model: str, batch: MeasuredBatch) -> nn.Module:
-    """The network in float64, γ drawn between ½ and 1½, and with hardly any ε."""
+    """Build the network in float64, with γ drawn between ½ and 1½ and a negligible ε."""
     with seeded(context.seed):
         network = batch.network(model)
         for path in residual_map(network, batch.inputs).norms:
@@ -104,7 +104,7 @@ def _in_float64(context: Context, model: str, batch: MeasuredBatch) -> nn.Module
 
 
 def _invariance_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """A row per quantity, role and factor: the worst over the norms of the role."""
+    """Tabulate by quantity, role and factor the worst norm of the role."""
     groups = table.groupby(["role", "factor"])
     outputs = groups[["output_change"]].max().rename(columns={"output_change": "measured"})
     outputs = outputs.assign(norms=groups.size(), by_formula=0.0)
@@ -143,7 +143,7 @@ def first_update(
         updates.append(gamma_updates(network, batch.inputs, batch.targets, scales=scales))
         drawn.append(gamma_slopes(updates[-1]))
     slopes = pd.concat(drawn, ignore_index=True)
-    # Each role's γ varied by themselves, and all γ at once.
+    # The γ of each role varied alone, and all γ at once.
     by_role = slopes[slopes["varied"] == slopes["role"]].groupby("role")["slope"]
     names = {role: role for role in ROLES} | {"all at once": "all"}
     estimates = {name: over_draws(by_role.get_group(role)) for name, role in names.items()}
@@ -162,12 +162,12 @@ def first_update(
             "rate": 1e-3,
         },
         draw=lambda: FIRST_STEPS(updates[0]),
-        remarks=(f"With the γ of the whole network at once the slope is {together:.2f}, which is not asked.",),
+        remarks=(f"If all γ of the network vary at once, the slope is {together:.2f}; the claim is not about that.",),
     )
 
 
 def _relative_steps(updates: pd.DataFrame) -> pd.DataFrame:
-    """Each role's γ varied by themselves: steps over that at the smallest factor."""
+    """Return the steps with each role's γ varied alone, relative to that at the smallest factor."""
     shown = updates[updates["varied"] == updates["role"]].sort_values("scale")
     first = shown.groupby("layer", sort=False)["update"].transform("first")
     return shown.assign(relative=shown["update"] / first)

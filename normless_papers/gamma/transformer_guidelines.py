@@ -1,4 +1,4 @@
-"""L2 on the γ of transformers: translation (table 3), BERT (table 4), and guidelines 1T, 3T and 4T."""
+"""Kim et al. on transformers: L2 on γ in translation (table 3) and BERT (table 4), guidelines 1T, 3T and 4T."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ from normless_lab.data import default_root
 from normless_lab.plots import ROLE_INKS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check
-from normless_papers.effort import Effort
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import evidence_of
 from normless_papers.gamma.image_guidelines import BASELINE, DecayComparison, compared
-from normless_papers.runs import evidence_of
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND, OTHER = "gamma_1", "gamma_2", "gamma_other"
 TRANSLATION_POLICIES = MappingProxyType(
     {BASELINE: "weights", FIRST: "weights+*attention.norm.weight", SECOND: "weights+*feed_forward.norm.weight"}
 )
-# In BERT both norms of a block end it, so that the two γ are those of role `last`, and the embeddings' is `stem`.
+# Both norms of a BERT block follow its sums, so both γ have the role `last`; that of the embeddings has `stem`.
 BOTH, EMBEDDING = "gamma_1, gamma_2", "gamma_0"
 BERT_POLICIES = MappingProxyType({BASELINE: "weights", BOTH: "weights+last"})
 _ROLES = {FIRST: "γ last", SECOND: "γ stem", OTHER: "γ other", BOTH: "γ last", EMBEDDING: "γ stem"}
 INKS = MappingProxyType({name: ROLE_INKS[role] for name, role in _ROLES.items()})
-# Points of accuracy: what guideline 1T gains in table 4 of the paper.
+# Gain of guideline 1T in table 4 of the paper, in percentage points of accuracy.
 WORTH_NAMING = 0.2
 _BLEU = "BLEU less that with L2 on the weights alone"
 
 
 def translations(context: Context, effort: Effort) -> DecayComparison:
-    """The sweep of table 3: every placement of the norms with each choice; axes `norm` and `l2`."""
+    """Run table 3's sweep: every placement of the norms with each decay policy; axes `norm` and `l2`."""
     return compared(context, effort, "gamma/table-3", {"norm": effort.variants}, TRANSLATION_POLICIES, "bleu")
 
 
 def classifiers(context: Context, effort: Effort, name: str, policies: Mapping[str, str]) -> DecayComparison:
-    """A BERT classifier with each choice; its model is a checkpoint's folder if it has no brackets."""
+    """Train a BERT classifier with each decay policy; a model without brackets is a checkpoint's folder."""
     root = default_root() if context.data_root is None else Path(context.data_root).expanduser()
     model = effort.model if "(" in effort.model else f"{root / effort.model}"
     return compared(context, effort, name, {}, policies, model=f"transformers:{model}")
 
 
 def _bleu_checks(comparison: DecayComparison) -> list[Check]:
-    """The transformer that the text cites has its norms after the sums."""
+    """Check post-norm transformers, the kind that the text cites."""
     return [
         comparison.better(f"L2 on {l2} besides the weights raises BLEU.", l2, norm="post") for l2 in (FIRST, SECOND)
     ]

@@ -1,4 +1,4 @@
-"""Cases 1 to 4: what γ_last adds to the stream, what downsampling blocks set it to, and what the stem."""
+"""Kim et al., cases 1 to 4: γ_last accumulates on the stream, and downsampling blocks and the stem reset it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from normless.residual import ResidualBlock, ResidualMap
-from normless_papers.agreement import observed
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, below, check, near, over_draws
+from normless_papers.claims.agreement import observed
 from normless_papers.gamma.analysed_networks import (
     analysis,
     beside_formula,
@@ -24,31 +24,31 @@ from normless_papers.gamma.analysed_networks import (
     set_gammas,
     stream_of,
 )
-from normless_papers.seeded_inputs import MeasuredBatch, noise_batch, training_batch
+from normless_papers.networks.seeded_inputs import MeasuredBatch, noise_batch, training_batch
 
-# γ_last of the first and the last block, where it rises from block to block.
+# γ_last of the first and the last block; it rises from block to block.
 FIRST, LAST = 0.3, 2.0
 SMALL, LARGE = 0.5, 3.0
-# Second moments that a stage is started with: far above γ_last², and below it.
+# Second moments at the start of a stage: far above γ_last², and below it.
 STARTS = (4.0, 0.25)
 CONSTANT = 1.0
-# What the input is multiplied by, of which nothing should be left after a reset.
+# Factor on the input, which a reset should cancel.
 INPUT_SCALE = 7.0
 NEXT = "Var[x_{l+1}]"
 
 
 def _accumulation_checks(facts: Mapping[str, Any]) -> list[Check]:
-    """Of `branch` and `stream`, over the formula's; `change`; and largest shares of a branch, `small` and `large`."""
-    branch = "The branch's variance is γ_last², within 5 % in the mean over the blocks."
-    change = "Ten times larger first weights and three times larger other γ change no branch's variance by 1 %."
-    stream = "The stream's variance is that at its start plus the sum of γ_last², within 5 % in the mean."
+    """Check `branch` and `stream` relative to the formula, `change`, and the largest shares `small` and `large`."""
+    branch = "The branch's variance is γ_last², within 5 % on average over the blocks."
+    change = "First weights ten times and other γ three times larger change no branch's variance by 1 %."
+    stream = "The stream's variance is that at its start plus the sum of γ_last², within 5 % on average."
     small, large = facts["small"], facts["large"]
     return [
         near(branch, facts["branch"], 1, 0.05),
         below(change, facts["change"], 0.01),
         near(stream, facts["stream"], 1, 0.05),
         check(
-            f"With γ_last = {SMALL:g} the skip path dominates every block, and with {LARGE:g} not every one.",
+            f"With γ_last = {SMALL:g} the skip path dominates every block, and with {LARGE:g} it does not.",
             max(small) < 1 < min(large),
             largest_share_small=max(small),
             least_largest_share_large=min(large),
@@ -108,7 +108,7 @@ def _disturb_inside(network: nn.Module, structure: ResidualMap) -> None:
 
 
 def _domination(network: nn.Module, batch: MeasuredBatch, structure: ResidualMap) -> pd.DataFrame:
-    """The largest share of a branch in its sum, with every γ_last small and large."""
+    """Return the largest share of a branch in its sum, with every γ_last small and with every γ_last large."""
     last, rows = gammas_of(network, structure, "last"), []
     for value in (SMALL, LARGE):
         set_gammas(last, [value] * len(last))
@@ -120,17 +120,17 @@ def _domination(network: nn.Module, batch: MeasuredBatch, structure: ResidualMap
     return pd.DataFrame(rows, columns=["name", "gamma_last", "share", "expected_share"])
 
 
-# Equations 7 to 11 over draws: the claim of each quantity, its value and tolerance. The mean of what a block reads is
-# left out as the text leaves it out.
+# Equations 7 to 11 over draws: the claim of each quantity, its value and tolerance. Like the text, they neglect the
+# mean of a block's input.
 _CLAIMS = {
     "step": (
-        "After a block there is half of what came in and of γ_last² (equation 10), within 5 % in the mean.",
+        "After a block half of its input and half of γ_last² remain (equation 10), within 5 % on average.",
         1,
         0.05,
     ),
-    "recursion": ("After several there is what equation 11 says, within 5 % in the mean.", 1, 0.05),
-    "left_after_two": ("After two blocks a quarter of a larger start is left, between 20 and 30 %.", 0.25, 0.05),
-    "limit": ("For constant γ_last the second moment comes to γ_last², within 10 %.", 1, 0.1),
+    "recursion": ("After several blocks equation 11 gives the second moment, within 5 % on average.", 1, 0.05),
+    "left_after_two": ("After two blocks a quarter of a larger start remains, between 20 and 30 %.", 0.25, 0.05),
+    "limit": ("For constant γ_last the second moment converges to γ_last², within 10 %.", 1, 0.1),
 }
 
 
@@ -158,7 +158,7 @@ def half_accumulation(context: Context, *, model: str, side: int, examples: int,
         beside_formula("Var[f_l]", inside, inside["branch_second_moment"], squares),
         beside_formula(NEXT, drawn, drawn["measured"], drawn["by_step"], "start"),
         beside_formula("Var[x_l]", drawn, drawn["measured"], drawn["by_recursion"], "start"),
-        # One block of the network as it is.
+        # A block of the network with its own input.
         beside_formula(f"{NEXT} with the mean", inside, inside["stream_second_moment"], with_mean),
     ]
     started = f"centred noise of second moment {' or '.join(map(str, STARTS))} at the start of a stage"
@@ -170,7 +170,7 @@ def half_accumulation(context: Context, *, model: str, side: int, examples: int,
 def _identity_blocks(
     network: nn.Module, structure: ResidualMap, batch: MeasuredBatch
 ) -> list[list[tuple[ResidualBlock, torch.Size]]]:
-    """By stage the blocks with an identity skip path, and the shape that each reads."""
+    """Return, by stage, the blocks with an identity skip path and the shape of each block's input."""
     calls, _ = observed(network, [network.get_submodule(block.name) for block in structure.blocks], batch.inputs)
     stages: list[list[tuple[ResidualBlock, torch.Size]]] = [[]]
     for block, (inputs, _) in zip(structure.blocks, calls, strict=True):
@@ -188,7 +188,7 @@ def _centred(
     stages: Sequence[Sequence[tuple[ResidualBlock, torch.Size]]],
     start: float,
 ) -> pd.DataFrame:
-    """The blocks of each stage in a row, each reading centred noise of the second moment that the last one gave."""
+    """Run the blocks of each stage in turn on centred noise with the second moment of the previous block's output."""
     gammas = dict(zip((block.name for block in structure.blocks), gammas_of(network, structure, "last"), strict=True))
     rows = []
     for stage in stages:
@@ -220,17 +220,18 @@ def _half_facts(drawn: pd.DataFrame, constant: pd.DataFrame, stream: pd.DataFram
 
 
 def _reset_checks(facts: Mapping[str, Any], claim: str) -> list[Check]:
-    """Of `ratio`, of what comes out over what γ says, and `change`, the largest one by a larger input."""
-    unchanged = f"An input {INPUT_SCALE:g} times larger changes that by less than 2 %."
+    """Check `ratio`, of the output's second moment to that by γ, and `change`, the largest by a larger input."""
+    unchanged = f"An input {INPUT_SCALE:g} times larger changes it by less than 2 %."
     return [
-        near(f"{claim}, within 5 % in the mean.", facts["ratio"], 1, 0.05),
+        near(f"{claim}, within 5 % on average.", facts["ratio"], 1, 0.05),
         below(unchanged, facts["change"], 0.02),
     ]
 
 
 def _equation_15_checks(facts: Mapping[str, Any]) -> list[Check]:
-    sides = below("Both sides of the sum have γ_down² and γ_last², within 1 %.", facts["sides"], 0.01)
-    return [sides, *_reset_checks(facts, "After the block there is half of γ_down² + γ_last²")]
+    claim = "The two sides of the sum have second moments γ_down² and γ_last², within 1 %."
+    sides = below(claim, facts["sides"], 0.01)
+    return [sides, *_reset_checks(facts, "The second moment after the block is half of γ_down² + γ_last²")]
 
 
 @artefact("gamma/equation-15", basis="measurement", checks=_equation_15_checks)
@@ -262,7 +263,7 @@ def reset_of_pre_activation_networks(
 ) -> Evidence:
     batch = noise_batch(context, side, examples)
     stream, scaled = _by_input(context, model, batch, draws)
-    # The first block's norm meets the small variance of the stem, where ε counts.
+    # The first block's norm reads the small variance of the stem, for which ε matters.
     resets, again = (table[(table["equation"] == 17) & (table["block"] > 1)] for table in (stream, scaled))
     after = resets["stream_variance"]
     rows = beside_formula(NEXT, resets, after, resets["gamma_down"] ** 2 + resets["gamma_last"] ** 2)
@@ -271,7 +272,7 @@ def reset_of_pre_activation_networks(
 
 
 def _by_input(context: Context, model: str, batch: MeasuredBatch, draws: int) -> list[pd.DataFrame]:
-    """The moments of the blocks of all draws, and those with a larger input."""
+    """Measure the moments of the blocks of all draws, and those with a larger input."""
 
     def measure(network: nn.Module, structure: ResidualMap) -> Sequence[pd.DataFrame]:
         return [stream_of(network, structure, scale * batch.inputs) for scale in (1.0, INPUT_SCALE)]
@@ -309,7 +310,7 @@ def stem(context: Context, *, model: str, side: int, examples: int, draws: int) 
 
 @torch.no_grad()
 def _after_stem(network: nn.Module, structure: ResidualMap, inputs: Tensor) -> float:
-    """The second moment after the stem's ReLU."""
+    """Return the second moment after the stem's ReLU."""
     h = inputs
     for layer in structure.stem_layers:
         h = network.get_submodule(layer.path)(h)

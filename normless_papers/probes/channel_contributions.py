@@ -1,7 +1,7 @@
 """The contribution of every in-channel to a layer's output, and the number of channels that matter.
 
-In an unnormalized network some channels have much larger means than others, and those dominate the neurons one layer
-above ("Understanding batch normalization", appendix K).
+In an unnormalized network some channels have much larger means than others and dominate the neurons of the next layer
+("Understanding batch normalization", appendix K).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CHUNK = 2**22
 
 
 def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
-    """The share of the channels with the largest means in the output, by their part of the channels."""
+    """Accumulate the channels' shares of the output, those with the largest means first."""
     parts = []
     for _, rows in channels.groupby(["scheme", "layer"], sort=False):
         by_mean = rows.sort_values("mean", key=lambda means: -means.abs(), kind="stable")
@@ -41,7 +41,7 @@ def _running_shares(channels: pd.DataFrame) -> pd.DataFrame:
 
 @dataclass
 class ChannelContributions(LayerTables):
-    """The mean magnitude of what each in-channel alone adds to a layer's output: a row per layer and in-channel.
+    """Mean magnitude of each in-channel's contribution to a layer's output: a row per layer and in-channel.
 
     E |Σ_i K(o, c, i) x(b, c, xy + i)| over examples, positions and the out-channels o that read c, for convolutions
     of one or several groups, and E|x_c| · E_o|W(o, c)| for linear layers. Layers of another kind are in `missed`.
@@ -80,18 +80,18 @@ class ChannelContributions(LayerTables):
             return
         channels, total = by_channel(module, x), sizes.sum()
         moments = {"mean": channels.mean(1), "deviation": channels.std(1, correction=0)}
-        columns = {name: one.double().cpu().numpy() for name, one in moments.items()}
+        columns = {name: moment.double().cpu().numpy() for name, moment in moments.items()}
         columns |= {"contribution": sizes, "share": sizes / total if total else np.full(len(sizes), np.nan)}
         self.add(layer, {"channel": np.arange(len(sizes)), **columns})
 
 
 def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tensor:
-    """Mean magnitude of each in-channel's part of a layer's output: shape (C,).
+    """Measure the mean magnitude of each in-channel's part of a layer's output: shape (C,).
 
     Args:
         module: a convolution that is not transposed, or a linear layer.
         x: its input, shape (B, C, *P), or (B, …, C) of a linear layer.
-        y: its output, checked against the layer's attributes if it is passed.
+        y: its output, checked against the layer's attributes if it is given.
 
     Raises:
         UnknownSummandsError: the layer is of another kind, dropout precedes its weight, or its forward code does
@@ -112,26 +112,27 @@ def contributions(module: nn.Module, x: Tensor, y: Tensor | None = None) -> Tens
 
 
 def _of_convolution(module: _ConvNd, x: Tensor, weight: Tensor) -> Tensor:
-    """Every channel of a padded input convolved by itself, a few at a time."""
+    """Convolve each channel of a padded input alone, a few channels at a time."""
     convolve = (F.conv1d, F.conv2d, F.conv3d)[weight.dim() - 3]
     groups, outputs = module.groups, weight.shape[0] // module.groups
-    # (C, O/groups, 1, *K): the kernels that read channel c of the whole layer.
+    # (C, O/groups, 1, *K): the kernels that read each channel of the layer.
     kernels = weight.reshape(groups, outputs, *weight.shape[1:]).transpose(1, 2).flatten(0, 1).unsqueeze(2)
     step = max(1, _CHUNK // (outputs * x[:, 0].numel()))
     sizes = []
-    for some, one in zip(torch.split(x, step, 1), torch.split(kernels, step), strict=True):
-        parts = convolve(some, one.flatten(0, 1), None, module.stride, 0, module.dilation, len(one))
-        sizes.append(parts.abs_().transpose(0, 1).reshape(len(one), -1).mean(1))
+    for channels, weights in zip(torch.split(x, step, 1), torch.split(kernels, step), strict=True):
+        parts = convolve(channels, weights.flatten(0, 1), None, module.stride, 0, module.dilation, len(weights))
+        sizes.append(parts.abs_().transpose(0, 1).reshape(len(weights), -1).mean(1))
     return torch.cat(sizes)
 
 
 def dominance_table(channels: pd.DataFrame) -> pd.DataFrame:
-    """Whether the channels with the largest means contribute the most, and how many channels matter.
+    """Measure whether the channels with the largest means contribute the most, and how many channels matter.
 
-    Of rows of `ChannelContributions` one row per layer and call: ``channels``; ``mean_correlation``, the rank
-    correlation (Spearman) of contribution with |mean| over channels, NaN where one is constant;
-    ``effective_channels``, 1/Σ share²; ``effective_share``, that over the number of channels; ``top_tenth_share``,
-    the share of the contributions from the tenth (at least one) of the channels with the largest |mean|.
+    From rows of `ChannelContributions`, one row per layer and call: ``channels``; ``mean_correlation``, the rank
+    correlation (Spearman) of contribution with |mean| over channels, NaN if either is constant;
+    ``effective_channels``, 1/Σ share²; ``effective_share``, the same over the number of channels;
+    ``top_tenth_share``, the share of the contributions from the tenth (at least one) of the channels with the largest
+    |mean|.
     """
     return by_layer(channels, _dominance)
 

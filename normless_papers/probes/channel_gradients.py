@@ -19,8 +19,8 @@ class ChannelGradients(LayerTables):
     """Gradient of a bias on every output channel of every weight layer: Σ_bxy ∂L/∂y(b, c, x, y), a row per channel.
 
     Without normalization the channels of the lower layers are scaled very differently, since a product of many
-    random matrices is badly conditioned (Bjorck et al., appendix I.2, figure 19). Where a norm alone reads the
-    layer's output, y is the norm's output and the bias its β: a bias before a norm that subtracts the mean has no
+    random matrices is badly conditioned (Bjorck et al., appendix I.2, figure 19). If only a norm reads the layer's
+    output, y is the norm's output and the bias its β, since a bias before a norm that subtracts the mean has no
     gradient.
 
     Columns: ``measured_at`` is the path of the layer or norm with output y; ``gradient`` Σ_bxy ∂L/∂y, in nats per
@@ -36,7 +36,7 @@ class ChannelGradients(LayerTables):
         self._weights = {}
         for layer in self._places:
             readers = setting.map.readers.get(layer.path, [])
-            norms = [one for one in readers if one.kind == "norm" and one.call == layer.call]
+            norms = [reader for reader in readers if reader.kind == "norm" and reader.call == layer.call]
             alone = len(readers) == 1 and norms and ":" not in norms[0].path and norms[0].called
             self._weights[norms[0] if alone else layer] = layer
 
@@ -47,16 +47,17 @@ class ChannelGradients(LayerTables):
         channels = by_channel(module, gradient)
         numbers = {"gradient": channels.sum(1), "mean_abs": channels.abs().mean(1)}
         columns = {"measured_at": layer.path, "channel": np.arange(len(channels))}
-        self.add(self._weights[layer], columns | {name: one.double().cpu().numpy() for name, one in numbers.items()})
+        columns |= {name: number.double().cpu().numpy() for name, number in numbers.items()}
+        self.add(self._weights[layer], columns)
 
 
 def channel_gradient_spread(channels: pd.DataFrame) -> pd.DataFrame:
-    """The spread of |gradient| over the channels of each layer.
+    """Measure the spread of |gradient| over the channels of each layer.
 
-    Of rows of `ChannelGradients` one row per layer in execution order: ``channels``; ``mean`` and
+    From rows of `ChannelGradients`, one row per layer in execution order: ``channels``; ``mean`` and
     ``standard_deviation`` of |gradient| over channels; ``variation``, their ratio; ``decades``, the standard
     deviation of log₁₀|gradient| over channels with a gradient; and ``predicted_variation`` = √(π/2 - 1) ≈ 0.756,
-    that of normal gradients of one variance.
+    the variation of normal gradients of equal variance.
     """
     return by_layer(channels, _spread)
 

@@ -1,8 +1,8 @@
 """The gradient between every in-channel and every out-channel of a layer, and how close to rank one it is.
 
-The matrix M(o, c) = Σ_i |∂L/∂K(o, c, i)| over kernel offsets i is close to rank one in an unnormalized network: some
-channels have large gradients to all others, some small ones ("Understanding batch normalization", section 3.5 and
-figure 7).
+In an unnormalized network the matrix M(o, c) = Σ_i |∂L/∂K(o, c, i)| over kernel offsets i is close to rank one:
+some channels have large gradients to all others, some have small ones ("Understanding batch normalization", section
+3.5 and figure 7).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _RANKS = ("variation", "effective_rank", "rank_one_share", "predicted_rank_one_s
 class ChannelPairs(LayerTables):
     """The matrices M(o, c) of weight layers, from the gradients of their weights: a row per weight and channel pair.
 
-    Weights that are not those of a module count too, such as an attention's projections. The gradient of a layer that
-    runs several times is that of all calls together; it is 0 on a branch whose multiplier is 0.
+    Weights outside modules count too, such as an attention's projections. The gradient of a layer that runs several
+    times is the sum over calls; it is 0 on a branch with a zero multiplier.
 
     Columns: ``gradient`` is M(o, c), in nats per unit of the weight; in-channels are counted within their group.
 
@@ -53,16 +53,16 @@ class ChannelPairs(LayerTables):
             self._matrices[name] = (pairs.flatten(2).sum(2) if pairs.dim() > 2 else pairs).cpu().numpy()
 
     def matrix(self, weight: str) -> npt.NDArray[np.float64]:
-        """M of one weight by its qualified name, shape (out-channels, in-channels of a group).
+        """Return M of a weight by its qualified name, shape (out-channels, in-channels of a group).
 
         Raises:
-            ValueError: there is no gradient of a weight of that name.
+            ValueError: no weight of that name has a gradient.
         """
         require_known([weight], self._matrices, "gradient of a weight")
         return self._matrices[weight]
 
     def table(self) -> pd.DataFrame:
-        """Every entry of every matrix, weights in execution order."""
+        """Return every entry of every matrix, weights in execution order."""
         tables = []
         for columns, matrix in self._in_order():
             out_channel, in_channel = np.indices(matrix.shape).reshape(2, -1)
@@ -71,10 +71,10 @@ class ChannelPairs(LayerTables):
         return layer_table(tables, self.columns)
 
     def structure(self) -> pd.DataFrame:
-        """A row per weight in execution order: ``out_channels``, ``in_channels`` and the structure of its matrix.
+        """Return by weight in execution order ``out_channels``, ``in_channels`` and the structure of its matrix.
 
         ``mean`` of M's entries; ``variation``, their standard deviation over the mean; ``effective_rank`` and
-        ``rank_one_share`` as the functions of these names, and the latter of a matrix of independent entries.
+        ``rank_one_share``, of the functions of these names; and ``predicted_rank_one_share`` for independent entries.
         """
         rows: list[dict[str, Any]] = []
         for columns, matrix in self._in_order():
@@ -87,26 +87,25 @@ class ChannelPairs(LayerTables):
         return layer_table(rows, (*_PLACE, "out_channels", "in_channels", "mean", *_RANKS))
 
     def _in_order(self) -> list[tuple[dict[str, Any], npt.NDArray[np.float64]]]:
-        """The first columns and the matrix of every weight."""
+        """Return the first columns and the matrix of every weight."""
         measured = [name for name in self._weights if name in self._matrices]
         return [(self._weights[name].columns() | {"weight": name}, self._matrices[name]) for name in measured]
 
 
 def effective_rank(matrix: npt.NDArray[np.float64]) -> float:
-    """exp H(p), H the entropy of the normalized singular values p = s/Σs (Roy & Vetterli 2007); NaN for zeros."""
+    """Return exp H(p) for the entropy H of the normalized singular values p = s/Σs (Roy & Vetterli 2007)."""
     values = np.linalg.svd(matrix, compute_uv=False)
     shares = values[values > 0] / max(values.sum(), np.finfo(float).tiny)
     return float(np.exp(-(shares * np.log(shares)).sum())) if len(shares) else float("nan")
 
 
 def rank_one_share(matrix: npt.NDArray[np.float64]) -> float:
-    """The share of a matrix's variation that a factor per row times a factor per column explains.
+    """Return the share of a matrix's variation that a factor per row times a factor per column explains.
 
-    1 - Σ_{k>1} s_k² / Σ (M - mean)², with singular values s: 1 for a matrix of rank one. Of m × n independent entries
-    with a small spread it is (m + n - 2)/(mn - 1), the share that rows and columns explain by chance. NaN for a
-    constant matrix.
+    1 - Σ_{k>1} s_k² / Σ (M - mean)², with singular values s: 1 for a matrix of rank one. For m × n independent
+    entries with a small spread it is (m + n - 2)/(mn - 1), the share explained by chance. NaN for a constant matrix.
     """
-    # Gradients are usually float32: smaller differences are rounding.
+    # Smaller differences are rounding errors of float32, the usual type of gradients.
     if np.ptp(matrix) <= 1e-6 * np.abs(matrix).max():
         return float("nan")
     varying = float(np.square(matrix - matrix.mean()).sum())

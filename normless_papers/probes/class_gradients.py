@@ -21,7 +21,7 @@ COLUMNS = ("class", "parameter", "order", "layer", "block", "mean_abs", "norm", 
 
 
 class ClassOptions(TypedDict, total=False):
-    """Keyword arguments that `for_each_class` and the tables share."""
+    """Keyword arguments of `for_each_class` and the tables."""
 
     classes: Sequence[int] | None
     class_axis: int
@@ -41,16 +41,16 @@ def for_each_class(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> None:
-    """One forward pass, and one backward pass for each class with the other classes' logit gradients at zero.
+    """Run a forward pass, and a backward pass for each class with the other classes' logit gradients at zero.
 
-    Backpropagation is linear, so these gradients add up to the whole. Only one class's are in memory at a time. The
-    network is left as it was.
+    Backpropagation is linear, so these gradients add up to the whole. Those of one class are in memory at a time. The
+    network's state is restored.
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`.
         visit: called for each class with its index, the share of examples that predict it, and the gradients by
             the parameters' qualified names; zero where a parameter has no influence.
-        parameters: qualified names; every trainable one if None. Those near the logits cost less.
+        parameters: qualified names; all trainable ones if None. Parameters near the logits cost less.
         classes: indices along the logits' `class_axis`; all if None.
 
     Raises:
@@ -83,12 +83,11 @@ def classwise_gradients(
     residual_map: ResidualMap | None = None,
     **options: Unpack[ClassOptions],
 ) -> pd.DataFrame:
-    """The size of every parameter's gradient by class (Bjorck et al., figure 21); arguments as for `for_each_class`.
+    """Measure the size of every parameter's gradient by class (Bjorck et al., figure 21); see `for_each_class`.
 
     Returns:
         A row per class and parameter: `mean_abs` and `norm` of the gradient's elements, `share`, the part of the sum
-        of `mean_abs` over the classes measured, and `predicted_share`, the share of examples whose largest logit it
-        is.
+        of `mean_abs` over the measured classes, and `predicted_share`, the share of examples that predict the class.
     """
     positions = parameter_positions(model, map_of(model, inputs, residual_map))
     rows: list[dict[str, Any]] = []
@@ -109,7 +108,7 @@ def classwise_gradients(
 def classwise_elements(
     model: nn.Module, inputs: Any, targets: Any, parameter: str, **options: Unpack[ClassOptions]
 ) -> pd.DataFrame:
-    """The gradient of every element of one parameter by class (Bjorck et al., figure 20); see `for_each_class`.
+    """Return the gradient of a parameter's elements by class (Bjorck et al., figure 20); see `for_each_class`.
 
     A row per class and element: `class`, `parameter`, `element` (index in the flattened parameter) and `gradient`.
     """

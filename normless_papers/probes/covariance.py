@@ -1,4 +1,4 @@
-"""Covariance of two examples of a batch on the residual stream, measured and predicted."""
+"""Covariance of two examples of a batch on the residual stream, measured and predicted (De & Smith, appendix C)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MEASURES = ("variance", "covariance", "correlation")
 class ExampleCovariance(PredictedRows):
     """Variance of an example and covariance of two on the skip path, at the branch end and after every sum.
 
-    Both are taken over channels and positions, which stand for draws of the weights (De & Smith, appendix C and
-    equation 1): for examples j ≠ k of a batch,
+    Both are taken over channels and positions in place of draws of the weights (De & Smith, appendix C, equation 1):
+    for examples j ≠ k of a batch,
 
         variance    mean over j of     mean(x_j²) - mean(x_j)²
         covariance  mean over j ≠ k of mean(x_j x_k) - mean(x_j) mean(x_k)
@@ -56,8 +56,8 @@ class ExampleCovariance(PredictedRows):
                 f"{side}_correlation": correlation,
             }
         if skip.shape == branch.shape:
-            one, other = skip.flatten(1).double(), branch.flatten(1).double()
-            covariance = float(((one * other).mean(1) - one.mean(1) * other.mean(1)).mean())
+            x, f = skip.flatten(1).double(), branch.flatten(1).double()
+            covariance = float(((x * f).mean(1) - x.mean(1) * f.mean(1)).mean())
             scale = row["skip_variance"] * row["branch_variance"]
             row["skip_branch_covariance"] = covariance
             row["skip_branch_correlation"] = covariance / sqrt(scale) if scale > 0 else nan
@@ -67,7 +67,7 @@ class ExampleCovariance(PredictedRows):
         """Add predicted variances, covariances and correlations."""
         for side, name in (("skip", "skip"), ("branch", "branch"), ("sum", "total")):
             for measure in ("variance", "covariance"):
-                numbers = [getattr(one, f"{name}_{measure}") for one in moments]
+                numbers = [getattr(block, f"{name}_{measure}") for block in moments]
                 table[f"predicted_{side}_{measure}"] = pd.Series(numbers, dtype=float)
             variance = table[f"predicted_{side}_variance"]
             correlation = table[f"predicted_{side}_covariance"] / variance
@@ -75,7 +75,7 @@ class ExampleCovariance(PredictedRows):
 
 
 def covariance_of_examples(x: Tensor) -> tuple[float, float]:
-    """Variance of an example and covariance of two over their features, averaged over examples and pairs.
+    """Return the variance of an example and the covariance of two, averaged over examples and pairs.
 
     Args:
         x: activations, shape (B, …); the covariance is NaN for B = 1.
@@ -86,7 +86,7 @@ def covariance_of_examples(x: Tensor) -> tuple[float, float]:
     count = len(wide)
     if count < 2:
         return variance, nan
-    # The sum over pairs is that of all products less the squares.
+    # The sum over pairs is the sum of all products less the squares.
     products = wide.sum(0).square().mean() - squares.sum()
     of_means = means.sum().square() - means.square().sum()
     return variance, float(products - of_means) / (count * (count - 1))

@@ -1,4 +1,4 @@
-"""The update with which the training of a network diverges, and the largest rate at which it does not.
+"""The update with which a network's training diverges, and the largest rate at which it does not diverge.
 
 Training has diverged when a minibatch loss is above 1000 nats or not finite; no run recovered from that (Bjorck et
 al., section 3.4). `loss_along` and `moments_along` follow the last update before it (figures 5 and 6).
@@ -24,12 +24,12 @@ from normless.probes import LOSS_LIMIT, Batch, Loss, descend, has_diverged, pres
 MakeOptimizer = Callable[[nn.Module, float], Optimizer]
 """From a network and a learning rate to the optimizer of its parameters."""
 
-# Of the rates between which the largest stable one is searched.
+# The ratio of successive rates before bisection.
 _FACTOR = 4.0
 
 
 def momentum_sgd(model: nn.Module, rate: float) -> Optimizer:
-    """Stochastic gradient descent with momentum 0.9 and weight decay 5e-4, the papers' optimizer."""
+    """Make the papers' optimizer: stochastic gradient descent with momentum 0.9 and weight decay 5e-4."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return SGD(trained, lr=rate, momentum=0.9, weight_decay=5e-4)
 
@@ -40,7 +40,7 @@ class DivergingUpdate:
 
     Attributes:
         step: its number from 1, also that of its batch.
-        model: a copy of the network with the weights before the update.
+        model: a copy of the network, with the weights before the update.
         inputs, targets: the batch.
         direction: the change of every parameter, by qualified name.
     """
@@ -54,12 +54,12 @@ class DivergingUpdate:
 
 @dataclass(frozen=True)
 class Descent:
-    """The losses of a training until the batches ended or it diverged.
+    """The losses of a training, until it diverged or the batches ended.
 
     Attributes:
         losses: of each minibatch before its update; the last one is the diverged loss, if any.
         diverged: whether the training diverged.
-        update: the last update; None if the training did not diverge, or did before the first update.
+        update: the last update; None if the training did not diverge, or diverged before the first update.
     """
 
     losses: tuple[float, ...]
@@ -79,7 +79,7 @@ def find_divergence(
     """Train a copy of a network until a minibatch loss diverges, and return the responsible update.
 
     Args:
-        model: a network; neither it nor the random states are changed.
+        model: a network; it and the random states are unchanged.
         batches: inputs and targets; the training ends with the last.
         rate, optimizer: the learning rate, and from a network and a rate to an optimizer of its parameters.
         loss, limit: (logits, targets) to a scalar, in nats, and the value above which the training has diverged.
@@ -113,7 +113,7 @@ def find_divergence(
 
 @contextmanager
 def trained_copy(model: nn.Module) -> Iterator[nn.Module]:
-    """A copy of a network in training mode for the body to train; random states are restored afterwards."""
+    """Copy a network in training mode for the body to train, and restore random states afterwards."""
     with preserve_random_state(model):
         yield deepcopy(model).train()
 
@@ -123,20 +123,12 @@ def _copies(parameters: dict[str, nn.Parameter]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class WarmStart:
-    """Steps at a small rate before the search, as by the rule "one epoch at 0.0001" (appendix J)."""
-
-    rate: float
-    steps: int
-
-
-@dataclass(frozen=True)
 class StableRate:
     """The end of a search.
 
     Attributes:
         largest: the largest rate tried that did not diverge; 0 if every one did.
-        smallest_diverging: the smallest rate tried above it; infinite if none diverged, 0 if the loss exceeded the
+        smallest_diverging: the smallest diverging rate tried; infinite if none diverged, 0 if the loss exceeded the
             limit before the first step.
         trials: a row per run in order: `rate`, `diverged`, `steps`, `first_loss`, `last_loss`.
     """
@@ -156,11 +148,10 @@ def largest_stable_rate(
     lowest: float = 1e-8,
     highest: float = 1e4,
     resolution: float = 2.0,
-    warm_start: WarmStart | None = None,
     loss: Loss = F.cross_entropy,
     limit: float = LOSS_LIMIT,
 ) -> StableRate:
-    """Search the largest rate at which a copy of the network trains for some steps without diverging.
+    """Search for the largest rate at which a copy of the network trains for some steps without diverging.
 
     Rates go up or down from `start` by factors of 4 until one diverges and one does not, and the interval is then
     bisected on the logarithmic scale. Every run starts from the same weights and random state, takes the same
@@ -169,14 +160,13 @@ def largest_stable_rate(
     Args:
         model, optimizer, loss, limit: as for `find_divergence`.
         batches: inputs and targets, in a cycle.
-        steps: of each run; one for each batch if None.
+        steps: number of steps of each run; one per batch if None.
         start, lowest, highest: the first, the lowest and the highest rate tried.
         resolution: the largest final ratio of the smallest diverging rate to the largest stable rate.
-        warm_start: training before the search, on the first batches.
 
     Raises:
         ValueError: there are no batches or steps, the rates are not lowest ≤ start ≤ highest, the resolution is not
-            above 1, the warm start diverged, or the network returns no logits.
+            above 1, or the network returns no logits.
     """
     count = len(batches) if steps is None else steps
     if not batches or count < 1:
@@ -187,11 +177,10 @@ def largest_stable_rate(
             f"highest={highest} and resolution={resolution}."
         )
     trials: list[dict[str, float | bool]] = []
-    network = model if warm_start is None else _warmed_up(model, batches, optimizer, warm_start, loss, limit)
 
     def diverges(rate: float) -> bool:
         taken = islice(cycle(batches), count)
-        descent = find_divergence(network, taken, rate, optimizer, loss=loss, limit=limit)
+        descent = find_divergence(model, taken, rate, optimizer, loss=loss, limit=limit)
         losses = descent.losses
         trial = {"steps": len(losses) - descent.diverged, "first_loss": losses[0], "last_loss": losses[-1]}
         trials.append({"rate": rate, "diverged": descent.diverged} | trial)
@@ -209,23 +198,8 @@ def largest_stable_rate(
     return StableRate(stable, diverging, pd.DataFrame(trials))
 
 
-def _warmed_up(
-    model: nn.Module, batches: Sequence[Batch], optimizer: MakeOptimizer, start: WarmStart, loss: Loss, limit: float
-) -> nn.Module:
-    """A copy trained at a small rate."""
-    with trained_copy(model) as network:
-        taken = islice(cycle(batches), start.steps)
-        losses = list(descend(network, taken, optimizer(network, start.rate), loss=loss, limit=limit))
-    if losses and has_diverged(losses[-1], limit):
-        raise ValueError(
-            f"The warm start diverged at step {len(losses)} with a rate of {start.rate:g}; start with a smaller one."
-        )
-    network.zero_grad(set_to_none=True)
-    return network
-
-
 def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> tuple[float, float]:
-    """Of rates a factor apart from a stable one on, the last stable and the first diverging; ∞ if there is none."""
+    """Raise a stable rate by factors; return the last stable and the first diverging rate, ∞ if none diverges."""
     while rate < highest:
         above = min(rate * _FACTOR, highest)
         if diverges(above):
@@ -235,7 +209,7 @@ def _upwards(diverges: Callable[[float], bool], rate: float, highest: float) -> 
 
 
 def _downwards(diverges: Callable[[float], bool], rate: float, lowest: float) -> tuple[float, float]:
-    """Of rates a factor apart below a diverging one, the first stable, 0 if there is none, and the one before it."""
+    """Lower a diverging rate by factors; return the first stable rate, 0 if none is, and the last diverging rate."""
     while rate > lowest:
         below = max(rate / _FACTOR, lowest)
         if not diverges(below):

@@ -1,6 +1,6 @@
-"""How far one step of gradient descent changes a network's function, against the rate and after some steps.
+"""The change of a network's function by one step of gradient descent, by learning rate and after some steps.
 
-Fixup's design goal (section 3) is ‖∆f(x)‖ = Θ(η), whatever the depth, with ∆f(x) = f(x; θ − η ∂l/∂θ) − f(x; θ).
+Fixup's design goal (section 3) is ‖∆f(x)‖ = Θ(η) at any depth, with ∆f(x) = f(x; θ − η ∂l/∂θ) − f(x; θ).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from normless.probes import Loss
 from normless_papers.probes.network_function import NetworkFunction, as_function, gradients_by, trainable_parameters
 
 COLUMNS = ("steps", "rate", "loss", "update_norm", "update_per_rate", "predicted_update_per_rate")
-# Words of torch's errors for operations that are differentiable once but not twice.
+# Words of torch's errors for operations that cannot be differentiated twice.
 _NOT_TWICE = ("differentiate twice", "is not implemented")
 
 
@@ -33,18 +33,18 @@ def function_update_table(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The change of a network's output by one SGD step, at several rates, now and after some steps.
+    """Measure the change of a network's output by one SGD step, at several rates, now and after some steps.
 
-    In a network whose classifier starts at zero the first step changes the classifier alone, so that the design goal
-    is trivially met at 0 steps; measure after more steps. All steps are on the one batch, by plain gradient descent
-    on all trainable parameters. The network is left as it was.
+    If the classifier starts at zero, the first step changes the classifier alone and meets the design goal trivially
+    at 0 steps; measure after more steps. All steps use the same batch and plain gradient descent on all trainable
+    parameters. The network's state is restored.
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`; dropout draws the same masks before
             and after a step.
-        rates: the η of the measured step.
-        steps: the numbers of steps after which it is measured.
-        step_rate: their rate.
+        rates: the rates η of the measured step.
+        steps: the numbers of preceding steps.
+        step_rate: the rate of these.
 
     Returns:
         One row per number of steps and rate: the loss before the measured step; `update_norm`, ‖∆f‖, root mean square
@@ -78,14 +78,14 @@ def function_update_table(
 
 
 def _stepped(parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], rate: float) -> dict[str, Tensor]:
-    """The parameters after one step, as leaves."""
-    return {name: (one.detach() - rate * gradients[name]).requires_grad_() for name, one in parameters.items()}
+    """Return the parameters after one step, as leaves."""
+    return {name: (value.detach() - rate * gradients[name]).requires_grad_() for name, value in parameters.items()}
 
 
 def _slope(
     logits: NetworkFunction, parameters: Mapping[str, Tensor], gradients: Mapping[str, Tensor], inputs: Any
 ) -> float:
-    """‖(∂f/∂θ)·gradient‖, root mean square over examples, as the derivative of (∂f/∂θ)ᵀu by u."""
+    """Compute ‖(∂f/∂θ)·gradient‖, root mean square over examples, as the derivative of (∂f/∂θ)ᵀu by u."""
     # Fused attention kernels cannot be differentiated twice.
     with sdpa_kernel(SDPBackend.MATH):
         try:
@@ -93,16 +93,16 @@ def _slope(
             u = torch.zeros_like(z, requires_grad=True)
             back = torch.autograd.grad(z, list(parameters.values()), u, create_graph=True, allow_unused=True)
             along = zip(back, gradients.values(), strict=True)
-            products = [(one * other).sum() for one, other in along if one is not None]
+            products = [(slope * gradient).sum() for slope, gradient in along if slope is not None]
             (change,) = torch.autograd.grad(sum(products, z.sum() * 0), u, allow_unused=True)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NOT_TWICE):
                 raise
             change = None
-    # An operation whose backward pass does not depend on u differentiably gives None instead of an error.
+    # A backward pass that is not differentiable by u gives None instead of an error.
     return float("nan") if change is None else _root_mean_square(change)
 
 
 def _root_mean_square(change: Tensor) -> float:
-    """Of the norm of the logits' change, over examples."""
+    """Return the root mean square over examples of the norm of the logits' change."""
     return float(change.double().flatten(1).square().sum(1).mean().sqrt())

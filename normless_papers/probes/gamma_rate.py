@@ -21,7 +21,7 @@ SCALES = (0.25, 0.5, 1.0, 2.0, 4.0)
 TOGETHER = "all"
 
 
-# From the paths of norms and a scale, by which each γ is multiplied, to logits and the gradients of these γ.
+# From the paths of norms and a factor on each γ to the logits and the gradients of these γ.
 _Run = Callable[[Collection[str], float], tuple[Tensor, dict[str, Tensor]]]
 
 
@@ -29,7 +29,7 @@ _Run = Callable[[Collection[str], float], tuple[Tensor, dict[str, Tensor]]]
 def _passes(
     model: nn.Module, inputs: Any, targets: Any, residual_map: ResidualMap | None, loss: Loss
 ) -> Iterator[tuple[_Run, dict[str, Tensor], dict[str, str]]]:
-    """Passes in training mode, the trainable γ other than zero by norm in execution order, and the norms' roles."""
+    """Yield a pass in training mode, the non-zero trainable γ by norm in execution order, and the norms' roles."""
     known = map_of(model, inputs, residual_map)
     norms = [layer for layer in known.layers() if layer.kind == "norm" and layer.call == 0]
     names = {layer.path: layer.gamma for layer in norms if layer.gamma is not None}
@@ -38,8 +38,7 @@ def _passes(
     gammas = {path: gamma for path, gamma in gammas.items() if gamma.any()}
     if not gammas:
         raise ValueError(
-            f"The direction of γ is measured, and no norm of this {type(model).__name__} has a trained γ other "
-            "than zero."
+            f"The direction of γ is measured, but no norm of this {type(model).__name__} has a non-zero trainable γ."
         )
 
     def run(paths: Collection[str], scale: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -60,13 +59,13 @@ def gamma_invariance(
     factor: float = 2.0,
     loss: Loss = F.cross_entropy,
 ) -> pd.DataFrame:
-    """The change of the output and of γ's gradient when γ of one norm at a time is multiplied by c (equation 22).
+    """Measure the change of the output and of γ's gradient if γ of one norm is multiplied by c (equation 22).
 
-    In a block N[W ReLU(Γx)], Γ = diag(γ) and N another norm, c > 0 changes nothing (but for ε), so that the gradient
-    is divided by c. That holds for `other` norms within a branch and β = 0; those that end in the stream (`last`,
-    `down`) and those not followed by a norm are not invariant. The network is left as it was.
+    In a block N[W ReLU(Γx)] with Γ = diag(γ) and another norm N, c > 0 changes nothing (but for ε), so the gradient
+    is divided by c. That holds for `other` norms within a branch with β = 0; norms that end in the stream (`last`,
+    `down`) and norms that no norm follows are not invariant. The network's state is restored.
 
-    Other arguments than ``factor``, c, are those of `normless.probes.observe`.
+    Arguments other than ``factor``, which is c, are those of `normless.probes.observe`.
 
     Returns:
         One row per norm in execution order: ``layer``, ``role``, ``gamma_norm`` ‖Γ‖ before, ``output_change``
@@ -103,20 +102,20 @@ def gamma_updates(
     rate: float = 1e-3,
     loss: Loss = F.cross_entropy,
 ) -> pd.DataFrame:
-    """The first step of γ's direction against the norm of the initial γ (equation 24 and figure 6).
+    """Measure the first step of γ's direction against the norm of the initial γ (equation 24 and figure 6).
 
-    The γ of all norms of a role, and of all roles together, are multiplied by each scale; one step of gradient
-    descent then moves the direction Γ̂ = Γ / ‖Γ‖ of each by ‖Γ̂₁ - Γ̂₀‖. To first order in the rate η that is
+    The γ of all norms of a role, and of all roles together, are multiplied by each scale. A step of gradient descent
+    then moves the direction Γ̂ = Γ / ‖Γ‖ of each by ‖Γ̂₁ - Γ̂₀‖, to first order in the rate η
 
         η ‖Γ‖⁻² ‖∇_Γ̂ L‖,    ∇_Γ̂ L = ‖Γ‖ (∇_Γ L less its part along Γ),
 
-    and the gradient at Γ̂ does not depend on ‖Γ‖ where Γ is scale invariant: then the slope is -2 on logarithmic
-    axes. The network is left as it was.
+    If Γ is scale invariant, the gradient at Γ̂ does not depend on ‖Γ‖, and the slope is -2 on logarithmic axes. The
+    network's state is restored.
 
-    Other arguments than the scales and the rate η are those of `normless.probes.observe`.
+    Arguments other than the scales and the rate η are those of `normless.probes.observe`.
 
     Returns:
-        One row per set of norms that is varied, scale and norm of the set: ``varied`` (a role, or `TOGETHER`),
+        One row per varied set of norms, scale and norm of the set: ``varied`` (a role, or `TOGETHER`),
         ``scale``, ``layer``, ``role``, ``gamma_norm`` ‖Γ‖, ``effective_rate`` η‖Γ‖⁻², ``update`` ‖Γ̂₁ - Γ̂₀‖ and
         ``predicted_update`` from the gradient at that scale.
 
@@ -140,12 +139,11 @@ def gamma_updates(
 
 
 def gamma_slopes(updates: pd.DataFrame) -> pd.DataFrame:
-    """The slope of log update against log ‖Γ‖, for every set of norms that was varied and every role in it.
+    """Fit the slope of log update against log ‖Γ‖ for every varied set of norms and every role in it.
 
-    By least squares over the table of `gamma_updates`, with an intercept for every norm, so that the slope is that
-    within norms. One row per set and role, and one per set for all its roles where there are several: ``varied``,
-    ``role``, ``slope``, ``predicted_slope`` -2, ``r_squared`` within norms, ``norms`` and ``points``. Updates of zero
-    are left out.
+    The fit is by least squares over the table of `gamma_updates`, with an intercept for every norm, without updates
+    of zero. One row per set and role, and one for all roles of a set with several: ``varied``, ``role``, ``slope``,
+    ``predicted_slope`` -2, ``r_squared`` within norms, ``norms`` and ``points``.
     """
     rows = []
     for varied, table in updates.groupby("varied", sort=False):
@@ -167,7 +165,7 @@ def _slope(table: pd.DataFrame) -> dict[str, float]:
 
 
 def _step(gamma: Tensor, gradient: Tensor, rate: float) -> dict[str, float]:
-    """The sizes of one step from γ, in float64, since directions differ by little."""
+    """Measure one step from γ, in float64, since directions differ by little."""
     wide, slope = gamma.double().flatten(), gradient.double().flatten()
     size = float(wide.norm())
     direction, moved = wide / size, wide - rate * slope

@@ -32,15 +32,16 @@ class StreamVariance(PredictedRows):
     over channels; the Var of a ResNet-V1 in the paper is its second moment (Kim et al., section 2). By `equation`:
 
     - 6: the branch of a pre-activation block has γ_last², which the stream gains;
-    - 11: the ReLU after the sum halves both ("half variance accumulation", ResNet-V1; low, since the paper ignores
-      the mean of the non-negative stream);
+    - 11: the ReLU after the sum halves both ("half variance accumulation", ResNet-V1; too low, since the paper
+      neglects the mean of the non-negative stream);
     - 15: a projecting block of ResNet-V1 outputs (γ_down² + γ_last²) / 2 for any input;
     - 17: a projecting pre-activation block outputs γ_down² + γ_last².
 
-    The first stage starts at γ_0² / 2 after the stem's norm and ReLU, pooling ignored (equation 19), or else at the
-    measured value; a post-norm block outputs its norm's γ². `gamma_last` and `gamma_down` are roots of mean squares.
-    `equation` and predictions are NaN for a branch without norm or with several weight layers after its last norm.
-    `expected_stream_second_moment` is from `predicted_moments`, which uses all weights and the stream's mean.
+    The first stage starts at γ_0² / 2 after the stem's norm and ReLU, neglecting pooling (equation 19), or else at
+    the measured value; a post-norm block outputs its norm's γ². `gamma_last` and `gamma_down` are roots of mean
+    squares. `equation` and predictions are NaN for a branch without a norm or with several weight layers after its
+    last norm. `expected_stream_second_moment` is from `predicted_moments`, which uses all weights and the stream's
+    mean.
     """
 
     columns: ClassVar[tuple[str, ...]] = ("block", "name", "equation", *_MEASURED, *_PREDICTED, _EXPECTED)
@@ -76,12 +77,12 @@ class StreamVariance(PredictedRows):
             self._model, self._map, table["skip_second_moment"].iloc[0] if isnan(start) else start
         )
         table[predicted.columns] = predicted
-        table[_EXPECTED] = [one.after for one in moments]
+        table[_EXPECTED] = [block.after for block in moments]
 
 
 @torch.no_grad()
 def _predictions(model: nn.Module, residual_map: ResidualMap, start: float) -> pd.DataFrame:
-    """The predicted columns, from the second moment that the first block reads on."""
+    """Predict the columns, given the second moment of the first block's input."""
     rows, stream = [], start
     for block in residual_map.blocks:
         module = model.get_submodule(block.sum) if block.sum is not None else None
@@ -100,7 +101,7 @@ def _predictions(model: nn.Module, residual_map: ResidualMap, start: float) -> p
 
 
 def _branch(model: nn.Module, residual_map: ResidualMap, block: ResidualBlock) -> float:
-    """γ_last² of all branches times the multipliers after it; NaN for a branch without norm."""
+    """Return γ_last² times the multipliers after it, summed over branches; NaN for a branch without a norm."""
     total = 0.0
     for layers in block.branches:
         value = _mean_square(model, residual_map, layers, "last")
@@ -116,7 +117,7 @@ def _branch(model: nn.Module, residual_map: ResidualMap, block: ResidualBlock) -
 
 
 def _after_stem(model: nn.Module, residual_map: ResidualMap) -> float:
-    """γ_0² / 2, or γ_0² if no ReLU follows the stem's last norm; NaN without a norm."""
+    """Return γ_0² / 2, or γ_0² if no ReLU follows the stem's last norm; NaN without a norm."""
     norms = [index for index, layer in enumerate(residual_map.stem_layers) if layer.kind == "norm"]
     after = residual_map.stem_layers[norms[-1] :] if norms else ()
     if any(layer.kind == "weight" for layer in after):
@@ -127,7 +128,7 @@ def _after_stem(model: nn.Module, residual_map: ResidualMap) -> float:
 def _mean_square(
     model: nn.Module, residual_map: ResidualMap, layers: Iterable[Layer], role: str | None = None
 ) -> float:
-    """The mean of γ² over the channels of the last norm among layers, optionally of one role; NaN without one."""
+    """Return the mean of γ² over the channels of the last norm among layers, of any or one role; NaN without one."""
     norms = [layer for layer in layers if layer.kind == "norm" and role in (None, residual_map.norms[layer.path])]
     if not norms:
         return nan
@@ -146,5 +147,5 @@ def _is_relu(model: nn.Module, layer: Layer) -> bool:
 
 
 def _operation(layer: Layer) -> str:
-    """The operation of a layer in forward code: `relu` of `relu_1`."""
+    """Return the operation of a layer in forward code: `relu` of `relu_1`."""
     return layer.description.rstrip("0123456789").rstrip("_")

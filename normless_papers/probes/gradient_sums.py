@@ -1,8 +1,8 @@
-"""Whether the summands of a weight's gradient agree: four sums per layer, by where absolute values are taken.
+"""Agreement of the summands of a weight's gradient: four sums per layer, which differ in the place of the modulus.
 
 The gradient of a weight is a sum of d over examples b and positions xy (equation 4 of "Understanding batch
-normalization", Bjorck et al. 2018). If all have one sign, |Σ_bxy d| = Σ_bxy |d|. At initialization the ratio is near
-1 in deep unnormalized networks and near 10⁻² with batch normalization (tables 1 and 4).
+normalization", Bjorck et al. 2018). If all have the same sign, |Σ_bxy d| = Σ_bxy |d|. At initialization the ratio is
+near 1 in deep unnormalized networks and near 10⁻² with batch normalization (tables 1 and 4).
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ class GradientSums(SummandTables):
     """The four gradient sums of every convolution and linear layer: a row per layer.
 
     Sums are averaged over the layer's parameters and divided by examples times positions, as in tables 1 and 4, so
-    they are the gradient of one summand. Examples are the layer's axis 0, which windowed attention makes longer than
-    the batch. Summands are those of the weight as the layer applies it: with a multiplier α, of αW.
+    they are averages per summand. Examples are the layer's axis 0, which is longer than the batch in windowed
+    attention. Summands are those of the weight as the layer applies it: αW with a multiplier α.
 
     Columns: ``sum_abs``, ``sum_b_abs_sum_xy``, ``sum_xy_abs_sum_b`` and ``abs_sum`` are Σ|d|, Σ_b|Σ_xy d|,
     Σ_xy|Σ_b d| and |Σd|. ``input_independence`` is abs_sum/sum_abs, between 0 and 1; ``parameter_input_independence``
-    the mean of each parameter's own ratio, without parameters whose summands are all 0.
-    ``predicted_for_random_signs`` is 1/√N with N = examples · positions, the value of either for independent normal
-    summands of mean zero.
+    the mean of that ratio over parameters with a non-zero summand. ``predicted_for_random_signs`` is 1/√N with
+    N = examples · positions, the value of either for independent normal summands of mean zero.
 
     Args:
         layers: paths of the weight layers to measure; None for all.

@@ -32,7 +32,7 @@ _PLACE = ("parameter", "order", "layer", "block", "call", "channel")
 
 @dataclass
 class _Histograms(Watcher):
-    """Collects histograms; a histogram is `bins` rows of the table."""
+    """A watcher that collects histograms; each is `bins` rows of the table."""
 
     columns: ClassVar[tuple[str, ...]] = (*_PLACE, "low", "high", "count", "density", "not_finite")
 
@@ -53,7 +53,7 @@ class _Histograms(Watcher):
             self._rows.append(shared | {"low": low, "high": high, "count": int(count), "density": height})
 
     def table(self) -> pd.DataFrame:
-        """A row per bin of every histogram, in execution order."""
+        """Return a row per bin of every histogram, in execution order."""
         table = layer_table(self._rows, self.columns).astype({"channel": "Int64"})
         return table.sort_values(["order", "call", "channel"], kind="stable", ignore_index=True)
 
@@ -66,7 +66,7 @@ class _LayerHistograms(LayerTables, _Histograms):
     table = _Histograms.table
 
     def count_channels(self, layer: Layer, module: nn.Module, y: Tensor) -> None:
-        """A histogram of each chosen channel, or of all together."""
+        """Add a histogram of each chosen channel, or of all channels together."""
         where = self._places[layer].columns() | {"call": layer.call}
         if self.channels is None:
             self.count(where, y)
@@ -85,7 +85,7 @@ class ActivationHistograms(_LayerHistograms):
     Args:
         bins: number of bins of equal width, from the smallest to the largest value.
         layers: their paths; every weight layer if None.
-        channels: of each layer, a histogram for each; one of all channels together if None.
+        channels: indices of the channels, a histogram for each; one of all channels together if None.
 
     Raises:
         ValueError: a layer or channel that the network does not have.
@@ -112,7 +112,7 @@ class ParameterGradientHistograms(_Histograms):
 
     Args:
         bins: as for `ActivationHistograms`.
-        parameters: their qualified names; the weight of every weight layer if None.
+        parameters: qualified names; the weight of every weight layer if None.
 
     Raises:
         ValueError: a parameter that the network does not have.
@@ -136,11 +136,11 @@ class ParameterGradientHistograms(_Histograms):
 
 
 def peak_counts(table: pd.DataFrame, *, prominence: float = 0.1, smoothing: float = 1.5) -> pd.DataFrame:
-    """The number of modes of each histogram of a table: 1 if it is unimodal.
+    """Count the modes of each histogram of a table: 1 if it is unimodal.
 
-    A mode is a maximum of the counts, smoothed by a Gaussian of `smoothing` bins, whose prominence is at least
-    `prominence`, in (0, 1] (else ValueError), of the highest count. A row per histogram: `parameter`, `order`,
-    `layer`, `call`, `channel`, `peaks`.
+    A mode is a maximum of the counts, smoothed by a Gaussian of `smoothing` bins, with a prominence of at least
+    `prominence` times the highest count. A row per histogram: `parameter`, `order`, `layer`, `call`, `channel`,
+    `peaks`. ValueError unless `prominence` is in (0, 1].
     """
     if not 0 < prominence <= 1:
         raise ValueError(f"The prominence of a peak is a share of the highest, in (0, 1], not {prominence}.")

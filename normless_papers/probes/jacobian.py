@@ -1,11 +1,11 @@
 """Singular values of the Jacobian of a network, or of a stack of its layers, on a batch.
 
-For a linear network with random weights they are those of a product of random matrices (`singular_values`); here
-they are measured on real layers, activations included.
+For a linear network with random weights they are those of a product of random matrices
+(`normless_papers.theory.singular_values`); here they are measured on real layers, including activations.
 
-In eval mode examples are independent, and the Jacobian of one is ∂output_b/∂input_b; an untrained batch norm is then
-the identity, with its initial running statistics. In training mode a batch norm makes every output of the batch
-depend on every input, so the Jacobian is that of the whole batch, (B·out) × (B·in): statistics held fixed would hide
+In eval mode examples are independent, and the Jacobian of an example is ∂output_b/∂input_b; an untrained batch norm
+is then the identity, with its initial running statistics. In training mode a batch norm makes every output depend on
+every input of the batch, so the Jacobian is that of the whole batch, (B·out) × (B·in): fixed statistics would hide
 the directions in which a channel's mean and scale cannot change.
 """
 
@@ -35,28 +35,28 @@ def jacobian_spectrum(
     dtype: torch.dtype | None = torch.float64,
     chunk: int = 32,
 ) -> pd.DataFrame:
-    """Singular values of ∂(output of ``stop``)/∂(input of ``start``), per example or, where examples mix, per batch.
+    """Return the singular values of ∂(output of ``stop``)/∂(input of ``start``), per example or per batch.
 
-    Whether they mix is measured: by the gradient of each example's output with respect to the others' inputs. A copy
-    of the network runs; torch's random state is left as it was.
+    They are per batch if examples mix, that is, if the gradient of an example's output with respect to the others'
+    inputs is not zero. A copy of the network runs; torch's random state is restored.
 
     Args:
         model: the network.
         inputs: a batch, shape (B, …).
-        start: the module (a path as in `named_modules`) at whose first positional input the Jacobian starts; the
-            network's input if None. Connections to ``stop`` around ``start`` are held fixed.
-        stop: the module at whose output it ends; the network's output if None.
+        start: path of a module, with its first positional input as the Jacobian's input; the network's input if None.
+            Connections to ``stop`` around ``start`` are held fixed.
+        stop: path of the module with the Jacobian's output; the network's output if None.
         training: the mode; dropout draws one mask for the whole Jacobian.
-        dtype: of the copy and its inputs, the network's if None. Singular values below about 1e-7 of the largest are
-            rounding in float32, below 1e-15 in float64.
+        dtype: type of the copy and its inputs; the network's if None. Singular values below about 1e-7 of the largest
+            are rounding errors in float32, below 1e-15 in float64.
         chunk: rows of the Jacobian per vectorized backward pass; 1 for operators that cannot be vectorized.
 
     Returns:
-        One row per singular value, largest first: ``spectrum`` (the example, or 0 for the one of the batch),
-        ``examples`` (1, or B where the examples mix), ``index``, ``singular_value``, ``squared``.
+        One row per singular value, largest first: ``spectrum`` (the example, or 0 for the batch), ``examples`` (1, or
+        B if the examples mix), ``index``, ``singular_value``, ``squared``.
 
     Raises:
-        ValueError: no such module, one that does not run exactly once, an input or output that is not one
+        ValueError: no such module, a module that does not run exactly once, an input or output that is not a
             floating-point tensor with a row per example, no path from ``start`` to ``stop``, or Jacobians of more
             than 2 GiB.
     """
@@ -69,9 +69,9 @@ def jacobian_spectrum(
         entering, leaving = _ends(network, inputs, start, stop)
         mixes = _mixes(entering, leaving)
         _check_size(entering, leaving, mixes)
-        # One output of all examples at a time where each reaches only its own input.
+        # If examples do not mix, a unit vector serves all examples at once.
         units = torch.eye(leaving[0].numel() * (len(leaving) if mixes else 1)).to(leaving)
-        rows = torch.cat([_backward(entering, leaving, some) for some in torch.split(units, chunk)])
+        rows = torch.cat([_backward(entering, leaving, vectors) for vectors in torch.split(units, chunk)])
     jacobians = rows.flatten(1).unsqueeze(0) if mixes else rows.transpose(0, 1)
     values = torch.linalg.svdvals(jacobians.double()).cpu().numpy()
     spectrum, index = np.indices(values.shape).reshape(2, -1)
@@ -80,7 +80,7 @@ def jacobian_spectrum(
 
 
 def _ends(network: nn.Module, inputs: Tensor, start: str | None, stop: str | None) -> tuple[Tensor, Tensor]:
-    """The input of ``start``, as a leaf, and the output of ``stop`` in one graph, a row per example each."""
+    """Return the input of ``start``, as a leaf, and the output of ``stop`` in one graph, a row per example each."""
     starts: list[Tensor] = []
     stops: list[Any] = []
 
@@ -131,7 +131,7 @@ def _connected(entering: Tensor, leaving: Tensor) -> bool:
 
 
 def _backward(entering: Tensor, leaving: Tensor, cotangents: Tensor) -> Tensor:
-    """Gradients at the input, shape (rows, B, in), for cotangents (rows, B·out), or (rows, out) for all examples."""
+    """Return gradients at the input, (rows, B, in), for cotangents (rows, B·out), or (rows, out) for all examples."""
     count, examples = len(cotangents), len(leaving)
     shaped = cotangents.view(count, -1, leaving[0].numel()).expand(-1, examples, -1).reshape(count, *leaving.shape)
     several = count > 1
@@ -142,7 +142,7 @@ def _backward(entering: Tensor, leaving: Tensor, cotangents: Tensor) -> Tensor:
 
 
 def _mixes(entering: Tensor, leaving: Tensor) -> bool:
-    """Whether some example's output depends on another's input, by the gradient in a random direction."""
+    """Whether an example's output depends on another's input, by the gradient in a random direction."""
     for example in range(len(leaving) if len(leaving) > 1 else 0):
         cotangent = torch.zeros_like(leaving).flatten(1)
         cotangent[example].normal_()

@@ -1,4 +1,4 @@
-"""Watchers of weight layers: the layers that are measured, and a table of rows from each."""
+"""Base classes of watchers of weight layers, which add rows of a table for each layer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SUM_COLUMNS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 
 
 def by_layer(table: pd.DataFrame, numbers: Callable[[pd.DataFrame], Mapping[str, Any]]) -> pd.DataFrame:
-    """A row of numbers per layer and call, in execution order."""
+    """Compute a row of numbers per layer and call, in execution order."""
     keys = ["order", "layer", "call"]
     groups = table.groupby(keys)
     return pd.DataFrame([dict(zip(keys, key, strict=True)) | dict(numbers(rows)) for key, rows in groups])
@@ -28,13 +28,13 @@ def by_layer(table: pd.DataFrame, numbers: Callable[[pd.DataFrame], Mapping[str,
 
 @dataclass
 class LayerTables(Watcher):
-    """Measures some weight layers of a network; a subclass adds rows with `add`.
+    """A watcher of some weight layers of a network; a subclass adds rows with `add`.
 
     Args:
         layers: paths of the weight layers to measure; None for all.
 
     Raises:
-        ValueError: when the pass starts, if a path is not that of a weight layer.
+        ValueError: a path is not that of a weight layer; raised when the pass starts.
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
@@ -57,20 +57,20 @@ class LayerTables(Watcher):
         return layer in self._places
 
     def add(self, layer: Layer, numbers: Mapping[str, Any]) -> None:
-        """Add one row of numbers, or one row per element of arrays, of a layer."""
+        """Add a layer's row of numbers, or a row per element of its arrays."""
         columns = self._places[layer].columns() | {"call": layer.call} | dict(numbers)
         rows = any(np.ndim(value) for value in numbers.values())
         self._parts.append(pd.DataFrame(columns) if rows else columns)
 
     def table(self) -> pd.DataFrame:
-        """All rows, layers in execution order."""
+        """Return all rows, layers in execution order."""
         table = layer_table(self._parts, self.columns)
         return table.sort_values("order", kind="stable", ignore_index=True)
 
 
 @dataclass
 class SummandTables(LayerTables):
-    """Measures the summands of the weight gradients of some layers; a subclass defines `on_summands`.
+    """A watcher of the summands of some layers' weight gradients; a subclass defines `on_summands`.
 
     A layer whose summands are unknown is listed in `missed` with the reason.
     """
@@ -86,5 +86,5 @@ class SummandTables(LayerTables):
             self.on_summands(layer, module, summands)
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
-        """The summands of one layer's weight gradient."""
+        """Receive the summands of a layer's weight gradient."""
         raise NotImplementedError

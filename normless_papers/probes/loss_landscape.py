@@ -1,7 +1,7 @@
-"""The loss, and any watcher's measurements, at points along a direction in the space of weights.
+"""The loss, and moments of weight layers, at points along a direction in weight space.
 
-Where the loss at θ + t·d differs from its linear prediction L(θ) + t⟨∇L(θ), d⟩, the gradient says nothing about a
-step of that length (Bjorck et al., section 3.4 and appendix N, figures 5, 6 and 24).
+If the loss at θ + t·d differs from its linear prediction L(θ) + t⟨∇L(θ), d⟩, the gradient does not describe a step of
+that length (Bjorck et al., section 3.4 and appendix N, figures 5, 6 and 24).
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normless.probes import ChannelMoments, Loss, Watcher, observe
+from normless.probes import ChannelMoments, Loss, observe
 from normless.residual import ResidualMap
 from normless_papers.probes.network_function import as_function, gradients_by, map_of, trainable_parameters
 from normless_papers.probes.owners import require_known
 
 Direction = Mapping[str, Tensor]
-"""By the parameters' qualified names, the tensors that a step of length 1 adds to them."""
+"""The changes of parameters, by qualified name, in a step of length 1."""
 
 
 @contextmanager
 def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]:
-    """Run the body with the weights at θ + step·direction; afterwards the weights are bit for bit what they were."""
+    """Run the body with the weights at θ + step·direction, and restore them exactly afterwards."""
     known = dict(model.named_parameters())
     _require_fit(direction, known, "parameter")
     originals = {name: known[name].detach().clone() for name in direction}
@@ -42,7 +42,7 @@ def moved(model: nn.Module, direction: Direction, step: float) -> Iterator[None]
 
 
 def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: str) -> None:
-    """Refuse a direction of another network."""
+    """Raise a ValueError for a direction of another network."""
     require_known(list(direction), parameters, what)
     for name, part in direction.items():
         shapes = tuple(part.shape), tuple(parameters[name].shape)
@@ -53,9 +53,9 @@ def _require_fit(direction: Direction, parameters: Mapping[str, Tensor], what: s
 def steepest_descent(
     model: nn.Module, inputs: Any, targets: Any, *, loss: Loss = F.cross_entropy, training: bool = True
 ) -> dict[str, Tensor]:
-    """The direction -∇L of a batch: a step of length t along it is one of plain gradient descent at the rate t.
+    """Return the direction -∇L of a batch, along which a step of length t is gradient descent at the rate t.
 
-    The network is left as it was; arguments and errors are those of `normless.probes.observe`.
+    The network's state is restored; arguments and errors are those of `normless.probes.observe`.
     """
     gradients, _ = _gradients(model, inputs, targets, loss, training)
     return {name: -gradient for name, gradient in gradients.items()}
@@ -71,12 +71,12 @@ def loss_along(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The loss of a batch at θ + t·direction, and its linear prediction.
+    """Measure the loss of a batch at θ + t·direction, and predict it linearly.
 
     Args:
-        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network is left as it was.
+        model, inputs, targets, loss, training: as for `normless.probes.observe`; the network's state is restored.
         direction: from `steepest_descent`, or the `direction` of a `DivergingUpdate`.
-        points: the t. Along an update 0 is before it and 1 after it; along a descent they are learning rates.
+        points: the t: 0 before and 1 after an update; learning rates for `steepest_descent`.
 
     Returns:
         A row per point: `point`, `loss` and `predicted_loss`.
@@ -95,9 +95,8 @@ def loss_along(
     return pd.DataFrame(rows, columns=["point", "loss", "predicted_loss"])
 
 
-def observe_along(
+def moments_along(
     model: nn.Module,
-    watcher: Watcher,
     inputs: Any,
     targets: Any,
     direction: Direction,
@@ -107,12 +106,12 @@ def observe_along(
     residual_map: ResidualMap | None = None,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The concatenated tables of a watcher at θ + t·direction; targets may be None if it needs no gradients.
+    """Measure `ChannelMoments` of every weight layer at θ + t·direction (Bjorck et al., figure 6).
 
-    Arguments are those of `normless.probes.observe` and `loss_along`. The watcher's columns come after `point` and
-    `loss`, the batch's loss at that point, NaN without targets.
+    Arguments are those of `normless.probes.observe` and `loss_along`. The columns of `ChannelMoments` follow `point`
+    and `loss`, the batch's loss at that point, NaN without targets.
     """
-    known = map_of(model, inputs, residual_map)
+    known, watcher = map_of(model, inputs, residual_map), ChannelMoments()
     tables = []
     for point in points:
         with moved(model, direction, point):
@@ -124,17 +123,10 @@ def observe_along(
     return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["point", "loss"])
 
 
-def moments_along(
-    model: nn.Module, inputs: Any, targets: Any, direction: Direction, points: Sequence[float], **options: Any
-) -> pd.DataFrame:
-    """`observe_along` of `ChannelMoments`, those of every weight layer (Bjorck et al., figure 6)."""
-    return observe_along(model, ChannelMoments(), inputs, targets, direction, points, **options)
-
-
 def _gradients(
     model: nn.Module, inputs: Any, targets: Any, loss: Loss, training: bool
 ) -> tuple[dict[str, Tensor], float]:
-    """The gradient of the loss by parameter, and the loss."""
+    """Return the gradient of the loss by parameter, and the loss."""
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as network:
         value = loss(network(parameters, inputs), targets)

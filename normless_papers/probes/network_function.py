@@ -15,18 +15,18 @@ from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
 NetworkFunction = Callable[[Mapping[str, Tensor], Any], Tensor]
-"""From parameters by qualified name and inputs to logits; other parameters are the network's own."""
+"""From parameters by qualified name and inputs to logits; omitted parameters are the network's own."""
 
 _SEED = 0
 
 
 @contextmanager
 def as_function(model: nn.Module, *, training: bool) -> Iterator[NetworkFunction]:
-    """A network, in training mode or not, as a pure function (parameters, inputs) → logits, for the body.
+    """Yield a network, in training mode or not, as a pure function (parameters, inputs) → logits.
 
-    Given parameters replace the network's own of the same qualified name; an empty mapping replaces none. Every call
-    starts from the same random state and buffers, so calls differ by their arguments only. The network's state is
-    restored as by `preserve_state`.
+    Given parameters replace the network's own of the same qualified name. Every call starts from the same random
+    state and buffers, so calls differ only by their arguments. The network's state is restored as by
+    `preserve_state`.
     """
 
     def function(parameters: Mapping[str, Tensor], inputs: Any) -> Tensor:
@@ -40,13 +40,13 @@ def as_function(model: nn.Module, *, training: bool) -> Iterator[NetworkFunction
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by qualified name, as detached leaves that require gradients.
+    """Return the trainable parameters by qualified name, as detached leaves that require gradients.
 
     Raises:
         ValueError: there are none.
     """
     named = model.named_parameters()
-    parameters = {name: one.detach().requires_grad_() for name, one in named if one.requires_grad}
+    parameters = {name: value.detach().requires_grad_() for name, value in named if value.requires_grad}
     if not parameters:
         raise ValueError(f"This {type(model).__name__} has no trainable parameter whose update could be measured.")
     return parameters
@@ -55,9 +55,9 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
 def gradients_by(
     value: Tensor, parameters: Mapping[str, Tensor], weights: Tensor | None = None, *, again: bool = False
 ) -> dict[str, Tensor]:
-    """The gradient by each parameter, zeros where it has no influence, of a scalar or of a weighted sum of elements.
+    """Return the gradient of a scalar, or of a weighted sum of elements, by each parameter; zero without influence.
 
-    With `again` the graph is kept for further gradients.
+    With `again` the graph is retained.
     """
     leaves = list(parameters.values())
     slopes = torch.autograd.grad(value, leaves, weights, retain_graph=again, materialize_grads=True)
@@ -65,11 +65,11 @@ def gradients_by(
 
 
 def gradients_of(values: Sequence[Tensor], parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The gradients of several scalars of one graph by each parameter: shape (values, elements)."""
+    """Return the gradients of several scalars of one graph by each parameter, shape (values, elements)."""
     rows = [gradients_by(value, parameters, again=value is not values[-1]) for value in values]
     return {name: torch.stack([row[name].flatten() for row in rows]) for name in parameters}
 
 
 def map_of(model: nn.Module, inputs: Any, residual_map: ResidualMap | None) -> ResidualMap:
-    """The map of a network, found by a pass unless it is known."""
+    """Return the map of a network, by tracing unless it is given."""
     return residual_map or find_residual_map(model, example_inputs=inputs)

@@ -23,11 +23,11 @@ def loss_terms(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The loss on a batch and the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
+    """Measure the loss on a batch and the L2 term Σ λ/2·‖p‖² of every parameter group (ZeroInit, section 4).
 
-    An optimizer that adds λ·p to the gradient minimizes the L2 term; one with decoupled decay, such as AdamW, does
-    not. For layers that start from He's variance 2/fan-in it is λ·Σ outputs, from 2/fan-out λ·Σ inputs (channels,
-    both), and so grows with the number of layers. The network is left as it was.
+    An optimizer that adds λ·p to the gradient minimizes the L2 term; decoupled decay, as in AdamW, does not. For
+    layers with He's variance 2/fan-in the term is λ·Σ out-channels, with 2/fan-out λ·Σ in-channels, so it grows with
+    the number of layers. The network's state is restored.
 
     Args:
         model, inputs, targets, loss, training: as for `normless.probes.observe`.
@@ -35,7 +35,7 @@ def loss_terms(
             (parameters, or pairs of name and parameter), `weight_decay` λ (else ValueError), and perhaps `name`.
 
     Returns:
-        A row `data`, then a row `l2` per group: its name or number, its λ, the value and its share in the sum of all.
+        A row `data`, then a row `l2` per group: its name or number, its λ, the value, and its share of the total.
     """
     with torch.no_grad(), as_function(model, training=training) as logits:
         rows = [("data", "", float("nan"), float(loss(logits({}, inputs), targets)))]
@@ -55,7 +55,7 @@ def loss_terms(
 
 
 def l2_share(table: pd.DataFrame) -> float:
-    """The share of all L2 terms together, in 0..1, from the table of `loss_terms`."""
+    """Return the share of all L2 terms, between 0 and 1, from the table of `loss_terms`."""
     return float(table.loc[table["term"] == "l2", "share"].sum())
 
 

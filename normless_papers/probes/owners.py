@@ -1,4 +1,4 @@
-"""The layer and the part of the network that each parameter belongs to, and names that a network has or not."""
+"""The layer and the part of the network that each parameter belongs to, and checks of parameter names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ParameterOwner:
     """The layer that reads a parameter, and the part of the network it belongs to.
 
     Attributes:
-        layer: path of the layer, empty where no layer of the map reads the parameter.
+        layer: path of the layer; empty if no layer of the map reads the parameter.
         place: the part of the network.
         block: number of the block from 1, 0 outside blocks; `name` is its name.
         position: number of the weight layer on its path, from 1; 0 for layers of other kinds.
@@ -33,7 +33,7 @@ NO_OWNER = ParameterOwner("", "other", 0, "", 0)
 
 
 def parameter_owners(residual_map: ResidualMap) -> dict[str, ParameterOwner]:
-    """The first layer that reads each parameter, by the parameter's qualified name."""
+    """Return the first layer that reads each parameter, by the parameter's qualified name."""
     owners: dict[str, ParameterOwner] = {}
 
     def add(layers: tuple[Layer, ...], place: NetworkPart, block: int = 0, name: str = "") -> None:
@@ -59,19 +59,21 @@ def parameter_owners(residual_map: ResidualMap) -> dict[str, ParameterOwner]:
 
 
 def last_stem_layer(residual_map: ResidualMap) -> Layer | None:
-    """The last layer before the first block that is a called module; None without one."""
+    """Return the last called module before the first block; None without one."""
     called = [layer for layer in residual_map.stem_layers if layer.called and ":" not in layer.path]
     return called[-1] if called else None
 
 
 def require_known(names: Collection[str] | None, known: Collection[str], what: str) -> None:
-    """Refuse names that a network does not have.
+    """Check that a network has parameters or layers of these names.
 
     Raises:
-        ValueError: names the unknown ones, and some of the known.
+        ValueError: a name is unknown; the message suggests known names.
     """
     unknown = [name for name in names or () if name not in known]
     if unknown:
-        some = ", ".join(list(known)[:8]) or "none"
+        examples = ", ".join(list(known)[:8]) or "none"
         more = ", …" if len(known) > 8 else ""
-        raise ValueError(f"There is no {what} {', '.join(map(repr, unknown))} in this network; it has {some}{more}.")
+        raise ValueError(
+            f"There is no {what} {', '.join(map(repr, unknown))} in this network; it has {examples}{more}."
+        )

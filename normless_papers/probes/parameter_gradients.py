@@ -1,4 +1,4 @@
-"""Every parameter of a layer: its gradient, the sums of its summands, and the channel it reads.
+"""Gradients of a layer's parameters, the sums of their summands, and the channels that they read.
 
 Tables 1 and 4 of "Understanding batch normalization" (Bjorck et al. 2018) are averages of these; its figures 18
 (gradient against the mean of the channel before ReLU) and 23 (|Σd| against Σ|d|) scatter them.
@@ -28,17 +28,17 @@ _PARAMETER = (*LAYER_COLUMNS, "out_channel", "in_channel", "offset", "gradient",
 class ParameterGradients(SummandTables):
     """Gradient, sums of summands and in-channel mean of every parameter of some weight layers: a row per parameter.
 
-    Summands are those of `GradientSums`, neither averaged nor divided. Rows are in the order of the weight.
+    Summands are those of `GradientSums`, without averaging or division. Rows are in the order of the weight.
 
     Columns: ``out_channel``, ``in_channel`` (of the whole layer, across groups) and ``offset`` (in the kernel, in
     row-major order) identify the parameter; for a transposed convolution the first two are its axes 0 and 1.
-    ``gradient`` is Σd. ``input_independence`` is abs_sum/sum_abs, NaN where all summands are 0. ``channel_mean`` is
-    the mean over examples and positions of the in-channel before the activation, and before a norm in front of that.
-    For a layer that does not read an activation directly (the first one, one after a pooling) it is that of its own
-    input; where the activation works in place or is not a module, that of the layer or residual sum before it.
+    ``gradient`` is Σd. ``input_independence`` is abs_sum/sum_abs, NaN if all summands are 0. ``channel_mean`` is the
+    mean over examples and positions of the in-channel before the activation, and before a norm that precedes it. A
+    layer that does not read an activation directly (the first layer, a layer after pooling) has the mean of its own
+    input; if the activation works in place or is not a module, that of the preceding layer or residual sum is used.
 
     Args:
-        layers: paths of the weight layers to measure: a few, since every parameter is a row.
+        layers: paths of the weight layers to measure, best a few, since every parameter is a row.
     """
 
     columns: ClassVar[tuple[str, ...]] = (*_PARAMETER, *SUM_COLUMNS[:-1], "input_independence", "channel_mean")
@@ -79,7 +79,7 @@ class ParameterGradients(SummandTables):
         gradient = numbers.pop("total")
         with np.errstate(invalid="ignore"):
             ratio = np.abs(gradient) / numbers["sum_abs"]
-        # A transposed convolution reads by its weight's axis 0.
+        # Axis 0 of a transposed convolution's weight has its in-channels.
         reads = out_channel if isinstance(module, _ConvTransposeNd) else in_channel
         means = self._means[layer].double().cpu().numpy()[reads]
         place = {"out_channel": out_channel, "in_channel": in_channel, "offset": offset}
@@ -88,7 +88,7 @@ class ParameterGradients(SummandTables):
 
 
 def _source(residual_map: ResidualMap, layer: Layer) -> str:
-    """The source of the values before a layer's activation: a layer's input, its output (`>`) or a sum (`+`)."""
+    """Return the source of values before a layer's activation: a layer's input, its output (`>`) or a sum (`+`)."""
     activation = residual_map.by_path.get(layer.input or "")
     if activation is None or activation.kind != "activation":
         return ""
@@ -104,13 +104,13 @@ def _source(residual_map: ResidualMap, layer: Layer) -> str:
 
 
 def gradient_alignment_table(parameters: pd.DataFrame) -> pd.DataFrame:
-    """How far gradients follow channel means (figure 18) and their own Σ|d| (figure 23), layer by layer.
+    """Measure how gradients depend on channel means (figure 18) and on Σ|d| (figure 23), by layer.
 
-    Of rows of `ParameterGradients` one row per layer and call: ``mean_correlation``, the rank correlation (Spearman)
-    of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``, the mean
-    |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
+    From rows of `ParameterGradients`, one row per layer and call: ``mean_correlation``, the rank correlation
+    (Spearman) of |gradient| with the in-channel's mean over parameters; ``dead_gradient`` and ``live_gradient``, the
+    mean |gradient| of the tenth of parameters with the lowest channel means and the tenth with the highest;
     ``sum_correlation``, the linear correlation (Pearson) of |Σd| with Σ|d|; ``share_aligned``, the share of
-    parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN where one side is constant.
+    parameters with |Σd| ≥ Σ|d|/2. Correlations are NaN if either side is constant.
     """
     return by_layer(parameters, _alignment)
 

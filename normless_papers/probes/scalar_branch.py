@@ -1,9 +1,9 @@
-"""A residual branch of scalars: the initializations for which L branches together change by Θ(η) in one step.
+"""A residual branch of scalars: initializations for which L branches together change by Θ(η) in one step.
 
 The branch F(x) = (∏ a_i) x has m scalar layers. One step of gradient descent, with ∂ℓ/∂F = Θ(1) and x = Θ(1), changes
 it to first order by
 
-    ΔF = -η ∂ℓ/∂F · Σ_i (F/a_i)²,    F/a_i = (∏_{k≠i} a_k) x also where a_i = 0
+    ΔF = -η ∂ℓ/∂F · Σ_i (F/a_i)²,    F/a_i = (∏_{k≠i} a_k) x also for a_i = 0
 
 which is Θ(η/L), as L aligned branches require, if and only if (∏_{k≠j} a_k) x = Θ(1/√L) for the smallest a_j (Fixup,
 Zhang et al. 2019, appendix B.2, theorem 4, equations 15 to 21; equation 5). Both a_i = L^(-1/(2m-2)) for all i,
@@ -22,11 +22,11 @@ import torch
 from torch import Tensor
 
 Option: TypeAlias = Literal["equal", "zero_last", "ones"]
-"""All a_i = L^(-1/(2m-2)); those but a_m = 0 (the one used in Fixup's experiments); all a_i = 1."""
+"""All a_i = L^(-1/(2m-2)); the same with a_m = 0 (as in Fixup's experiments); all a_i = 1."""
 
 
 def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
-    """The scalars a_1, …, a_m of one of L branches at initialization."""
+    """Return the scalars a_1, …, a_m of one of L branches at initialization."""
     if option not in get_args(Option):
         raise ValueError(f"option is {', '.join(map(repr, get_args(Option)))}, got {option!r}.")
     if blocks < 1 or layers < 2:
@@ -40,7 +40,7 @@ def scalar_branch(option: Option, blocks: int, layers: int) -> Tensor:
 
 
 def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """The exact change of F by one step of gradient descent."""
+    """Compute the exact change of F by one step of gradient descent."""
     before = scalars.detach().double().requires_grad_()
     output = before.prod() * signal
     (gradient,) = torch.autograd.grad(output, before, torch.tensor(slope, dtype=torch.float64))
@@ -49,7 +49,7 @@ def exact_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, 
 
 
 def first_order_update(scalars: Tensor, learning_rate: float, *, signal: float = 1.0, slope: float = 1.0) -> float:
-    """The change of F to first order (equations 17 and 18); as `exact_update`."""
+    """Compute the change of F to first order (equations 17 and 18); arguments as for `exact_update`."""
     values = scalars.tolist()
     others = [np.prod(values[:i] + values[i + 1 :]) * signal for i in range(len(values))]
     return float(-learning_rate * slope * sum(other**2 for other in others))
@@ -61,7 +61,7 @@ def scalar_branch_table(
     *,
     learning_rate: float = 1e-3,
 ) -> pd.DataFrame:
-    """The change of a scalar branch in one step, exact and to first order, at x = ∂ℓ/∂F = 1.
+    """Tabulate the change of a scalar branch in one step, exact and to first order, at x = ∂ℓ/∂F = 1.
 
     One row per option, number of layers m in a branch and number of branches L (``blocks``): ``output`` (F before the
     step), ``update`` (ΔF, exact), ``predicted_update``. ValueError for no block or fewer than two layers.
@@ -76,10 +76,10 @@ def scalar_branch_table(
 
 
 def update_slopes(table: pd.DataFrame) -> pd.DataFrame:
-    """The slope of log|ΔF| against log L, fitted by least squares: -1 where branches together change by Θ(η).
+    """Fit the slope of log|ΔF| against log L by least squares: -1 if branches together change by Θ(η).
 
-    Of the rows of `scalar_branch_table`, at least two L each (else ValueError), one row per option and m: ``option``,
-    ``layers``, ``slope`` (of the exact updates), ``predicted_slope``: -1, or 0 for ones.
+    From rows of `scalar_branch_table`, one row per option and m: ``option``, ``layers``, ``slope`` of the exact
+    updates and ``predicted_slope``, -1, or 0 for ones. ValueError for fewer than two L.
     """
     rows = []
     for (option, layers), curve in table.groupby(["option", "layers"], sort=False):

@@ -1,12 +1,12 @@
-"""The noise of a minibatch step: α²/|B| · M, exactly.
+"""The noise of a minibatch step, exactly α²/|B| · M.
 
 A loss that is the mean over N examples has the gradient ∇f = (1/N) Σ ∇f_i. A minibatch B drawn *with replacement*
-gives the step (α/|B|) Σ_{i∈B} ∇f_i, which is α∇f on average, and
+gives the step (α/|B|) Σ_{i∈B} ∇f_i with mean α∇f and
 
     E ||step - α∇f||² = α²/|B| · M,    M = (1/N) Σ ||∇f_i - ∇f||²
 
-("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2; printed there as ||B||). The f_i
-are functions of one example each, so the network is in eval mode throughout.
+("Understanding batch normalization", Bjorck et al. 2018, section 2.1, equation 2, which prints ||B||). Each f_i is a
+function of one example, so the network is in eval mode.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from normless.probes import Loss, preserve_state
 
 
 def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    trainable = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    trainable = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if not trainable:
-        raise ValueError("Expected a network with trainable parameters, but it has none.")
+        raise ValueError(f"Expected a network with trainable parameters, but this {type(model).__name__} has none.")
     return trainable
 
 
 def per_example_gradients(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, *, chunk: int = 32
 ) -> Tensor:
-    """∇f_i of every example by all trainable parameters, in the order of `named_parameters`: (N, P).
+    """Return ∇f_i of every example by all trainable parameters, in the order of `named_parameters`: (N, P).
 
     Args:
         model: any network that `torch.func.vmap` can run.
@@ -46,7 +46,7 @@ def per_example_gradients(
     """
     if not len(inputs) or len(inputs) != len(targets):
         raise ValueError(f"Expected a target per example, got {len(inputs)} examples and {len(targets)} targets.")
-    trainable = {name: one.detach() for name, one in _trainable(model).items()}
+    trainable = {name: parameter.detach() for name, parameter in _trainable(model).items()}
 
     def example_loss(parameters: dict[str, Tensor], example: Tensor, target: Tensor) -> Tensor:
         output = functional_call(model, parameters, (example.unsqueeze(0),))
@@ -58,14 +58,14 @@ def per_example_gradients(
 
 
 def noise_per_example(gradients: Tensor) -> float:
-    """M of the gradients ∇f_i, shape (N, P): the noise of one example at learning rate 1."""
+    """Compute M of the gradients ∇f_i, shape (N, P): the noise of one example at learning rate 1."""
     wide = gradients.double()
     return float((wide - wide.mean(dim=0)).square().sum(dim=1).mean())
 
 
 @dataclass(frozen=True)
 class StepErrors:
-    """The mean over minibatches of ||step - α∇f||², its standard error (NaN for one), and |mean of step - α∇f|."""
+    """Mean over minibatches of ||step - α∇f||², its standard error (NaN for one draw), and |mean of step - α∇f|."""
 
     mean_square: float
     standard_error: float
@@ -75,10 +75,10 @@ class StepErrors:
 def step_errors(
     model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss, minibatches: Tensor, learning_rate: float = 1.0
 ) -> StepErrors:
-    """Compare the step of each minibatch, by an ordinary backward pass, with the full step.
+    """Compare the step of each minibatch, by a backward pass, with the full step.
 
     Args:
-        model: any network; it runs in eval mode and is left as it was, gradients included.
+        model: any network; it runs in eval mode, and its state is restored, including gradients.
         inputs, targets, loss: as for `per_example_gradients`.
         minibatches: indices of examples, shape (draws, |B|); repetitions are allowed.
         learning_rate: α.
@@ -120,7 +120,7 @@ def sgd_noise_table(
     seed: int = 0,
     chunk: int = 32,
 ) -> pd.DataFrame:
-    """The squared error of minibatch steps, measured over draws with replacement, beside α²M/|B|.
+    """Measure the squared error of minibatch steps over draws with replacement, beside α²M/|B|.
 
     Args:
         model, inputs, targets, loss, chunk: as for `per_example_gradients`.
@@ -130,7 +130,7 @@ def sgd_noise_table(
     Returns:
         One row per batch size and learning rate: ``noise`` (measured E||step - α∇f||²), ``standard_error`` of it,
         ``predicted_noise``, ``bias`` (length of the mean error) and ``predicted_bias``, √(predicted_noise/draws), the
-        expected length for so many draws of an unbiased step.
+        expected length for that number of draws of an unbiased step.
 
     Raises:
         ValueError: a loss that is not the mean over examples, or an error of `per_example_gradients`.
@@ -155,6 +155,6 @@ def _check_mean(model: nn.Module, inputs: Tensor, targets: Tensor, loss: Loss) -
         alone = torch.stack([loss(outputs[i : i + 1], targets[i : i + 1]).double() for i in range(len(inputs))])
     if not torch.allclose(whole, alone.mean(), rtol=1e-3, atol=1e-6):
         raise ValueError(
-            f"Expected a loss that is the mean over examples, but on all of them it is {float(whole):.4g} and the "
-            f"mean of theirs is {float(alone.mean()):.4g}."
+            f"Expected a loss that is the mean over examples, but the loss of all examples is {float(whole):.4g}, "
+            f"and the mean of their losses is {float(alone.mean()):.4g}."
         )

@@ -18,7 +18,7 @@ from normless_papers.probes.summands import Summands, Sums
 
 Choice = Literal["largest", "cancelling", "small"]
 
-# The rank of a parameter with a small gradient, as a share of all.
+# The quantile of a parameter with a small gradient.
 _SMALL = 0.05
 
 
@@ -32,9 +32,8 @@ class SummandDistribution(SummandTables):
     Args:
         layer: path of a weight layer.
         parameters: each the index within the weight, or a choice: `largest` is the parameter with the largest |Σd|;
-            `cancelling` the one with the smallest |Σd|/Σ|d| among the half of all parameters with the largest Σ|d|,
-            which excludes those that read a dead channel; `small` the one at the 5 % quantile of |Σd| among the
-            parameters with any summand other than 0.
+            `cancelling`, with the smallest |Σd|/Σ|d| among the half with the largest Σ|d|, which excludes parameters
+            that read a dead channel; `small`, at the 5 % quantile of |Σd| among parameters with a non-zero summand.
     """
 
     columns: ClassVar[tuple[str, ...]] = (*LAYER_COLUMNS, "parameter", "chosen", "example", "position", "summand")
@@ -48,7 +47,7 @@ class SummandDistribution(SummandTables):
         super().on_start(setting)
 
     def on_summands(self, layer: Layer, module: nn.Module, summands: Summands) -> None:
-        choices = {one for one in self.parameters if isinstance(one, str)}
+        choices = {parameter for parameter in self.parameters if isinstance(parameter, str)}
         sums = summands.sums() if choices else None
         chosen = {} if sums is None else {choice: _chosen(sums, choice) for choice in choices}
         for parameter in self.parameters:
@@ -62,7 +61,7 @@ class SummandDistribution(SummandTables):
 
 
 def _chosen(sums: Sums, choice: str) -> tuple[int, ...]:
-    """The index of the parameter that a choice means."""
+    """Return the index of the chosen parameter."""
     sizes = sums.total.abs()
     if choice == "largest":
         at = sizes.argmax()
@@ -74,15 +73,15 @@ def _chosen(sums: Sums, choice: str) -> tuple[int, ...]:
         at = alive.flatten().argsort()[int(_SMALL * int((sums.sum_abs > 0).sum()))]
     else:
         raise ValueError(f"Expected the index of a parameter, 'largest', 'cancelling' or 'small', got {choice!r}.")
-    return tuple(int(one) for one in np.unravel_index(int(at), sizes.shape))
+    return tuple(map(int, np.unravel_index(int(at), sizes.shape)))
 
 
 def summand_statistics(summands: pd.DataFrame) -> pd.DataFrame:
-    """Whether the summands of each parameter are centred around 0 or skewed to one side.
+    """Measure whether the summands of each parameter are centred around 0 or skewed to one side.
 
-    Of rows of `SummandDistribution` one row per parameter: ``count``, ``mean``, ``standard_deviation``,
-    ``one_sign_share`` (the larger share of one sign among summands other than 0: 1/2 where they are centred, 1 where
-    all agree), ``input_independence`` (|Σd|/Σ|d|) and ``mean_in_deviations`` (|mean| over the standard deviation).
+    From rows of `SummandDistribution`, one row per parameter: ``count``, ``mean``, ``standard_deviation``,
+    ``one_sign_share`` (the larger share of a sign among non-zero summands: 1/2 if they are centred, 1 if all agree),
+    ``input_independence`` (|Σd|/Σ|d|) and ``mean_in_deviations`` (|mean| over the standard deviation).
     """
     keys, rows = ["layer", "call", "parameter", "chosen"], []
     for key, group in summands.groupby(keys, sort=False):

@@ -4,9 +4,9 @@ A step θ ← θ − η ∂l/∂θ changes the output z by
 
     ∆z = −η Σ_l J_l ∂l/∂z + O(η²),   J_l = (∂z/∂W_l)(∂z/∂W_l)ᵀ
 
-with one symmetric positive semi-definite matrix per parameter. In a fully connected branch of ReLUs it is the paper's
-J_l^i = ‖F_l^(i−)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l). They do not cancel, so the traces add, and L branches
-of equal scale change the output L times as much as one: their terms must be of order 1/L.
+with a symmetric positive semi-definite matrix per parameter. In a fully connected branch of ReLUs it is the paper's
+J_l^i = ‖F_l^(i−)‖² (∂f/∂x_l)ᵀ F_l^(i+) (F_l^(i+))ᵀ (∂f/∂x_l). Such matrices do not cancel: their traces add, and L
+branches of equal scale change the output L times as much as one branch, so their terms must be of order 1/L.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from normless_papers.probes.owners import NO_OWNER, parameter_owners
 
 @dataclass(frozen=True)
 class UpdateTerm:
-    """One J_l: its parameter and the matrix, shape (N, N), N = examples · classes, example by example."""
+    """A parameter's J_l, a matrix of shape (N, N), N = examples · classes, example by example."""
 
     parameter: str
     matrix: Tensor
 
 
 def update_terms(model: nn.Module, inputs: Any, *, training: bool = True) -> list[UpdateTerm]:
-    """The matrix J_l of every trainable parameter, in the order of `named_parameters`.
+    """Compute the matrix J_l of every trainable parameter, in the order of `named_parameters`.
 
     For one example it is theorem 3's, of shape (c, c); for a batch z is the concatenation of all examples' logits.
-    Costs one backward pass and one copy of the gradients per entry of z: use few examples. The network is left as it
-    was. ValueError if it has no trainable parameter.
+    Costs a backward pass and a copy of the gradients per entry of z, so use few examples. The network's state is
+    restored. ValueError without trainable parameters.
     """
     return _terms(model, inputs, training)[1]
 
 
 def _terms(model: nn.Module, inputs: Any, training: bool) -> tuple[Tensor, list[UpdateTerm]]:
-    """The output z and its terms, in float64."""
+    """Return the output z and its terms, in float64."""
     parameters = trainable_parameters(model)
     with torch.enable_grad(), as_function(model, training=training) as logits:
         z = logits(parameters, inputs)
         jacobians = gradients_of(list(z.flatten()), parameters)
-    return z.detach(), [UpdateTerm(name, one.double() @ one.double().T) for name, one in jacobians.items()]
+    return z.detach(), [UpdateTerm(name, jac.double() @ jac.double().T) for name, jac in jacobians.items()]
 
 
 def update_trace_table(
@@ -61,14 +61,14 @@ def update_trace_table(
     loss: Loss = F.cross_entropy,
     training: bool = True,
 ) -> pd.DataFrame:
-    """The contribution of every parameter to the change of the output by a gradient step.
+    """Measure the contribution of every parameter to the change of the output by a gradient step.
 
     Arguments are those of `normless.probes.observe`, costs and errors those of `update_terms`.
 
     Returns:
         One row per trainable parameter, in the order of `named_parameters`, with its `ParameterOwner`: trace and
         extreme eigenvalues of its J_l, the trace divided by the number of examples; `update_norm`, ‖J_l ∂l/∂z‖, the
-        change of the output at a rate of 1; `alignment`, the cosine between that and the sum over all parameters.
+        change of the output at rate 1; `alignment`, the cosine between it and the sum over all parameters.
     """
     owners = parameter_owners(map_of(model, inputs, residual_map))
     z, terms = _terms(model, inputs, training)

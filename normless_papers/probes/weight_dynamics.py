@@ -1,8 +1,8 @@
 """Norms of weights, their angle to the gradient, and multipliers during training (Fixup, section 3).
 
 A gradient g orthogonal to its weight lengthens the weight at every step, ∆‖W‖² = η²‖g‖² − 2ηλ‖W‖² to first order in
-λ; the norm settles where both balance, ‖W‖² = η‖g‖²/(2λ), and so shrinks after the rate drops. The product ⟨∂l/∂W, W⟩
-is the same for every layer of a branch without biases and equals α ∂l/∂α of its multiplier.
+λ. The terms balance at ‖W‖² = η‖g‖²/(2λ), so the norm shrinks after the rate drops. The product ⟨∂l/∂W, W⟩ is the
+same for every layer of a branch without biases and equals α ∂l/∂α of its multiplier.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COLUMNS = ("parameter", *_OWNER, *_NORMS)
 class WeightDynamics(Watcher):
     """Norm of every weight, norm of its gradient, the angle between them, and the multiplier at its branch's end.
 
-    A row per weight that a layer multiplies with, with its `ParameterOwner`. `weight_norm` and `gradient_norm` are
-    Euclidean, `inner_product` is ⟨∂l/∂W, W⟩ and `cosine` that of the angle, 0 for orthogonal ones, NaN without a
-    gradient. For weights on a branch `multiplier` is |α| at its end and `gamma_last` the γ of its last norm, each the
-    root mean square over several; NaN without one.
+    A row per weight of a layer, with its `ParameterOwner`. `weight_norm` and `gradient_norm` are Euclidean;
+    `inner_product` is ⟨∂l/∂W, W⟩; `cosine` is that of the angle, NaN without a gradient. For weights on a branch
+    `multiplier` is |α| at its end and `gamma_last` the γ of its last norm, the root mean square if there are several
+    values, NaN if there are none.
     """
 
     rows: dict[str, dict[str, Any]] = field(default_factory=dict, init=False, repr=False)
@@ -68,7 +68,7 @@ def _last_gammas(block: ResidualBlock, structure: ResidualMap, named: dict[str, 
 
 
 def _multipliers(block: ResidualBlock, named: dict[str, nn.Parameter]) -> list[Tensor]:
-    """The multipliers at the ends of a block's branches: of their last weight layers, or of the sum."""
+    """Return the multipliers at the ends of a block's branches, of their last weight layers or of the sum."""
     places = [*(layer.path for layer in block.branch_layers), block.sum]
     return [named[f"{place}.multiplier"] for place in places if f"{place}.multiplier" in named]
 

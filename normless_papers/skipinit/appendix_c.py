@@ -1,4 +1,4 @@
-"""Appendix C: what examples and channels of a normalized ReLU network have in common, and what its norms see."""
+"""SkipInit, appendix C: covariances and batch statistics of a normalized ReLU network at initialization."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from normless.residual import ResidualBlock
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, check, larger, near, over_draws
-from normless_papers.seeded_inputs import seeded
+from normless_papers.networks.seeded_inputs import seeded
 
 Values = npt.NDArray[np.float64]
 
 EXAMPLES, CHANNELS = 8, 32
-# Expectations are met to this share of the variance l; the terms in 1/b that theory leaves out are below it.
+# Relative tolerance of expectations, in units of the variance l; it exceeds the neglected terms in 1/b.
 TOLERANCE = 0.05
 PUBLISHED = "Cov({}_ij, {}_lm)"
 
@@ -38,32 +38,32 @@ class _Sides(Watcher):
     branches: list[Tensor] = field(default_factory=list)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """Keep both sides."""
+        """Record both sides."""
         self.skips.append(skip[:EXAMPLES, :CHANNELS].double().clone())
         self.branches.append(branches[0][:EXAMPLES, :CHANNELS].double().clone())
 
 
 def drawn_sides(blocks: int, width: int, batch: int, draws: int) -> tuple[Values, Values]:
-    """Skip paths and branches of random networks and batches, two arrays of (draws, blocks, examples, channels)."""
+    """Draw networks and batches; return skip paths and branches, arrays of (draws, blocks, examples, channels)."""
     known = residual_map(dense(blocks, width, in_features=width))
     drawn = [_Sides() for _ in range(draws)]
     for sides in drawn:
         observe(dense(blocks, width, in_features=width), [sides], torch.randn(batch, width), residual_map=known)
-    skips, branches = ([torch.stack(getattr(one, name)) for one in drawn] for name in ("skips", "branches"))
+    skips, branches = ([torch.stack(getattr(sides, name)) for sides in drawn] for name in ("skips", "branches"))
     return torch.stack(skips).numpy(), torch.stack(branches).numpy()
 
 
 Moments = Mapping[str, Estimate]
-"""Of some sides over draws: `mean`, `variance`, and covariances of two `examples` and of two `channels`."""
+"""Estimates over draws: `mean`, `variance`, and covariances of two `examples` and of two `channels`."""
 
 
-def moments(one: Values, other: Values) -> Moments:
-    """Of two sides, shape (draws, blocks, examples, channels); every draw is one independent observation."""
-    _, blocks, examples, channels = one.shape
+def moments(first: Values, second: Values) -> Moments:
+    """Estimate the moments of two sides, shape (draws, blocks, examples, channels); draws are independent."""
+    _, blocks, examples, channels = first.shape
     of_examples, of_channels = (~np.eye(size, dtype=bool) for size in (examples, channels))
-    pairs = np.einsum("dnjc,dnkc->djk", one, other)[:, of_examples].mean(1) / (channels * blocks)
-    crossed = np.einsum("dnjc,dnjl->dcl", one, other)[:, of_channels].mean(1) / (examples * blocks)
-    means, variances = (values.mean((1, 2, 3)) for values in (one, one * other))
+    pairs = np.einsum("dnjc,dnkc->djk", first, second)[:, of_examples].mean(1) / (channels * blocks)
+    crossed = np.einsum("dnjc,dnjl->dcl", first, second)[:, of_channels].mean(1) / (examples * blocks)
+    means, variances = (values.mean((1, 2, 3)) for values in (first, first * second))
     measured = {"mean": means, "variance": variances, "examples": pairs, "channels": crossed}
     return {name: over_draws(values) for name, values in measured.items()}
 
@@ -97,12 +97,12 @@ def equation_1(context: Context, *, width: int, batch: int, draws: int) -> Evide
     )
 
 
-def _row(quantity: str, of: str, one: Estimate, theory: float) -> dict[str, object]:
-    return {"quantity": quantity, "of": of, "value": one.mean, "deviation": one.deviation, "theory": theory}
+def _row(quantity: str, of: str, value: Estimate, theory: float) -> dict[str, object]:
+    return {"quantity": quantity, "of": of, "value": value.mean, "deviation": value.deviation, "theory": theory}
 
 
 def _rows(quantity: str, facts: Moments, level: float) -> list[dict[str, object]]:
-    """j = m and i = l: a variance; j ≠ m: of two examples; i ≠ l: of two channels."""
+    """Make rows of a variance (j = m, i = l) and covariances of two examples (j ≠ m) and two channels (i ≠ l)."""
     parts = (
         ("j = m", facts["variance"], level),
         ("j ≠ m", facts["examples"], level / pi),
@@ -120,12 +120,12 @@ def _setup(context: Context, width: int, batch: int, draws: int) -> dict[str, ob
     }
 
 
-# Claims on moments: the side and the moment, and what theory has for it.
+# Claims on moments: the side, the moment, and its theoretical value.
 _CLAIMS = (
-    ("Over l the variance of Xˡ is 1 in the mean over the blocks", "stream", "variance", 1.0),
-    ("In the last block, too", "deepest", "variance", 1.0),
-    ("Over l the covariance of two examples is 1/π in the mean over the blocks", "stream", "examples", 1 / pi),
-    ("In the last block, too, it is 1/π", "deepest", "examples", 1 / pi),
+    ("Over l the variance of Xˡ is 1 on average over the blocks", "stream", "variance", 1.0),
+    ("It is also 1 in the last block", "deepest", "variance", 1.0),
+    ("Over l the covariance of two examples is 1/π on average over the blocks", "stream", "examples", 1 / pi),
+    ("It is also 1/π in the last block", "deepest", "examples", 1 / pi),
     ("Over l the covariance of two channels is 0", "stream", "channels", 0.0),
     ("The branch's variance is 1", "branch", "variance", 1.0),
     ("Two examples have covariance 1/π on a branch's channel", "branch", "examples", 1 / pi),
@@ -135,10 +135,10 @@ _CLAIMS = (
 
 
 def _covariance_checks(facts: tuple[Mapping[str, Moments], float]) -> list[Check]:
-    """Of moments, and of the largest difference of two examples' correlation from 1/π over one draw's blocks.
+    """Check moments, and the largest deviation of two examples' correlation from 1/π over one draw's blocks.
 
-    Moments are in the mean over the blocks: of skip paths over the block's number l (`stream`), the last of them
-    (`deepest`), branches, and both.
+    Moments are averages over the blocks: of skip paths divided by the block's number l (`stream`), of the last of
+    them (`deepest`), of branches, and of both (`crossed`).
     """
     sides, correlation_off = facts
     correlation = "In one draw two examples have correlation 1/π on every skip path, to 0.05."
@@ -185,17 +185,17 @@ def covariance(
 
 MEAN_SQUARE = "E[(mu_c^l)^2]"
 VARIANCE = "E[(sigma_c^l)^2]"
-# The text's approximations are tight for b ≫ 1; from here on what they leave out is below the tolerance.
+# The text's approximations hold for b ≫ 1; from this size on their error is below the tolerance.
 LARGE_BATCH = 64
 _RELATIVE = 0.05
 
 
 def _statistics_checks(facts: Mapping[int, tuple[Estimate, Estimate, Estimate]]) -> list[Check]:
-    """By batch size of μ², σ² and their sum, over l, in the mean over channels and blocks, over draws."""
+    """Check μ², σ² and their sum by batch size, divided by l and averaged over channels and blocks, over draws."""
     checks = []
     for batch, (mean_square, variance, total) in facts.items():
         expected = formulas(batch)
-        claims = [("both add up to l", total, 1.0)]
+        claims = [("the sum of both is l", total, 1.0)]
         if batch >= LARGE_BATCH:
             claims = [
                 (f"μ² is {expected[0]:.4f} of l", mean_square, expected[0]),
@@ -217,7 +217,7 @@ def _statistics_checks(facts: Mapping[int, tuple[Estimate, Estimate, Estimate]])
 
 
 def formulas(batch: int) -> tuple[float, float]:
-    """μ²/l and σ²/l of a batch of b: 1/π + (π - 1)/(πb), and what is left to 1."""
+    """Return μ²/l and σ²/l for a batch of b examples: 1/π + (π - 1)/(πb) and (1 - 1/π)(1 - 1/b)."""
     return 1 / pi + (pi - 1) / (pi * batch), (1 - 1 / pi) * (1 - 1 / batch)
 
 
@@ -232,26 +232,26 @@ def batch_statistics(context: Context, *, blocks: int, width: int, batches: tupl
             ]
         tables[batch] = drawn[0]
         names = ["norm_mean_square", "norm_variance"]
-        # A block's statistics grow with its number: divided by it, every block and draw measures one constant.
+        # A block's statistics grow with its number; their quotient is a constant, the same for every block and draw.
         scaled = np.stack([table[names].div(table["block"], axis=0).to_numpy(float) for table in drawn])
         per_draw = scaled.mean(1)
         facts[batch] = (over_draws(per_draw[:, 0]), over_draws(per_draw[:, 1]), over_draws(per_draw.sum(1)))
-        for quantity, one, formula in zip((MEAN_SQUARE, VARIANCE), facts[batch][:2], formulas(batch), strict=True):
-            rows.append((quantity, batch, one.mean, one.deviation, formula))
+        for quantity, value, formula in zip((MEAN_SQUARE, VARIANCE), facts[batch][:2], formulas(batch), strict=True):
+            rows.append((quantity, batch, value.mean, value.deviation, formula))
     return Evidence(
         measured=pd.DataFrame(rows, columns=["quantity", "batch", "value", "deviation", "theory"]),
         facts=facts,
         setup={
             "network": f"dense, {blocks} blocks, width and inputs {width}, batch norm → ReLU → linear, He normal",
             "draws": f"{draws} for each batch size",
-            "value": "over l, in the mean over channels, blocks and draws",
+            "value": "over l, averaged over channels, blocks and draws",
         },
         draw=lambda: _panels(tables),
         remarks=(
-            f"The formula is checked from batches of {LARGE_BATCH} on: the text derives it for b ≫ 1. Its term in "
-            "1/b takes the examples after a batch norm for independent. They are not: their mean is zero and their "
-            "variance one by construction, two of them have correlation -1/(b - 1), and μ² is l(1/π + 0.18/b) to "
-            "first order, 0.342·l at b = 8 where the formula has 0.404·l.",
+            f"The formula is checked from batches of {LARGE_BATCH} on, since the text derives it for b ≫ 1. Its term "
+            "in 1/b treats the examples after a batch norm as independent. They are not: their mean is 0 and their "
+            "variance one by construction, so two of them have correlation -1/(b - 1), and μ² is l(1/π + 0.18/b) to "
+            "first order, 0.342·l at b = 8, for which the formula gives 0.404·l.",
         ),
     )
 

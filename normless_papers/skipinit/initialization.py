@@ -1,4 +1,4 @@
-"""Figures 2 and 5: variances and batch statistics of deep residual networks at initialization, block by block."""
+"""SkipInit, figures 2 and 5: variances and batch statistics of deep residual networks at initialization, by block."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from normless.residual import BlockStructure, Structure
 from normless_lab.plots import PLOTS, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, close
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded, training_batch
 from normless_papers.plots import GROWTH
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded, training_batch
 
 
 class ConvolutionalBlock(nn.Module):
@@ -34,7 +34,7 @@ class ConvolutionalBlock(nn.Module):
         self.sum = ResidualSum()
 
     def forward(self, x: Tensor) -> Tensor:
-        """One residual block."""
+        """Return x plus the branch."""
         total: Tensor = self.sum(x, self.conv(self.relu(self.norm(x))))
         return total
 
@@ -42,8 +42,8 @@ class ConvolutionalBlock(nn.Module):
 class ConvolutionalNetwork(nn.Module):
     """conv/2 → norm → ReLU → conv/2, then blocks (De & Smith, appendix B, the network of figure 2 c).
 
-    Weights have He's variance 2 / fan-in. The paper gives no size of the kernels: they are 3×3 here, padded by zeros.
-    It has no classifier.
+    Weights have He's variance 2 / fan-in. The paper does not give the kernel size: here kernels are 3×3, padded with
+    zeros. The network has no classifier.
     Shapes: (B, in_channels, H, W) to (B, width, ⌈H/4⌉, ⌈W/4⌉).
     """
 
@@ -55,7 +55,7 @@ class ConvolutionalNetwork(nn.Module):
         initialize(self, "he_fan_in")
 
     def forward(self, x: Tensor) -> Tensor:
-        """The last block's output."""
+        """Return the last block's output."""
         h: Tensor = self.blocks(self.second(self.relu(self.norm(self.first(x)))))
         return h
 
@@ -75,7 +75,7 @@ QUANTITIES = {
     "mean_moving_variance": "norm_variance",
     "mean_squared_moving_mean": "norm_mean_square",
 }
-# Figure 5's laws, as factors of d; the branch's variance does not depend on it.
+# Figure 5's laws, as factors of d; the branch's variance is 1.
 LAWS = {
     "skip_variance": 1.0,
     "mean_moving_variance": 1 - 1 / pi,
@@ -108,7 +108,7 @@ def figure_2(
             (linear, vectors),
             (ConvolutionalNetwork(conv_blocks, conv_width, channels), examples.inputs),
         )
-        tables = {name: probe(*one, ["signal"]).signal for name, one in zip("abc", measured, strict=True)}
+        tables = {name: probe(*case, ["signal"]).signal for name, case in zip("abc", measured, strict=True)}
     chosen = pd.concat([_chosen(table).assign(network=name) for name, table in tables.items()])
     return Evidence(
         measured=chosen[["network", *(name for name in chosen.columns if name != "network")]],
@@ -120,21 +120,17 @@ def figure_2(
             "draws of weights": 1,
         },
         draw=lambda: _three_panels(tables),
-        remarks=(
-            "The number of blocks and the size of the kernels are not printed. The table shows some blocks; checks "
-            "use all. Predictions are computed from the architecture's moments and not from the draw of weights.",
-        ),
     )
 
 
 def _chosen(table: pd.DataFrame) -> pd.DataFrame:
-    """The blocks whose number is a power of two, and the last; measured and predicted columns."""
+    """Return the measured and predicted columns of the last block and of those whose number is a power of two."""
     blocks = [block for block in table["block"] if log2(block).is_integer() or block == table["block"].max()]
     names = [name for column in QUANTITIES.values() for name in (column, f"predicted_{column}")]
     return table.loc[table["block"].isin(blocks), ["block", *names]]
 
 
-def _near(claim: str, measured: float, expected: float, what: str = "in the mean") -> Check:
+def _near(claim: str, measured: float, expected: float, what: str = "on average") -> Check:
     return close(f"{claim}, to 5 % {what}.", measured, expected, relative=0.05)
 
 
@@ -184,7 +180,7 @@ def _line(claim: str, across: pd.Series, up: pd.Series) -> Check:
 
 
 def slope_through_zero(across: pd.Series, up: pd.Series) -> float:
-    """The least-squares slope of a line through the origin."""
+    """Return the least-squares slope of a line through the origin."""
     x, y = across.to_numpy(float), up.to_numpy(float)
     return float(x @ y / (x @ x))
 
@@ -203,10 +199,10 @@ def _three_panels(tables: dict[str, pd.DataFrame]) -> Axes:
 
 
 def _figure_5_checks(facts: tuple[pd.DataFrame, int]) -> list[Check]:
-    """Of the signal table of one draw of a network, and its width."""
+    """Check the signal table of one draw of a network, given its width."""
     (table, width), checks = facts, []
     for quantity, factor in LAWS.items():
-        # In one draw of weights the rectifiers' squared mean strays by √(2/w) of itself.
+        # In one draw of weights the mean square of the rectified units deviates by √(2/w) of itself.
         relative = 4 * sqrt(2 / width) if quantity == "mean_squared_moving_mean" else 0.1
         slope = slope_through_zero(table["block"], table[QUANTITIES[quantity]])
         claim = (
@@ -243,7 +239,8 @@ def figure_5(context: Context, *, blocks: int, width: int, batch: int) -> Eviden
         },
         draw=lambda: PLOTS["signal"](table),
         remarks=(
-            "The table shows some blocks; checks use all. In one draw of weights of width w the squared mean strays "
-            f"by √(2/w) of itself, {100 * sqrt(2 / width):.1f} % here, and its slope may be off by four times that.",
+            "The table shows some blocks; checks use all. In one draw of weights of width w the squared mean "
+            f"deviates by √(2/w) of itself, {100 * sqrt(2 / width):.1f} % here, and its slope may deviate by four "
+            "times that.",
         ),
     )

@@ -1,4 +1,4 @@
-"""SkipInit and its regularized form as algorithms, and the scalar bias that the latter needs on ResNet-V1."""
+"""SkipInit and its regularized form as algorithms, and the scalar bias of the latter for ResNet-V1 (appendix F)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import build_model
-from normless_papers.agreement import (
+from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Check, Estimate, check, larger
+from normless_papers.claims.agreement import (
     ROUNDING,
     Agreement,
     agreement,
@@ -21,27 +23,25 @@ from normless_papers.agreement import (
     unscaled_weights,
     worst_agreement,
 )
-from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.bias_and_dropout import regularized_facts
-from normless_papers.claims import Check, Estimate, check, larger
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
-from normless_papers.effort import Effort
-from normless_papers.imagenet_comparison import imagenet_table, on_imagenet
-from normless_papers.multiplier_agreements import blocks_at_start, placement
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import RESNET_V1, built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.imagenet_comparison import imagenet_table, on_imagenet
+from normless_papers.networks.multipliers import blocks_at_start, placement
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.reference_forward import disturbed, multipliers
+from normless_papers.networks.regularized import regularized_facts
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.reference_forward import disturbed, multipliers
-from normless_papers.seeded_inputs import seeded
 
-# The methods of skipinit/table-1, whose runs these are, by the start of α.
+# The methods of skipinit/table-1, whose runs are used here, by the initial α.
 STARTS = {"0": "skipinit_alpha_0", "1/sqrt(L)": "skipinit_alpha_inv_sqrt_d", "1": "skipinit_alpha_1"}
 UNTRAINABLE, DEEPEST = 100, 1000
 
 
 def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparison]) -> list[Check]:
-    """Of norms before and after the conversion, of its networks and the formula, and of trained ones."""
+    """Check the numbers of norms before and after the conversion, the agreements with formulas, and the runs."""
     (before, after), agreements, runs = facts
     trains = [
         runs.trains(f"With α = {alpha}, {depth} layers train, as with batch norm.", STARTS[alpha], depth)
@@ -51,7 +51,7 @@ def _skipinit_checks(facts: tuple[tuple[int, int], Sequence[Agreement], Comparis
     claim = f"With α = 1, {UNTRAINABLE} layers do not train, where batch norm does."
     return [
         check("No batch normalization is left.", after == 0 < before, before=before, after=after),
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
         *trains,
         runs.does_not_train(claim, STARTS["1"], UNTRAINABLE),
     ]
@@ -68,7 +68,7 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
             *placement(convert(original, "zeroinit(dropout=0)"), images),
         )
     before, after = (
-        sum(isinstance(one, nn.BatchNorm2d) for one in network.modules())
+        sum(isinstance(module, nn.BatchNorm2d) for module in network.modules())
         for network in (original, convert(original, "skipinit"))
     )
     runs = over_depths(context, ("batch_norm", *STARTS.values()), depths, width, effort, column="variant")
@@ -83,24 +83,24 @@ def skipinit(context: Context, *, depth: int, width: int, depths: Sequence[int],
         facts=((before, after), agreements, runs),
         setup={**own, **trained.setup},
         on=(),
-        remarks=("The runs are those of skipinit/table-1.", *trained.remarks),
+        remarks=trained.remarks,
     )
 
 
 def _starts(original: nn.Module) -> list[Agreement]:
-    """One multiplier per block, and where each starts."""
+    """Compare the multipliers with one per block at its initial value."""
     blocks = len(residual_map(original).blocks)
     agreements = []
     for (label, method), value in zip(STARTS.items(), (0.0, 1 / sqrt(blocks), 1.0), strict=True):
         starts = multipliers(convert(original, scheme_of(method)))
-        # A wrong number of multipliers is no agreement.
+        # A wrong number of multipliers must not agree.
         starts = starts if len(starts) == blocks else torch.full((blocks,), torch.nan)
-        quantity = f"α = {label} is the start of one scalar in each of {blocks} blocks"
+        quantity = f"α = {label} is the initial value of one scalar in each of {blocks} blocks"
         agreements.append(agreement(quantity, starts, torch.full((blocks,), value)))
     return agreements
 
 
-# The methods of table 7: ZeroInit's by other names.
+# The methods of table 7, by the names of ZeroInit's schemes.
 METHODS = {
     "batch_norm": "batch_norm",
     "fixup": "fixup",
@@ -110,7 +110,7 @@ METHODS = {
 BIASED, PLAIN = "regularized_skipinit_scalar_bias", "regularized_skipinit"
 
 
-# The runs of zeroinit/table-5 by other names, its numbers rounded.
+# The runs of zeroinit/table-5 under other names, with its numbers rounded.
 imagenet_table(
     "skipinit/table-7", lambda facts: facts.without_identity(PLAIN, BIASED), METHODS, RESNET_V1, "ResNet-50-V1"
 )
@@ -120,12 +120,12 @@ _Algorithm = tuple[int, tuple[int, ...], tuple[Agreement, ...]]
 
 
 def _scalar_bias_checks(facts: tuple[_Algorithm, int, Mapping[str, Estimate]]) -> list[Check]:
-    """Of `_algorithm`, and of optimal accuracies by method at the smallest batch size that was trained at."""
+    """Check `_algorithm`, and the optimal accuracies by method at the smallest batch size of the runs."""
     (blocks, biases, agreements), size, top1 = facts
     claim = f"With it there is no gap to Fixup at batch size {size}: it is less than half a point below."
     return [
         check("Each block has one scalar bias.", biases == (1,) * blocks, blocks=blocks, scalars=len(biases)),
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
         larger(f"At batch size {size} the bias raises the accuracy.", top1[BIASED], top1[PLAIN]),
         larger(claim, top1[BIASED], top1["fixup"], by=-0.5),
     ]
@@ -140,8 +140,8 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
     top1 = {method: runs.reached(method, size) for method in METHODS}
     table = agreement_table(algorithm[2])
     trained = pd.DataFrame(
-        {"quantity": f"top-1 of {method}", "value": one.mean, "deviation_of_runs": one.deviation, "n": one.n}
-        for method, one in top1.items()
+        {"quantity": f"top-1 of {method}", "value": top.mean, "deviation_of_runs": top.deviation, "n": top.n}
+        for method, top in top1.items()
     )
     return Evidence(
         measured=pd.concat([table, trained], ignore_index=True),
@@ -152,30 +152,29 @@ def scalar_bias(context: Context, *, side: int, batch_sizes: Sequence[int], effo
             f"{effort.replicates} run(s) at each rate; the runs of skipinit/table-7",
         },
         draw=lambda: AGREEMENT(table),
-        remarks=("Published at batch size 256: Fixup 74.4, without the bias 70.0, with it 75.2.",),
         reduction=runs.runs.reduction,
     )
 
 
 def _algorithm(side: int) -> _Algorithm:
-    """The number of blocks, that of elements of each bias after a sum, and these compared with the formula."""
+    """Return the number of blocks, the sizes of the biases after sums, and comparisons with the formula."""
     original = build_model(RESNET_V1)
     network, without = (convert(original, f"{name}(dropout=0)") for name in ("zeroinit_v1", "zeroinit"))
     images = torch.randn(2, 3, side, side)
     with torch.no_grad():
         logits, plain = network.eval()(images), without.eval()(images)
-    biases = [one for name, one in network.named_parameters() if name.endswith("input_bias")]
+    biases = [bias for name, bias in network.named_parameters() if name.endswith("input_bias")]
     values = torch.cat([torch.zeros(1), *biases])
     agreements = (
         agreement("The scalar biases start at 0", values, torch.zeros_like(values)),
-        agreement("At the start the logits are those without it", logits, plain),
+        agreement("At the start the logits are those without the bias", logits, plain),
         _every_block(network, images),
     )
-    return len(residual_map(network).blocks), tuple(one.numel() for one in biases), agreements
+    return len(residual_map(network).blocks), tuple(bias.numel() for bias in biases), agreements
 
 
 def _every_block(network: nn.Module, images: Tensor) -> Agreement:
-    """Each block's output against relu(skip + branch + b), branch and skip path taken before the sum."""
+    """Compare each block's output with relu(skip + branch + b), from the sum's inputs."""
     disturbed(network).eval()
     blocks = residual_map(network).blocks
     names = [name for block in blocks for name in (block.sum or "", block.name)]
@@ -185,12 +184,12 @@ def _every_block(network: nn.Module, images: Tensor) -> Agreement:
         assert block.activation_after_sum is not None
         bias = float(network.get_submodule(block.activation_after_sum).get_parameter("input_bias").detach())
         pairs.append((output, torch.relu(skip + branch + bias)))
-    quantity = "Each block's output is relu(skip + α branch + b), everything off its start"
+    quantity = "Each block's output is relu(skip + α branch + b), at perturbed parameters"
     return worst_agreement(quantity, pairs, ROUNDING)
 
 
 ID = "skipinit/regularized-skipinit"
-# The scheme that the tables of each data set train by this name.
+# The scheme that the tables of each data set use under this name.
 SCHEMES = {
     "cifar100": scheme_of("regularized_skipinit"),
     "imagenet": METHODS["regularized_skipinit"],
@@ -201,7 +200,7 @@ SCHEMES = {
 def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evidence:
     with seeded(context.seed):
         facts = regularized_facts("regularized_skipinit", depth, width, draws, SCHEMES, _differs_by_dropout)
-    rows = [("drop_probability", name, one.mean) for name, one in facts.shares.items()]
+    rows = [("drop_probability", name, share.mean) for name, share in facts.shares.items()]
     rows.append(("keep_prob_in_code", "imagenet", 1 - facts.shares["imagenet"].mean))
     published = pd.DataFrame(rows, columns=["quantity", "of", "value"])
     table = agreement_table(facts.agreements)
@@ -214,7 +213,7 @@ def regularized(context: Context, *, depth: int, width: int, draws: int) -> Evid
 
 
 def _differs_by_dropout(original: nn.Module, network: nn.Module, images: Tensor) -> Agreement:
-    """The network is SkipInit at test time, where nothing is dropped."""
+    """Compare the network with SkipInit at test time, when nothing is dropped."""
     with torch.no_grad():
         ours, plain = network.eval()(images), convert(original, "skipinit").eval()(images)
     return agreement("Without dropout the logits are those of SkipInit with α = 0", ours, plain)

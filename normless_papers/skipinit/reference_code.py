@@ -1,4 +1,4 @@
-"""The reference code of appendix G written out line by line, against our ResNet-50-V2 with regularized SkipInit."""
+"""SkipInit, appendix G: the reference code written out, against our ResNet-50-V2 with regularized SkipInit."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from torch import Tensor, nn
 
 from normless import residual_map
 from normless.models import resnet_v2
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table, observed, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check
+from normless_papers.claims import Check, decided, stated
+from normless_papers.claims.agreement import (
+    ROUNDING,
+    Agreement,
+    agreement,
+    agreement_table,
+    observed,
+    worst_agreement,
+)
 from normless_papers.evidence import with_quantities
-from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.networks.multipliers import blocks_at_start
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.reference_forward import Parts, disturbed, multipliers, scaled
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
-from normless_papers.published_schemes import convert
-from normless_papers.reference_forward import Parts, disturbed, multipliers, scaled
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import decided, stated
 
-# (output channels, bottleneck channels, stride) of every block of every group, as printed.
+# (Output channels, bottleneck channels, stride) of every block of every group, as printed.
 GROUPS = (
     ((256, 64, 1),) * 2 + ((256, 64, 2),),
     ((512, 128, 1),) * 3 + ((512, 128, 2),),
@@ -34,10 +40,10 @@ KEEP = 0.8
 
 
 def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[Check]:
-    """Of the network that was built, and of its computations and the code's.
+    """Check the structure of the network that was built, and its computations against the code's.
 
-    The network has `parameters`, their number; `multipliers`, the scalars at the start; `groups`, blocks in each;
-    `sizes`, see `_map_sizes`; `dropouts`, all drop probabilities; `classes`, the number of logits.
+    Structure: `parameters`, their number; `multipliers`, the initial scalars; `groups`, the blocks of each; `sizes`,
+    see `_map_sizes`; `dropouts`, all drop probabilities; `classes`, the number of logits.
     """
     built, agreements = facts
     groups, sizes, dropouts = (built[name] for name in ("groups", "sizes", "dropouts"))
@@ -47,7 +53,7 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
     shrunk = dict(zip(("stem", "pooled", "group_1", "group_2", "group_3"), (*sizes[1:3], *ends), strict=True))
     keep = 1 - (dropouts[0] if dropouts else float("nan"))
     tests = {
-        "16 residual blocks have a scalar each.": decided(
+        "Each of 16 residual blocks has a scalar.": decided(
             len(scalars) == blocks == 16, scalars=len(scalars), blocks=blocks
         ),
         "The groups have 3, 4, 6 and 3 blocks.": decided(
@@ -61,10 +67,10 @@ def _port_checks(facts: tuple[Mapping[str, Any], Sequence[Agreement]]) -> list[C
         ),
         "There are 1000 logits.": decided(built["classes"] == 1000, logits=built["classes"]),
         "One dropout before the classifier keeps 0.8 of the features.": decided(
-            [round(one, 9) for one in dropouts] == [round(1 - KEEP, 9)], dropouts=len(dropouts), keep=keep
+            [round(drop, 9) for drop in dropouts] == [round(1 - KEEP, 9)], dropouts=len(dropouts), keep=keep
         ),
     }
-    return [*stated(tests), *(one.check() for one in (zero, *agreements))]
+    return [*stated(tests), *map(Agreement.check, (zero, *agreements))]
 
 
 @artefact("skipinit/appendix-g-resnet50-v2", basis="formula", checks=_port_checks)
@@ -76,11 +82,11 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
         agreements = [*blocks_at_start(network, x), _identities(network)]
         disturbed(network).eval()
         ours, code = network(x.double()), appendix_g(network, x.double())
-        agreements.append(agreement("Logits are the code's, everything off its start", ours, code, ROUNDING))
+        agreements.append(agreement("Logits are the code's, at perturbed parameters", ours, code, ROUNDING))
     groups = tuple(_blocks_per_group(residual_map(network).depth, sizes))
     dropouts = [module.p for module in network.modules() if isinstance(module, nn.Dropout)]
     built = {
-        "parameters": sum(one.numel() for one in network.parameters()),
+        "parameters": sum(parameter.numel() for parameter in network.parameters()),
         "multipliers": scalars.tolist(),
         "groups": groups,
         "sizes": sizes,
@@ -108,7 +114,7 @@ def reference_code(context: Context, *, side: int, images: int) -> Evidence:
 
 
 def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
-    """The code's forward pass at test time on the weights of our network; images (B, 3, H, W) to logits."""
+    """Run the code's forward pass at test time on the weights of our network; images (B, 3, H, W) to logits."""
 
     def conv(path: str, h: Tensor, stride: int = 1) -> Tensor:
         parts = Parts(network, path)
@@ -131,14 +137,14 @@ def appendix_g(network: nn.Module, x: Tensor) -> Tensor:
 
 
 def _fixed_padding(x: Tensor, size: int) -> Tensor:
-    """Zeros around both spatial axes: size - 1 in all, the smaller half in front."""
+    """Pad both spatial axes with size - 1 zeros in all, the smaller half in front."""
     before = (size - 1) // 2
     after = size - 1 - before
     return F.pad(x, (before, after, before, after))
 
 
 def expected_parameters() -> int:
-    """Counted from the printed list of blocks: weights, a bias for every output and a scalar for every block."""
+    """Count parameters from the printed blocks: weights, a bias for every output, a scalar for every block."""
     total, inputs = (7 * 7 * 3 + 1) * 64, 64
     for outputs, width, _ in BLOCKS:
         total += (inputs + 1) * width + (9 * width + 1) * width + (width + 1) * outputs + 1
@@ -148,14 +154,14 @@ def expected_parameters() -> int:
 
 
 def _map_sizes(network: nn.Module) -> list[int]:
-    """The sides of the feature maps of a 224-pixel image: input, stem, pooled, after every block."""
+    """Return the sides of the feature maps of a 224-pixel image: input, stem, pooled, after every block."""
     layers = [network.get_submodule(name) for name in ("stem", "max_pool")]
     calls, _ = observed(network, [*layers, *network.get_submodule("blocks").children()], torch.randn(1, 3, 224, 224))
     return [224, *(int(output.shape[-1]) for _, output in calls)]
 
 
 def _identities(network: nn.Module) -> Agreement:
-    """Blocks from the second of their group on are the identity, or every second position, at the start."""
+    """Compare later blocks of each group with the identity, or with every second position, at initialization."""
     pairs = []
     network.eval()
     for index, (outputs, _, stride) in enumerate(BLOCKS):
@@ -169,7 +175,7 @@ def _identities(network: nn.Module) -> Agreement:
 
 
 def _blocks_per_group(blocks: int, sizes: list[int]) -> list[int]:
-    """A group ends with the block that halves the resolution, the last one with the last block."""
+    """Count blocks by group; a group ends with the block that halves the resolution, the last group with the last."""
     after = sizes[2:]
     ends = [index for index in range(1, len(after)) if after[index] < after[index - 1]] + [blocks]
     return [end - start for start, end in zip([0, *ends], ends, strict=False)]

@@ -14,8 +14,9 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, optimum_against
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, check, larger
-from normless_papers.comparison import SMALL_BATCH, Comparison
-from normless_papers.de_smith import (
+from normless_papers.evidence import with_quantities
+from normless_papers.experiments.comparison import SMALL_BATCH, Comparison
+from normless_papers.experiments.de_smith import (
     ACCURACY,
     LOSS,
     figure_over_batch_sizes,
@@ -23,8 +24,7 @@ from normless_papers.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.effort import Effort
-from normless_papers.evidence import with_quantities
+from normless_papers.experiments.effort import Effort
 
 COLUMN = "variant"
 DEPTHS = (16, 100, 1000)
@@ -45,7 +45,7 @@ NORMS_ON_THE_STREAM = (
 
 
 def _trains(facts: Comparison, variant: str, depth: int) -> Check:
-    """Compared with batch norm there; batch norm itself with the shallowest network."""
+    """Check that a variant trains as batch norm does there; batch norm itself, as in the shallowest network."""
     against = facts.sizes[0] if variant == "batch_norm" else depth
     return facts.trains(f"{variant} can be trained {facts.at(depth)}.", variant, depth, against=against)
 
@@ -56,25 +56,25 @@ def _does_not_train(facts: Comparison, variant: str, depth: int) -> Check:
 
 
 def _trainability(facts: Comparison) -> list[Check]:
-    """Batch norm and α ≤ 1/√d train at every depth to 1000; α = 1 not from 100 on, division by √2 not at 1000."""
+    """Check that batch norm and α ≤ 1/√d train to depth 1000, α = 1 not from 100 on, division by √2 not at 1000."""
     trains = [
         _trains(facts, variant, depth)
         for variant in ("batch_norm", *SMALL_ALPHA)
         for depth in sorted({*facts.sizes, *DEPTHS})
-        # The others are compared with the shallowest batch norm.
+        # The shallowest batch norm is the control of the others.
         if (variant, depth) != ("batch_norm", facts.sizes[0])
     ]
     fails = (("skipinit_alpha_1", 100), ("skipinit_alpha_1", 1000), ("divide_block_by_sqrt2", 1000))
-    return [*trains, *(_does_not_train(facts, *one) for one in fails)]
+    return [*trains, *(_does_not_train(facts, *pair) for pair in fails)]
 
 
 def _losses(facts: Comparison) -> list[Check]:
-    """SkipInit with α ≤ 1/√d reaches batch norm's training loss to 0.001, division by √2 is far worse (66 times)."""
+    """Check that α ≤ 1/√d reaches batch norm's training loss to 0.001, and division by √2 is far worse (66 times)."""
     claim = "{} reaches a training loss within 0.001 of batch norm's"
     same = [
-        facts.as_printed(one)
+        facts.as_printed(check)
         for variant in SMALL_ALPHA
-        for one in facts.above(claim.format(variant), "batch_norm", variant, (100, 1000), by=-0.001)
+        for check in facts.above(claim.format(variant), "batch_norm", variant, (100, 1000), by=-0.001)
     ]
     divided, twice = facts.reached("divide_block_by_sqrt2", 100), facts.reached("batch_norm", 100).scaled(2.0)
     return [
@@ -88,12 +88,12 @@ def _table_3(facts: Comparison) -> list[Check]:
 
 
 def _table_4(facts: Comparison) -> list[Check]:
-    """Batch-normalized networks whose branches are not scaled down: none trains at depth 1000."""
+    """Check that batch-normalized networks without scaled-down branches do not train at depth 1000."""
     shallow, claim = (16, 100), "is less than 0.7 points below batch norm (0.6 as printed)"
     near = [
-        facts.as_printed(one)
+        facts.as_printed(check)
         for variant in NORMS_ON_THE_STREAM
-        for one in facts.above(f"{variant} {claim}", variant, "batch_norm", shallow, by=-0.7)
+        for check in facts.above(f"{variant} {claim}", variant, "batch_norm", shallow, by=-0.7)
     ]
     return [
         *(_does_not_train(facts, variant, 1000) for variant in NORMS_ON_THE_STREAM),
@@ -113,8 +113,8 @@ def _table_5(facts: Comparison) -> list[Check]:
     collapse = facts.exceeds(claim, ("divide_block_by_sqrt2", 16), ("divide_block_by_sqrt2", 100), by=5.0)
     claim = "Without L2 regularization skipinit_alpha_0 loses more than 5 points"
     without_l2 = facts.above(claim, "skipinit_alpha_0", "skipinit_alpha_0_without_l2", DEPTHS, by=5.0)
-    # Only trainings as long as the paper's show what depth and L2 regularization gain.
-    long = [facts.as_printed(one) for one in (*gains, collapse, *without_l2)]
+    # The gains of depth and L2 regularization need trainings as long as the paper's.
+    long = [facts.as_printed(check) for check in (*gains, collapse, *without_l2)]
     return [_trains(facts, "skipinit_alpha_1", 16), *_trainability(facts), *long]
 
 
@@ -123,15 +123,14 @@ def _table_6(facts: Comparison) -> list[Check]:
 
 
 _TITLES = {"test_accuracy": "Test accuracy of n-2 Wide-ResNets", "training_loss": "Training loss of n-2 Wide-ResNets"}
-_WITHOUT_L2 = "That losses are without the L2 term is printed for table 3 alone, and assumed here."
 
-for _id, _checks, _metric, _remarks in (
-    ("skipinit/table-1", _trainability, "test_accuracy", ()),
-    ("skipinit/table-3", _table_3, "training_loss", ()),
-    ("skipinit/table-5", _table_5, "test_accuracy", ()),
-    ("skipinit/table-6", _table_6, "training_loss", (_WITHOUT_L2,)),
+for _id, _checks, _metric in (
+    ("skipinit/table-1", _trainability, "test_accuracy"),
+    ("skipinit/table-3", _table_3, "training_loss"),
+    ("skipinit/table-5", _table_5, "test_accuracy"),
+    ("skipinit/table-6", _table_6, "training_loss"),
 ):
-    table_over_depths(_id, _checks, VARIANTS, _TITLES[_metric], _remarks, metric=_metric, column=COLUMN)
+    table_over_depths(_id, _checks, VARIANTS, _TITLES[_metric], metric=_metric, column=COLUMN)
 
 table_over_depths(
     "skipinit/table-4",
@@ -146,18 +145,10 @@ COMPARED = ("batch_norm", "skipinit", "regularized_skipinit")
 GHOST = 32
 BEST_BATCH = 16
 GHOST_BATCHES, WHOLE_BATCHES = f"batch-size-{GHOST}", "batch-size-whole"
-_REMARKS = (
-    "The figure's batch sizes are only plotted; those of the paper's budget here are those of zeroinit/figure-3, "
-    "whose runs with batch norm and with ZeroInit (Regularized SkipInit) are the same.",
-    "Training losses include the L2 term, as those of zeroinit/figure-3.",
-)
-_REMARKS_CIFAR100 = (
-    "The figures' batch sizes are only plotted; those of the paper's budget here are the powers of two to 2048.",
-)
 
 
 def _figure_4(facts: Comparison) -> list[Check]:
-    # Batch norm at 64 is the control of batch norm at the other sizes.
+    # Batch norm at 64 is the control of batch norm at other sizes.
     controls = dict.fromkeys(COMPARED) | {"batch_norm": SMALL_BATCH}
     trains = [
         facts.trains(f"{method} trains {facts.at(size)}.", method, size, against=control)
@@ -170,11 +161,11 @@ def _figure_4(facts: Comparison) -> list[Check]:
 
 def _figure_6(facts: Comparison) -> list[Check]:
     small = [size for size in facts.sizes if size < SMALL_BATCH]
-    return [one for metric in (ACCURACY, LOSS) for one in facts.similar_rates(COMPARED, small, 2, metric)]
+    return [check for metric in (ACCURACY, LOSS) for check in facts.similar_rates(COMPARED, small, 2, metric)]
 
 
 def _inside(facts: Comparison, metric: str) -> Check:
-    """Whether every optimum lies inside the grid."""
+    """Check that every optimum lies inside the grid."""
     table = facts.runs.optima(metric)
     edges = int((table["edge"] != "").sum())
     claim = f"No optimum by {metric.replace('_', ' ')} lies at an end of the learning rates tried."
@@ -187,12 +178,12 @@ def _figure_7(facts: Comparison) -> list[Check]:
     unreliable = [
         larger(
             f"{claim} {facts.at(size)}.",
-            *(facts.runs.accuracy(method=one, batch_size=size) for one in ("skipinit", "without_batch_norm")),
+            *(facts.runs.accuracy(method=name, batch_size=size) for name in ("skipinit", "without_batch_norm")),
         )
         for size in facts.sizes
     ]
     return [
-        *(one for name in COMPARED[1:] for one in facts.above(f"Batch norm is above {name}", "batch_norm", name)),
+        *(check for name in COMPARED[1:] for check in facts.above(f"Batch norm is above {name}", "batch_norm", name)),
         *(facts.proportional(method, small) for method in COMPARED),
         *facts.similar_rates(COMPARED, small, 4),
         *(facts.larger_rate("batch_norm", method, largest) for method in COMPARED[1:]),
@@ -214,7 +205,7 @@ def _figure_8(facts: Comparison) -> list[Check]:
 
 
 def _ghost_batch_size(facts: tuple[Comparison, Comparison]) -> list[Check]:
-    """Of batch norm over batch sizes, with statistics over the whole batch and over ghost batches."""
+    """Check batch norm over batch sizes, with statistics of the whole batch and of ghost batches."""
     whole, ghost = facts
     largest = whole.sizes[-1]
     return [
@@ -257,21 +248,21 @@ def ghost_batch_size(
             across="batch_size",
             inks=inks_of(dict.fromkeys(named, "batch_norm")),
             title="Batch norm and its statistics",
-            up="test accuracy (%)",
+            y_label="test accuracy (%)",
         )
 
-    evidence = whole.evidence("", measured=measured, remarks=_REMARKS_CIFAR100)
+    evidence = whole.evidence("", measured=measured)
     return replace(evidence, facts=(whole, ghost), draw=draw)
 
 
 def _best_batch(facts: Comparison) -> float:
-    """The batch size at which batch norm's optimal test accuracy is highest; NaN where one is missing."""
+    """Return the batch size at which batch norm's optimal test accuracy is highest; NaN if one is missing."""
     means = {size: facts.reached("batch_norm", size).mean for size in facts.sizes}
     return math.nan if any(map(math.isnan, means.values())) else float(max(means, key=means.__getitem__))
 
 
 def _peak(facts: Comparison) -> Check:
-    """No batch size is better than 16; inconclusive where the difference to a better one is not significant."""
+    """Check that no batch size is better than 16; inconclusive if a better one is not significantly better."""
     best = _best_batch(facts)
     claim = f"Batch norm's test accuracy is highest at batch size {BEST_BATCH}."
     if math.isnan(best) or BEST_BATCH not in facts.sizes:
@@ -282,8 +273,8 @@ def _peak(facts: Comparison) -> Check:
     return check(claim, holds, best_batch_size=best, at_best=reached.mean)
 
 
-_CIFAR10: dict[str, Any] = {"name": "skipinit-batch-size", "remarks": _REMARKS}
-_CIFAR100: dict[str, Any] = {"metrics": (ACCURACY,), "remarks": _REMARKS_CIFAR100}
+_CIFAR10: dict[str, Any] = {"name": "skipinit-batch-size"}
+_CIFAR100: dict[str, Any] = {"metrics": (ACCURACY,)}
 
 figure_over_batch_sizes("skipinit/figure-4", _figure_4, COMPARED, "Optima over batch sizes", **_CIFAR10)
 figure_over_batch_sizes("skipinit/figure-6", _figure_6, COMPARED, "Optimal rate", rates=True, **_CIFAR10)

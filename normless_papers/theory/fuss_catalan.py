@@ -1,14 +1,14 @@
 """The limiting law of the singular values of a product of M independent random N × N matrices, N → ∞.
 
-Entries have mean 0 and variance 1/N. The law of the *squared* singular values x is that of Fuss and Catalan: with
-an angle 0 < φ < π/(M+1)
+Entries have mean 0 and variance 1/N. The *squared* singular values x have the Fuss–Catalan law: with an angle
+0 < φ < π/(M+1)
 
     x = sin((M+1)φ)^(M+1) / (sin φ · sin(Mφ)^M),    ρ(x) = sin((M+1)φ) · sin φ / (πx · sin(Mφ))
 
 on the support 0 < x < (M+1)^(M+1)/M^M (theorem 1 of "Understanding batch normalization", Bjorck et al. 2018, its
 equations 5, 9 and 10). The paper calls ρ the density of singular values, but its moments, 1 and M+1, are those of
-their squares; the argument ``of`` chooses between the two. Where entries have variance g²/N, squared singular values
-are g^(2M) times as large. ValueError for fewer than one factor M, and for an unknown ``of``.
+their squares; the argument ``of`` chooses between the two. For entries of variance g²/N squared singular values are
+g^(2M) times as large. ValueError for fewer than one factor M, or an unknown ``of``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Array: TypeAlias = npt.NDArray[np.float64]
 Of: TypeAlias = Literal["squares", "values"]
 """Squared singular values x = s², as in theorem 1, or the singular values s themselves."""
 
-# Logarithmic odds of the angle beyond which x is 0 or the edge in floating point.
+# Beyond these logarithmic odds of the angle, x is 0 or the edge in floating point.
 _ODDS = 740.0
 _BISECTIONS = 64
-# The same for tables of curves: angles from 1e-6 of their range.
+# Logarithmic odds for tables of curves: angles from 1e-6 of their range.
 _SHOWN_ODDS = 14.0
 
 
 def support_edge(factors: int, of: Of = "squares") -> float:
-    """The upper end of the support for M = `factors` matrices: (M+1)^(M+1)/M^M for squares, its root for values.
+    """Return the upper end of the support for M = `factors`: (M+1)^(M+1)/M^M for squares, its root for values.
 
     For large M it grows as e(M + 1/2), the paper's "(M+1)e" to leading order.
     """
@@ -44,10 +44,10 @@ def support_edge(factors: int, of: Of = "squares") -> float:
 
 
 def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
-    """The limiting density (equation 10, figure 10): ρ(x) of squares, or 2s·ρ(s²) of singular values s.
+    """Compute the limiting density (equation 10, figure 10): ρ(x) of squares, or 2s·ρ(s²) of singular values s.
 
-    It diverges at 0 as x^(-M/(M+1)), or s^(-(M-1)/(M+1)) (at M = 1 that of values is the quarter circle), and is 0
-    outside the open support, ∞ where it overflows. ``x`` has any shape.
+    It diverges at 0 as x^(-M/(M+1)), or s^(-(M-1)/(M+1)); for M = 1 the density of values is the quarter circle. It
+    is 0 outside the open support, and ∞ if it overflows. ``x`` has any shape.
     """
     points, inside, (phi, rest) = _angles_at(x, factors, of)
     power = 1 if of == "squares" else 2
@@ -57,7 +57,7 @@ def density(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
 
 def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
-    """The share of values up to x, in closed form: F = ((M+1)δ + M sin φ · sin((M+1)φ)/sin(Mφ))/π, δ = π/(M+1) - φ.
+    """Compute the share of values up to x: F = ((M+1)δ + M sin φ · sin((M+1)φ)/sin(Mφ))/π, δ = π/(M+1) - φ.
 
     With B = sin((M+1)φ)/sin(Mφ) · e^(iφ) and x = B^(M+1)/(B-1), the density (equation 10) is Im B/(πx), whose
     antiderivative is Im(MB - log(B-1))/π.
@@ -67,7 +67,7 @@ def cumulative(x: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
 
 def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
-    """The value below which a share of the law lies, the inverse of `cumulative`."""
+    """Compute the value below which a share of the law lies, the inverse of `cumulative`."""
     _check(factors, of)
     shares = np.asarray(share, dtype=np.float64)
     if not ((shares >= 0) & (shares <= 1)).all():
@@ -80,7 +80,7 @@ def quantile(share: npt.ArrayLike, factors: int, of: Of = "squares") -> Array:
 
 
 def density_table(factors: Sequence[int], of: Of = "squares", points: int = 400) -> pd.DataFrame:
-    """The curves of figures 9 and 10: rows per number of factors, dense at both ends of the angle, x decreasing.
+    """Tabulate the curves of figures 9 and 10 by number of factors, dense at both ends of the angle, x decreasing.
 
     Columns: ``factors``, ``of``, ``angle`` (radians), ``x``, ``density`` (per unit of x).
     """
@@ -105,17 +105,17 @@ def _check(factors: int, of: str = "squares") -> None:
 
 
 def _angles_at(x: npt.ArrayLike, factors: int, of: Of) -> tuple[Array, npt.NDArray[np.bool_], tuple[Array, Array]]:
-    """The points, 1 in place of those outside the open support; which are inside; their angles φ and δ."""
+    """Return the points, those inside the open support (others become 1), and their angles φ and δ."""
     points = np.asarray(x, dtype=np.float64)
     inside = (points > 0) & (points < support_edge(factors, of))
     points = np.where(inside, points, 1.0)
-    # By the logarithm: the square of a small singular value may underflow.
+    # In logarithms, since the square of a small singular value may underflow.
     logarithm = np.log(points) * (1 if of == "squares" else 2)
     return points, inside, _angles(lambda phi, rest: _log_squared(phi, rest, factors), logarithm, factors)
 
 
 def _sin_over_sin(phi: Array, rest: Array, factors: int) -> Array:
-    """sin((M+1)φ)/sin(Mφ). From δ = π/(M+1) - φ, as sin((M+1)φ) = sin((M+1)δ), where φ itself would cancel."""
+    """Compute sin((M+1)φ)/sin(Mφ), from δ = π/(M+1) - φ if φ suffers cancellation: sin((M+1)φ) = sin((M+1)δ)."""
     bottom = np.where(phi < rest, np.sin(factors * phi), np.sin((factors + 1) * rest + phi))
     ratio: Array = _top_sine(phi, rest, factors) / bottom
     return ratio
@@ -126,7 +126,7 @@ def _top_sine(phi: Array, rest: Array, factors: int) -> Array:
 
 
 def _log_squared(phi: Array, rest: Array, factors: int) -> Array:
-    """log x, as log(r^M · sin((M+1)φ)/sin φ) with r of `_sin_over_sin`."""
+    """Compute log x as log(r^M · sin((M+1)φ)/sin φ) with r of `_sin_over_sin`."""
     power = factors * np.log(_sin_over_sin(phi, rest, factors))
     logarithm: Array = power + np.log(_top_sine(phi, rest, factors)) - np.log(np.sin(phi))
     return logarithm
@@ -138,9 +138,9 @@ def _share(phi: Array, rest: Array, factors: int) -> Array:
 
 
 def _angles(function: Callable[[Array, Array], Array], target: Array, factors: int) -> tuple[Array, Array]:
-    """φ and δ = π/(M+1) - φ at which a function decreasing in φ has the given values.
+    """Find φ and δ = π/(M+1) - φ at which a function that decreases in φ has the target values.
 
-    Bisection on v with φ = π/(M+1)/(1+e^v): both φ and δ keep their relative precision at either end.
+    Bisection is on v with φ = π/(M+1)/(1+e^v), so φ and δ keep their relative precision at both ends.
     """
     end = pi / (factors + 1)
     low, high = np.full(target.shape, -_ODDS), np.full(target.shape, _ODDS)

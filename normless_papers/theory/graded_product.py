@@ -1,9 +1,9 @@
-"""The singular values of a long product of matrices, including the small ones.
+"""Singular values of a long product of matrices, including small ones.
 
-Multiplication loses the singular values below the largest times the unit roundoff, a condition number of about 10¹⁵
+Multiplication loses singular values below the largest times the unit roundoff, a condition number of about 10¹⁵
 (seven Gaussian factors of size 1000). Here the product is U·D·T, with U orthogonal, D diagonal and stored as
 logarithms, T well conditioned. A new factor X gives (X·U)·D·T; the columns of X·U, sorted by their weight in D, are
-orthogonalized by QR, since scaling columns costs no precision (Loh et al. 1989; sorting instead of pivoting: Tomás,
+orthogonalized by QR, since scaling columns loses no precision (Loh et al. 1989; sorting instead of pivoting: Tomás,
 Bai et al. 2012). The one-sided Jacobi method then computes the singular values of D·T to high *relative* precision
 (LAPACK's gejsv: Drmač and Veselić 2008).
 """
@@ -22,10 +22,10 @@ _RANGE = 280 * log(10)
 
 
 class GradedProduct:
-    """X_k … X_2 X_1 of N × N factors that come one at a time, as layers of a linear network; ValueError for N < 1.
+    """A product X_k … X_2 X_1 of N × N factors, given one at a time as layers of a linear network.
 
     The relative error of each singular value is about Σ_k κ(X_k)·1e-16 for random factors. The smallest must be above
-    1e-280 of the largest: up to about 150 Gaussian factors of size 1000.
+    1e-280 times the largest: up to about 150 Gaussian factors of size 1000. ValueError for N < 1.
     """
 
     def __init__(self, size: int) -> None:
@@ -38,11 +38,11 @@ class GradedProduct:
         self._rows = torch.eye(size, dtype=torch.float64)
 
     def multiply(self, factor: Tensor) -> None:
-        """Multiply by one more factor from the left, of shape (N, N) and finite, else ValueError."""
+        """Multiply by a factor from the left; ValueError unless it is finite and of shape (N, N)."""
         if factor.shape != (self.size, self.size):
             raise ValueError(
-                f"Expected a factor of shape ({self.size}, {self.size}), got {tuple(factor.shape)}: only square "
-                "matrices of one size are multiplied here."
+                f"Expected a factor of shape ({self.size}, {self.size}), got {tuple(factor.shape)}; all factors are "
+                "square matrices of the same size."
             )
         if not factor.isfinite().all():
             raise ValueError("Expected finite numbers in a factor, got an infinity or NaN.")
@@ -60,9 +60,9 @@ class GradedProduct:
         self.factors += 1
 
     def log_singular_values(self) -> Tensor:
-        """Natural logarithms of all singular values, shape (N,), float64, largest first; -∞ for a value of exactly 0.
+        """Return the logarithms of all singular values, shape (N,), float64, largest first; -∞ for exactly 0.
 
-        ValueError if the smallest other value is below 1e-280 times the largest.
+        ValueError if the smallest non-zero value is below 1e-280 times the largest.
         """
         largest = self._logarithms.max()
         if largest.isneginf():
@@ -79,16 +79,3 @@ class GradedProduct:
             raise ArithmeticError(f"LAPACK's gejsv did not converge (info {info}).")
         scaled = torch.from_numpy(np.array(values, dtype=np.float64))
         return scaled.log() + largest + log(work[0] / work[1])
-
-
-def product_log_singular_values(factors: list[Tensor]) -> Tensor:
-    """`GradedProduct.log_singular_values` of factors X_1, …, X_M, (N, N), in the order in which they are applied.
-
-    ValueError without factors, and as the methods of `GradedProduct`.
-    """
-    if not factors:
-        raise ValueError("Expected at least one factor, got none.")
-    product = GradedProduct(factors[0].shape[-1])
-    for factor in factors:
-        product.multiply(factor)
-    return product.log_singular_values()

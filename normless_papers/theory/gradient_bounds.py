@@ -1,8 +1,8 @@
 """Gradient norms of block inputs and of parameter sets, and their lower bounds (Fixup, theorems 1 and 2).
 
 With cross entropy l(z, y) = −yᵀ(z − logsumexp z), probabilities p = softmax(z) and entropy H(p) = −pᵀ log p, any z
-has ⟨∂l/∂z, z⟩ = l − H(p). Where z is positively homogeneous of degree one in v, by Euler's identity also
-⟨∂l/∂v, v⟩ = l − H(p), and by Cauchy–Schwarz ‖∂l/∂v‖ ≥ (l − H(p))/‖v‖.
+has ⟨∂l/∂z, z⟩ = l − H(p). If z is positively homogeneous of degree one in v, Euler's identity gives
+⟨∂l/∂v, v⟩ = l − H(p), and Cauchy–Schwarz ‖∂l/∂v‖ ≥ (l − H(p))/‖v‖.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ SET_COLUMNS = (
 class InputGradientBounds(Watcher):
     """Norm of each example's gradient with respect to every block's input, and its bound (theorem 1, eq. 2).
 
-    The input of the first block is the output of the stem's last layer, that of a later one the residual sum before
-    it. The gradient must be that of the mean cross entropy, the default of `observe`; an example's own is B times as
-    large.
+    The input of the first block is the output of the stem's last layer, that of a later block the preceding residual
+    sum. The gradient must be that of the mean cross entropy, the default of `observe`; an example's own gradient is B
+    times as large.
     """
 
     def on_start(self, setting: Setting) -> None:
         """Number the blocks."""
         names = [block.name for block in setting.map.blocks]
-        # By the block before: the sum of one is the input of the next, that of the last is the head's.
+        # Keyed by the preceding block, whose sum is the input of the next block or of the head.
         self._places = dict(zip(["", *names], enumerate([*names, "head"], 1), strict=True))
         self._stem = last_stem_layer(setting.map)
-        # Copied, since a later layer may overwrite it.
+        # A later layer may overwrite an input in place.
         self._copies = any(layer.in_place for layer in setting.map.layers())
         self._targets = setting.targets
         self._values: dict[str, tuple[Tensor, Tensor]] = {}
@@ -55,27 +55,27 @@ class InputGradientBounds(Watcher):
         self._rows: dict[str, list[tuple[Any, ...]]] = {}
 
     def wants(self, layer: Layer) -> bool:
-        """The stem's last layer."""
+        """Whether it is the stem's last layer."""
         return layer == self._stem
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        """The first block's input."""
+        """Record the first block's input."""
         self._keep("", y)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
-        """The next block's input."""
+        """Record the next block's input."""
         self._keep(block.name, total)
 
     def on_logits(self, logits: Tensor) -> None:
-        """Loss and entropy of every example."""
+        """Record loss and entropy of every example."""
         self._output = _loss_and_entropy(logits, self._targets)
 
     def on_layer_gradient(self, layer: Layer, module: nn.Module, x: Tensor, gradient: Tensor) -> None:
-        """The gradient at the first block's input."""
+        """Measure the gradient at the first block's input."""
         self._measure("", gradient)
 
     def on_sum_gradient(self, block: ResidualBlock, gradient: Tensor) -> None:
-        """The gradient at the next block's input."""
+        """Measure the gradient at the next block's input."""
         self._measure(block.name, gradient)
 
     def on_missed(self, block: ResidualBlock, reason: str) -> None:
@@ -85,10 +85,10 @@ class InputGradientBounds(Watcher):
         self._rows.pop(block.name, None)
 
     def table(self) -> pd.DataFrame:
-        """A row per block input and example: norms, ⟨gradient, input⟩, l, H(p), bound (l − H(p))/‖x‖.
+        """Return by block input and example norms, ⟨gradient, input⟩, l, H(p), and the bound (l − H(p))/‖x‖.
 
-        `block` counts from 1; the last, L + 1, is the input of the head. Where the network from there on is
-        positively homogeneous, `inner_product` = `loss` − `entropy` and `gradient_norm` ≥ `bound`.
+        `block` counts from 1; L + 1 is the input of the head. If the network after the input is positively
+        homogeneous, `inner_product` = `loss` − `entropy` and `gradient_norm` ≥ `bound`.
         """
         rows = [row for place in self._places for row in self._rows.get(place, ())]
         return pd.DataFrame(rows, columns=list(INPUT_COLUMNS))
@@ -120,7 +120,7 @@ class SetGradientBounds(Watcher):
     def on_start(self, setting: Setting) -> None:
         """Choose the sets."""
         self._sets = list(candidate_sets(setting.map, single=False) if self.sets is None else self.sets)
-        members = {name for one in self._sets for name in one.parameters}
+        members = {name for members in self._sets for name in members.parameters}
         self._sizes = {
             name: float(parameter.detach().double().square().sum())
             for name, parameter in setting.model.named_parameters()
@@ -131,42 +131,42 @@ class SetGradientBounds(Watcher):
         self._output: tuple[float, float] | None = None
 
     def on_logits(self, logits: Tensor) -> None:
-        """Means over the batch of l − H(p) and of max_i z_i − log c."""
+        """Record the means over the batch of l − H(p) and of max_i z_i − log c."""
         loss, entropy = _loss_and_entropy(logits, self._targets)
         largest = float(logits.double().amax(1).mean())
         self._output = float((loss - entropy).mean()), largest - log(logits.shape[1])
 
     def on_parameter_gradient(self, name: str, parameter: Tensor, gradient: Tensor) -> None:
-        """The contribution of a parameter to ‖∂l/∂θ‖² and ⟨∂l/∂θ, θ⟩."""
+        """Record the contribution of a parameter to ‖∂l/∂θ‖² and ⟨∂l/∂θ, θ⟩."""
         if name in self._sizes:
             wide = gradient.double()
             self._products[name] = (float(wide.square().sum()), float((wide * parameter.double()).sum()))
 
     def table(self) -> pd.DataFrame:
-        """A row per set; where it is positively homogeneous, `inner_product` = `excess`, `gradient_norm` ≥ `bound`.
+        """Return a row per set; homogeneous sets have `inner_product` = `excess` and `gradient_norm` ≥ `bound`.
 
-        `excess` is the mean of l − H(p) over the batch, `bound` is excess/‖θ_ph‖. `logit_bound` is
-        (mean max_i z_i − log c)/‖θ_ph‖, a bound of the mean of `bound` over draws of the classifier's weights from a
-        symmetric distribution, not of one draw.
+        `excess` is the mean of l − H(p) over the batch, and `bound` is excess/‖θ_ph‖. `logit_bound`, which is
+        (mean max_i z_i − log c)/‖θ_ph‖, bounds the mean of `bound` over draws of the classifier's weights from a
+        symmetric distribution, but not `bound` of a single draw.
         """
         rows: list[tuple[Any, ...]] = []
         if self._output is not None:
             excess, room = self._output
-            for one in self._sets:
-                sums = [self._products.get(name, (0.0, 0.0)) for name in one.parameters]
+            for members in self._sets:
+                sums = [self._products.get(name, (0.0, 0.0)) for name in members.parameters]
                 squares, products = zip(*sums, strict=True)
-                size = sum(self._sizes.get(name, 0.0) for name in one.parameters) ** 0.5
+                size = sum(self._sizes.get(name, 0.0) for name in members.parameters) ** 0.5
                 bounds = (excess / size, room / size) if size else (float("nan"), float("nan"))
                 measured = (sum(squares) ** 0.5, size, sum(products), excess, *bounds)
-                rows.append((one.name, one.place, one.block, one.parameters, *measured))
+                rows.append((members.name, members.place, members.block, members.parameters, *measured))
         return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
 
 def _loss_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """l and H(p) in nats, (B,), of logits (B, classes) at classes (B,) or probabilities (B, classes), in float64."""
+    """Compute l and H(p) in nats, (B,), of logits (B, classes) and classes (B,) or probabilities (B, classes)."""
     if logits.dim() != 2:
         raise ValueError(
-            f"The bounds are about one vector of logits per example, shape (B, classes), and these have shape "
+            f"The bounds hold for a vector of logits per example, shape (B, classes), but these logits have shape "
             f"{tuple(logits.shape)}. Measure a classifier."
         )
     wide = logits.double()
@@ -175,6 +175,6 @@ def _loss_and_entropy(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _norms(x: Tensor) -> Tensor:
-    """The Euclidean norm of each example, shape (B,)."""
+    """Return the Euclidean norm of each example, shape (B,)."""
     norms: Tensor = torch.linalg.vector_norm(x.flatten(1).double(), dim=1)
     return norms

@@ -1,8 +1,8 @@
-"""Gradient descent on linear systems against their condition number, measured and predicted.
+"""Gradient descent on linear systems by condition number, measured and predicted.
 
 On f(z) = ||Az - y||² each step multiplies the error along the i-th right singular vector of A by 1 - 2ασ_i². Hence,
 with σ the singular values and κ = σ_max/σ_min ("Understanding batch normalization", Bjorck et al. 2018, section 4:
-convergence becomes slower, a smaller learning rate is needed, gradients in subspaces differ more):
+slower convergence, a smaller learning rate, gradients that differ more between subspaces):
 
     largest stable step         α < 1/σ_max²
     best rate, at α*            (κ² - 1)/(κ² + 1) per step,   α* = 1/(σ_max² + σ_min²)
@@ -25,15 +25,15 @@ _PRECISION = 1e-3
 def descent_table(
     matrices: Sequence[Tensor], *, reduction: float = 1e-3, max_steps: int = 100_000, seed: int = 0
 ) -> pd.DataFrame:
-    """Gradient descent on a linear system y = Az* per matrix: stable step, speed and gradient ratio, predicted too.
+    """Measure and predict gradient descent on a linear system y = Az* per matrix: stable step, speed, gradient ratio.
 
     The matrices have full column rank; z* is drawn from N(0, 1), and descent starts at 0.
 
     Returns:
         One row per matrix: ``condition_number``; ``largest_step``; ``steps`` at the step α* to this reduction of the
         error ||z - z*||, NaN beyond `max_steps`; ``gradient_ratio`` of the gradients by unit errors along the extreme
-        singular vectors; and their predictions, of the steps exact for an error in the two extreme subspaces and an
-        upper bound for any other.
+        singular vectors; and their predictions. That of the steps is exact for an error in the two extreme subspaces,
+        and otherwise an upper bound.
     """
     if not 0 < reduction < 1:
         raise ValueError(f"Expected a reduction between 0 and 1, got {reduction}.")
@@ -48,9 +48,9 @@ def descent_table(
 
 
 def largest_stable_step(matrix: Tensor, solution: Tensor) -> float:
-    """The largest step α at which gradient descent on ||Az - Az*||² from z = 0 does not grow, by bisection on runs.
+    """Find the largest step α at which gradient descent on ||Az - Az*||² from z = 0 is stable, by bisection on runs.
 
-    A run grows if its loss rises in the last of 1000 steps; below the limit no step raises it. Accurate to 1%.
+    A run is unstable if its loss rises in the last of 1000 steps. Accurate to 1%.
     """
     low = 1 / (2 * float(matrix.square().sum()))
     high = 2 * low
@@ -67,7 +67,7 @@ def _row(matrix: Tensor, solution: Tensor, reduction: float, max_steps: int) -> 
     largest, smallest = float(singular_values[0]), float(singular_values[-1])
     condition = largest / smallest
     contraction = (condition**2 - 1) / (condition**2 + 1)
-    # By autograd, independent of the prediction's formula.
+    # Autograd is independent of the prediction's formula.
     gradient = torch.func.grad(lambda z: (matrix @ z).square().sum())
     return {
         "condition_number": condition,

@@ -1,13 +1,13 @@
-"""Training one layer of a linear network is solving linear systems with the matrix of the layers after it.
+"""Training of one layer of a linear network as linear systems with the matrix of the later layers.
 
-Of A_t … A_2 A_1 x = y let only the layer A_i be trained. With Ā = A_t … A_(i+1), the inputs R = A_(i-1) … A_1 x of
-the layer and their decomposition R = U (Σ 0) V*,
+In A_t … A_2 A_1 x = y only the layer A_i is trained. With Ā = A_t … A_(i+1), the layer's inputs R = A_(i-1) … A_1 x
+and their decomposition R = U (Σ 0) V*,
 
     ||Ā A_i R - y||² = ||Ā Z - Ȳ||² + C,    Z = A_i U Σ,  Ȳ = the first n columns of y V,  C = ||the others||²
 
 and every column of Z is an independent linear system (proposition 1 of "Understanding batch normalization", Bjorck
-et al. 2018, appendix C, equations 6 to 8). The condition number κ(Ā) determines the speed of gradient descent on it,
-see `gradient_descent`.
+et al. 2018, appendix C, equations 6 to 8). The condition number κ(Ā) determines the speed of gradient descent; see
+`gradient_descent`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class LinearSystems:
-    """min ||Ā Z - Ȳ||² + C, one linear system per column of Z.
+    """The problem min ||Ā Z - Ȳ||² + C, a linear system per column of Z.
 
     Attributes:
         matrix, targets: Ā of shape (outputs, p) and Ȳ of shape (outputs, n).
@@ -37,24 +37,24 @@ class LinearSystems:
     scales: Tensor
 
     def variables(self, weight: Tensor) -> Tensor:
-        """Z = A_i U Σ for a weight A_i, both of shape (p, n)."""
+        """Compute Z = A_i U Σ for a weight A_i, both of shape (p, n)."""
         return weight @ self.basis * self.scales
 
     def weight(self, variables: Tensor) -> Tensor:
-        """A_i for the variables Z, both of shape (p, n)."""
+        """Compute A_i for the variables Z, both of shape (p, n)."""
         return variables / self.scales @ self.basis.T
 
     def column_losses(self, variables: Tensor) -> Tensor:
-        """||Ā z_j - ȳ_j||² of every column z_j of Z, shape (n,); with C their sum is the loss of the network."""
+        """Compute ||Ā z_j - ȳ_j||² of every column z_j of Z, shape (n,); their sum plus C is the network's loss."""
         return (self.matrix @ variables - self.targets).square().sum(dim=0)
 
     def solution(self) -> Tensor:
-        """Z at the minimum, shape (p, n): each column solved by least squares."""
+        """Solve for Z at the minimum, shape (p, n), each column by least squares."""
         columns = [torch.linalg.lstsq(self.matrix, column.unsqueeze(1)).solution for column in self.targets.T]
         return torch.cat(columns, dim=1)
 
     def minimum(self) -> float:
-        """The minimum of the loss over the layer, C included."""
+        """Return the minimum of the loss over the layer, including C."""
         return float(self.column_losses(self.solution()).sum()) + self.constant
 
 
@@ -63,13 +63,13 @@ def linear_systems(weights: Sequence[Tensor], layer: int, inputs: Tensor, target
 
     Args:
         weights: A_1, …, A_t in the order in which they are applied, A_k of shape (n_k, n_(k-1)).
-        layer: index of the trained one, 0 for A_1.
+        layer: index of the trained layer, 0 for A_1.
         inputs: x, one column per sample, shape (n_0, m).
         targets: y, shape (n_t, m).
 
     Raises:
-        ValueError: no such layer, incompatible shapes, fewer samples than features, inputs of the layer or a product
-            of the layers after it without full rank.
+        ValueError: no such layer, incompatible shapes, fewer samples than features, or rank-deficient inputs of the
+            layer or product of the later layers.
     """
     if not 0 <= layer < len(weights):
         raise ValueError(f"Expected a layer between 0 and {len(weights) - 1}, got {layer}.")

@@ -1,11 +1,11 @@
-"""Square random matrices with independent entries, and how fast the singular values of their products grow.
+"""Square random matrices with independent entries, and the growth of their products' singular values.
 
 Theorem 1 takes the size to infinity at a fixed number of factors. For fixed N and M → ∞ the singular values of
 X_M … X_1 behave as exp(λ_i·M), with the Lyapunov exponents
 
     λ_i = (ψ((N-i+1)/2) + log(2g²/N)) / 2,    i = 1 … N
 
-for Gaussian entries of variance g²/N, ψ the digamma function (Newman 1986). The condition number hence grows
+for Gaussian entries of variance g²/N, with the digamma function ψ (Newman 1986). Hence the condition number grows
 exponentially, by the factor exp(λ_1 - λ_N) per matrix, for every gain g.
 """
 
@@ -30,7 +30,7 @@ GAINS = MappingProxyType({"xavier": 1.0, "he": sqrt(2.0)})
 
 
 def gain_of(gain: float | str, size: int) -> float:
-    """The g of a deviation g/√N: 1 for "xavier" (theorem 1), √2 for "he", √N for "standard" (figure 8), or itself."""
+    """Return g of a deviation g/√N, given g, "xavier" (1, theorem 1), "he" (√2) or "standard" (√N, figure 8)."""
     if isinstance(gain, str):
         gains = {**GAINS, "standard": sqrt(size)}
         if gain not in gains:
@@ -44,10 +44,10 @@ def gain_of(gain: float | str, size: int) -> float:
 def random_factors(
     size: int, *, entries: Entries = "gaussian", gain: float | str = "xavier", seed: int = 0, run: int = 0
 ) -> Iterator[Tensor]:
-    """An infinite sequence of independent N × N matrices, float64, entries independent of mean 0 and deviation g/√N.
+    """Draw an infinite sequence of independent N × N float64 matrices with entries of mean 0 and deviation g/√N.
 
-    Equal seed, run and entries give equal matrices up to the gain g (see `gain_of`); others are independent.
-    ValueError for other entries or gains, or a size below 1.
+    Matrices of equal seed, run and entries are equal up to the gain g (see `gain_of`), and independent otherwise.
+    ValueError for unknown entries or gains, or a size below 1.
     """
     if size < 1:
         raise ValueError(f"Expected matrices of at least one row, got size {size}.")
@@ -67,7 +67,7 @@ def random_factors(
 
 
 def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
-    """The N exponents λ_i of products of N × N Gaussian matrices, largest first (natural logarithm per factor).
+    """Return the exponents λ_i of products of N × N Gaussian matrices, largest first (natural logarithm per factor).
 
     Shape (N,), float64; their sum is the mean of log|det X| of one factor. `gain` is that of `random_factors`.
     """
@@ -78,6 +78,6 @@ def lyapunov_exponents(size: int, gain: float | str = "xavier") -> Tensor:
 
 
 def condition_growth(size: int) -> float:
-    """λ_1 - λ_N for size N: the growth per factor of the logarithm of a long product's condition number."""
+    """Return λ_1 - λ_N for size N: the growth per factor of the logarithm of a long product's condition number."""
     exponents = lyapunov_exponents(size)
     return float(exponents[0] - exponents[-1])

@@ -20,18 +20,18 @@ Place = Literal["stem", "shared", "projection", "branch", "skip", "after_sum", "
 INPUT_COLUMNS = ("factor", "output_norm", "relative_error", "homogeneous")
 SET_COLUMNS = ("set", "place", "block", "layers", "parameters", "output_norm", "relative_error", "homogeneous")
 
-# A power of two, which scales floating point without rounding, and another factor.
+# A power of two, which scales floating-point numbers exactly, and another factor.
 FACTORS = (0.5, 3.0)
-# In units of the machine epsilon: the rounding of a deep network, far below the effect of a bias or a norm.
+# The rounding error of a deep network in units of the machine epsilon, far below the effect of a bias or a norm.
 _ROUNDINGS = 2000.0
 
 
 @dataclass(frozen=True)
 class ParameterSet:
-    """A set of parameters that a network may be positively homogeneous in: weights and biases of `layers`.
+    """A set of parameters in which a network may be positively homogeneous: weights and biases of `layers`.
 
-    The place `projection` is the union of a layer on the skip path and one on each branch; outside blocks the name of
-    the `block` is empty.
+    The place `projection` is the union of a layer on the skip path and a layer on each branch; `block` is empty
+    outside blocks.
     """
 
     place: Place
@@ -41,16 +41,16 @@ class ParameterSet:
 
     @property
     def name(self) -> str:
-        """Its layers, joined by a plus."""
+        """The layers, joined by a plus."""
         return " + ".join(self.layers)
 
 
 def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[ParameterSet]:
-    """Parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
+    """List parameter sets in which a network without normalization may be positively homogeneous (Fixup, figure 2).
 
-    These are the weight layers, each with its bias, through which all of the signal passes, in the stem, between the
-    blocks and in the head, and, in blocks with weights on the skip path, one of these with one from each branch; with
-    `single` also every single weight layer inside a block, a p.h. set where the block has no other path.
+    These are single weight layers with their biases in the stem, between blocks and in the head, through which the
+    whole signal passes, and in blocks with weights on the skip path one of these together with one from each branch.
+    With `single`, also every single weight layer inside a block, which is such a set if the block has no other path.
     """
     sets = [*_single_layers(residual_map.stem_layers, "stem")]
     for block in residual_map.blocks:
@@ -68,14 +68,14 @@ def candidate_sets(residual_map: ResidualMap, *, single: bool = True) -> list[Pa
 def input_homogeneity(
     model: nn.Module, inputs: Any, *, factors: Sequence[float] = FACTORS, training: bool = True
 ) -> pd.DataFrame:
-    """Whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
+    """Test whether a network is positively homogeneous, f(a·x) = a·f(x) (Fixup, definition 1 and proposition 1).
 
-    All floating-point tensors among the inputs are scaled by each of the factors a. The network is left as it was;
-    dropout draws the same masks in all passes. Other arguments are those of `normless.probes.observe`.
+    All floating-point tensors among the inputs are scaled by each factor a. The network's state is restored; dropout
+    draws the same masks in all passes. Other arguments are those of `normless.probes.observe`.
 
     Returns:
-        One row per factor: `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 where both are zero; `output_norm` is
-        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding. ValueError where a
+        One row per factor: `relative_error` is ‖f(ax) − a·f(x)‖/‖a·f(x)‖, 0 if both are zero; `output_norm` is
+        ‖f(x)‖, at 0 any network is homogeneous; `homogeneous` is whether the error is rounding. ValueError if a
         factor is not positive, or no input is a floating-point tensor.
     """
     _check_factors(factors)
@@ -96,14 +96,14 @@ def homogeneous_sets(
     factors: Sequence[float] = FACTORS,
     training: bool = True,
 ) -> pd.DataFrame:
-    """Find the positively homogeneous sets: f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
+    """Find the positively homogeneous sets, f(x; a·θ_ph) = a·f(x; θ_ph) (Fixup, definition 2 and figure 2).
 
-    One forward pass per set and factor; `sets` are `candidate_sets` of the map if None, other arguments those of
-    `input_homogeneity`.
+    Costs a forward pass per set and factor; `sets` defaults to `candidate_sets` of the map, and other arguments are
+    those of `input_homogeneity`.
 
     Returns:
         One row per set in execution order: its place, its block, the tuples of its layers and parameters, the largest
-        `relative_error` over the factors as in `input_homogeneity`, and whether that is rounding.
+        `relative_error` over the factors as in `input_homogeneity`, and whether the error is rounding.
     """
     _check_factors(factors)
     if sets is None:
@@ -112,27 +112,20 @@ def homogeneous_sets(
     rows: list[dict[str, Any]] = []
     with torch.no_grad(), as_function(model, training=training) as logits:
         plain = logits({}, inputs)
-        for one in sets:
-            outputs = {a: logits({name: a * own[name] for name in one.parameters}, inputs) for a in factors}
-            rows.append({"set": one.name, **vars(one), **_compared(plain, outputs)})
+        for members in sets:
+            outputs = {a: logits({name: a * own[name] for name in members.parameters}, inputs) for a in factors}
+            rows.append({"set": members.name, **vars(members), **_compared(plain, outputs)})
     return pd.DataFrame(rows, columns=list(SET_COLUMNS))
 
 
-def sets_of(table: pd.DataFrame) -> list[ParameterSet]:
-    """The sets that a table of `homogeneous_sets` found homogeneous."""
-    rows = table[table["homogeneous"]]
-    columns = ("place", "block", "layers", "parameters")
-    return [ParameterSet(*values) for values in rows[list(columns)].itertuples(index=False)]
-
-
 def _single_layers(layers: Iterable[Layer], place: Place, block: str = "") -> Iterator[ParameterSet]:
-    """Each weight layer as a set of its own."""
+    """Yield each weight layer as a set."""
     for layer in _weight_layers(layers):
         yield ParameterSet(place, block, (layer.path,), _scaling(layer))
 
 
 def _projections(block: ResidualBlock) -> Iterator[ParameterSet]:
-    """Every union of one weight layer on the skip path and one on each branch."""
+    """Yield every union of a weight layer on the skip path and a weight layer on each branch."""
     sides = [_weight_layers(block.skip_layers), *map(_weight_layers, block.branches)]
     for layers in product(*sides):
         names = tuple(dict.fromkeys(name for layer in layers for name in _scaling(layer)))
@@ -140,13 +133,13 @@ def _projections(block: ResidualBlock) -> Iterator[ParameterSet]:
 
 
 def _weight_layers(layers: Iterable[Layer]) -> list[Layer]:
-    """The weight layers on the path of the signal; the first call of a module that runs several times."""
+    """Return the weight layers on the path of the signal, and only the first call of a module."""
     weights = (layer for layer in layers if layer.kind == "weight" and not layer.gating and layer.call == 0)
     return [layer for layer in weights if _scaling(layer)]
 
 
 def _scaling(layer: Layer) -> tuple[str, ...]:
-    """Weights and bias of a layer, without its gain and the scalars that edits add."""
+    """Return the weights and bias of a layer, without its gain and the scalars that edits add."""
     last = {name: name.rpartition(".")[2] for name in layer.parameters if name != layer.gamma}
     scalars = ("multiplier", "layer_scale", "input_bias", "output_bias")
     return tuple(name for name, own in last.items() if own not in scalars)
@@ -176,11 +169,11 @@ def _scaled(inputs: Any, factor: float) -> Any:
 
 
 def _compared(plain: Tensor, scaled: Mapping[float, Tensor]) -> dict[str, Any]:
-    """‖f‖, the largest ‖f(a·) − a·f‖/‖a·f‖ over factors a, 0 where both are zero, and whether that is rounding."""
+    """Return ‖f‖, the largest ‖f(a·) − a·f‖/‖a·f‖ over factors a (0 if both are zero), and whether it is rounding."""
     wide = plain.double()
     errors = torch.stack([(output.double() - factor * wide).norm() for factor, output in scaled.items()])
     sizes = torch.stack([(factor * wide).norm() for factor in scaled])
-    # NaN if any is, unlike Python's max.
+    # Python's max would not propagate NaN.
     worst = float(torch.where(errors == 0, 0.0, errors / sizes).max())
     rounding = _ROUNDINGS * torch.finfo(plain.dtype).eps
     return {"output_norm": float(wide.norm()), "relative_error": worst, "homogeneous": worst <= rounding}

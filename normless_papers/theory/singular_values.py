@@ -1,8 +1,8 @@
-"""Singular values of products of random matrices: all of them, and the extremes against the number of factors.
+"""Singular values of products of random matrices, and their extremes by the number of factors.
 
 The linear network A_M … A_1 at initialization is such a product; its condition number determines the speed of
 gradient descent ("Understanding batch normalization", Bjorck et al. 2018, section 4, figures 8, 11 and 12). Values
-come from `GradedProduct`, so that condition numbers beyond 10¹⁵ are those of the product and not of rounding.
+come from `GradedProduct`, so condition numbers beyond 10¹⁵ are not rounding errors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def singular_value_table(
     gain: float | str = "xavier",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """All singular values of random products, several runs of each number of factors (figure 8).
+    """Compute all singular values of random products, several runs of each number of factors (figure 8).
 
     Within a run the longer products extend the shorter ones, as a network grows by layers.
 
@@ -64,10 +64,10 @@ def extremes_table(
     gain: float | str = "xavier",
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Largest and smallest singular value and condition number of every run; arguments as in `singular_value_table`.
+    """Compute the extreme singular values and condition number of every run; see `singular_value_table`.
 
     One row per number of factors and run: ``factors``, ``run``, ``largest``, ``log10_largest``, ``log10_smallest``,
-    ``log10_condition``. Logarithms, since long products overflow.
+    ``log10_condition``; long products overflow without the logarithms.
     """
     rows = []
     for count, run, logarithms in _spectra(factors, size, runs, entries, gain, seed):
@@ -78,17 +78,17 @@ def extremes_table(
 
 
 def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "xavier") -> pd.DataFrame:
-    """Mean and deviation over runs of the condition number and the largest value, with predictions (figures 11, 12).
+    """Average the condition number and the largest value over runs, with predictions (figures 11 and 12).
 
-    The condition number is averaged as its logarithm: the mean of the number itself is infinite already for one
-    Gaussian matrix (Edelman 1988). Predictions by theorem 1: the largest value g^M·√((M+1)^(M+1)/M^M), approached as
-    N grows, on average from below; and the condition number as the ratio of that edge to the quantile 1/(2N), where
-    the smallest of N values lies: an order of magnitude, for M small compared to N.
+    The average is of the condition number's logarithm, since its own mean is infinite even for one Gaussian matrix
+    (Edelman 1988). Theorem 1 predicts the largest value g^M·√((M+1)^(M+1)/M^M), approached for large N on average
+    from below, and the order of magnitude of the condition number, for M small compared to N, as the ratio of that
+    edge to the quantile 1/(2N), near the smallest of N values.
 
     Returns:
-        Of the rows of `extremes_table`, of one size N and gain g, one row per number of factors: ``factors``,
+        From rows of `extremes_table` of the same size N and gain g, one row per number of factors: ``factors``,
         ``runs``, mean, sample deviation (NaN for a single run) and prediction of ``log10_condition`` and ``largest``
-        (``mean_…``, ``std_…``, ``predicted_…``), ``predicted_log10_growth`` per factor, see `condition_growth`.
+        (``mean_…``, ``std_…``, ``predicted_…``), and ``predicted_log10_growth`` per factor; see `condition_growth`.
     """
     aggregates = {
         f"{kind}_{name}": (name, kind) for name in ("log10_condition", "largest") for kind in ("mean", "std")
@@ -104,10 +104,10 @@ def conditioning_table(extremes: pd.DataFrame, size: int, gain: float | str = "x
 
 
 def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
-    """The Kolmogorov–Smirnov distance of the singular values of each product from the limiting law.
+    """Compute the Kolmogorov–Smirnov distance of each product's singular values from the limiting law.
 
-    Of rows of `singular_value_table` one row per number of factors and run: ``factors``, ``run``, ``distance`` (the
-    largest difference of the two shares of values below any point, 0..1), ``beyond_edge`` (the share above the edge).
+    From rows of `singular_value_table`, one row per number of factors and run: ``factors``, ``run``, ``distance``
+    (the largest difference of the shares below any point, 0..1), ``beyond_edge`` (the share above the edge).
     """
     rows = []
     law: Any = cumulative
@@ -120,9 +120,9 @@ def distance_to_law(values: pd.DataFrame) -> pd.DataFrame:
 
 
 def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The Kolmogorov–Smirnov distance of two tables of `singular_value_table`, all runs together.
+    """Compute the Kolmogorov–Smirnov distance of two tables of `singular_value_table`, pooling runs.
 
-    Both are in units of their gain, so that only the shape matters (universality, section 4). One row per number of
+    Both are in units of their gain, so only the shape matters (universality, section 4). One row per number of
     factors in both: ``factors``, ``distance`` (0..1).
     """
     tables: Any = [dict(list(table.groupby("factors")["unit_squared"])) for table in (values, others)]
@@ -137,7 +137,7 @@ def distance_between(values: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame
 def _spectra(
     factors: Sequence[int], size: int, runs: int, entries: Entries, gain: float | str, seed: int
 ) -> list[tuple[int, int, Tensor]]:
-    """Number of factors, run, logarithms of the singular values."""
+    """Return the number of factors, the run and the logarithms of the singular values of each product."""
     if not factors or min(factors) < 1 or runs < 1:
         raise ValueError(f"Expected numbers of factors and of runs from 1 up, got {list(factors)} and {runs}.")
     counts, spectra = set(factors), []

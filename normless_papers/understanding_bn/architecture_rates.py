@@ -1,4 +1,4 @@
-"""The highest learning rates: of other architectures (table 3, section 3.4), and without divergence (appendix J)."""
+"""Bjorck et al., highest learning rates: of architectures (table 3, section 3.4), without divergence (appendix J)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,25 @@ from scipy.stats import gmean
 from normless.nn import AlternatingBatchNorm2d
 from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
-from normless_papers.agreement import ROUNDING, Agreement, agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, quantity_table
-from normless_papers.effort import Effort
-from normless_papers.formatting import spoken
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    Tests,
+    asked_at_scale,
+    check,
+    exceeds,
+    in_all,
+    lies_within,
+    quantity_table,
+)
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import carry_out
+from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.pages.tables import spoken
 from normless_papers.probes import find_divergence, largest_stable_rate
 from normless_papers.published import published_as
-from normless_papers.runs import carry_out
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
 from normless_papers.understanding_bn.rate_search import SCHEMES, RateSearch
 
@@ -44,7 +53,7 @@ _INKS: dict[str, Ink] = {spoken(name): series_ink(place) for place, name in enum
 
 
 def _trained(context: Context, effort: Effort, names: Sequence[str]) -> RateSearch:
-    """Train some architectures at every rate of the effort, for the paper's first number of epochs."""
+    """Train architectures at every rate of the effort, for the paper's first number of epochs."""
     axis = {name: {**effort.variants.get(name, {}), "scheme": SCHEMES[ARCHITECTURES[name]]} for name in names}
     if WARM in axis:
         axis[WARM] |= effort.variants["warm_start"]
@@ -53,7 +62,7 @@ def _trained(context: Context, effort: Effort, names: Sequence[str]) -> RateSear
 
 
 def _is_printed(search: RateSearch, name: str) -> Check:
-    """Whether the highest rate of an architecture is that of table 3, or of section 2 without normalization."""
+    """Check an architecture's highest rate against table 3, or section 2 for networks without normalization."""
     printed = {UNNORMALIZED: 1e-4} | {row[AXIS]: row["lr"] for row in published_as("understanding-bn/table-3").rows}
     claim = f"The highest rate of {spoken(name)} is {printed[name]:g}."
     return search.is_printed(claim, search.highest(name), printed[name])
@@ -66,8 +75,8 @@ def _draw(search: RateSearch) -> Axes:
 def _table_3(search: RateSearch) -> list[Check]:
     return [
         *(_is_printed(search, name) for name in ARCHITECTURES if name != NORMALIZED),
-        search.above("32 layers, or what stands for them, tolerate a larger rate than 56", SHALLOW, MIDDLE),
-        search.above("56 layers, or what stands for them, tolerate a larger rate than 110", MIDDLE, UNNORMALIZED),
+        search.above("The substitute of 32 layers tolerates a larger rate than that of 56", SHALLOW, MIDDLE),
+        search.above("The substitute of 56 layers tolerates a larger rate than that of 110", MIDDLE, UNNORMALIZED),
         search.above("A warm start raises the largest rate", WARM, UNNORMALIZED),
         search.above("Alternating normalization allows for a larger rate than none", ALTERNATING, UNNORMALIZED),
     ]
@@ -87,23 +96,18 @@ def highest_rates(context: Context, *, effort: Effort) -> Evidence:
         lambda: _draw(search),
         facts=search,
         on=(AXIS,),
-        remarks=(
-            "A rate is tolerated if the network trains at it, by the mean over replicates: it has half of what batch "
-            "norm gains over chance at its best rate. 0 stands where no rate is. `unnormalized` is the deepest "
-            "network without a warm start; `layers` are those of the networks that stand for the published ones.",
-        ),
     )
 
 
 def _warm_start(facts: tuple[RateSearch, float, Sequence[float]]) -> list[Check]:
-    """Of the runs, the prescribed rate of warm starts, and the rates of their first epochs in training."""
+    """Check the runs, the prescribed rate of warm starts, and the training rates of their first epochs."""
     search, prescribed, first = facts
     numbers = {"smallest": min(first, default=math.nan), "largest": max(first, default=math.nan)}
     claim = f"The first epochs of every warm start are trained at the rate {prescribed:g}."
     return [
         check(claim, set(first) == {prescribed} if len(first) else None, epochs=len(first), **numbers),
         _is_printed(search, WARM),
-        search.above("The largest usable rate after it is larger than without a warm start", WARM, UNNORMALIZED),
+        search.above("With a warm start the largest usable rate is larger than without", WARM, UNNORMALIZED),
         search.above("With batch norm it is larger still", NORMALIZED, WARM),
     ]
 
@@ -132,10 +136,10 @@ def warm_start(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _alternating_normalization(facts: tuple[RateSearch, Sequence[Agreement]]) -> list[Check]:
-    """Of the runs, and of the layer of the alternating scheme with its formula."""
+    """Check the runs, and the layer of the alternating scheme against its formula."""
     search, alternation = facts
     return [
-        *(one.check() for one in alternation),
+        *map(Agreement.check, alternation),
         _is_printed(search, ALTERNATING),
         search.above("With batch norm the largest usable rate is larger", NORMALIZED, ALTERNATING),
     ]
@@ -149,12 +153,11 @@ def alternating_normalization(context: Context, *, effort: Effort) -> Evidence:
         quantity_table({quantity: search.highest(name) for quantity, name in highest.items()}),
         lambda: _draw(search),
         facts=(search, _alternation(context)),
-        remarks=("Stored statistics are constants on the batches that reuse them.",),
     )
 
 
 def _alternation(context: Context) -> list[Agreement]:
-    """The layer on four batches against the formula with the statistics of the first or third batch."""
+    """Compare the layer on four batches with the formula, with the statistics of the first or third batch."""
     with seeded(context.seed):
         batches = [3 * torch.randn(8, 4, 5, 5, dtype=torch.float64) + place for place in range(4)]
     layer, agreements = AlternatingBatchNorm2d(4).double(), []
@@ -197,8 +200,6 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
     searched = cache(_searched)
     return setting.evidence(
         lambda draw: pd.DataFrame([searched(draw)[0]]),
-        "Rates are searched by factors of 4, then 2, over the minibatches of one short training, and are "
-        "geometric means over draws; the resolution of the published ones is unknown.",
         quantities=_stable_rates,
         draw=lambda: TRIALS(setting.measured(lambda draw: searched(draw)[1])),
         minibatches=minibatches,
@@ -219,7 +220,7 @@ def _stable_rates(facts: Measured) -> dict[str, Estimate | float]:
 
 
 def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
-    """The largest rate of one network, and a row per rate tried."""
+    """Search the largest rate of a network; return it and a row per rate tried."""
     start = _SURVIVED if draw.batch_norm else _UNNORMALIZED
     search = largest_stable_rate(draw.model, draw.batches, start=start)
     tried = search.trials[["rate", "diverged"]]
@@ -232,7 +233,7 @@ def _searched(draw: Draw) -> tuple[dict[str, Any], pd.DataFrame]:
 
 
 def _stable_ranges(trials: pd.DataFrame) -> pd.DataFrame:
-    """A bar from the left end to the largest rate that did not diverge."""
+    """Add bars from the left end to the largest rate that did not diverge."""
     stable = trials["rate"].where(~trials["diverged"].astype(bool))
     largest = trials["rate"] == stable.groupby(trials["scheme"]).transform("max")
     left = float(trials["rate"].min()) / 2

@@ -1,4 +1,4 @@
-"""What dominates: channels (figures 7 and 19, appendix K), the favoured class (figures 4, 20 and 21, appendix L)."""
+"""Bjorck et al.: dominating channels (figures 7 and 19, appendix K) and classes (figures 4, 20, 21, appendix L)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from normless.probes import agreement
 from normless_lab.plots import PLOTS, QUIET, SCHEME_INKS, Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import replicates
+from normless_papers.claims import Tests, decided, exceeds, in_all, lies_within, replicates
 from normless_papers.plots import GRADIENT_BY_CLASS
 from normless_papers.probes import ChannelContributions, channel_gradient_spread, dominance_table, for_each_class
-from normless_papers.stated_claims import Tests, decided, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import (
     INKS,
     READING_LAYERS,
@@ -36,7 +35,7 @@ def _channel_pairs(facts: Measured) -> Tests:
     share, rank, variation = map(facts.estimates, ("rank_one_share", "effective_rank", "variation"))
     return {
         "Without batch norm the matrix is close to low rank: a factor per in-channel times one per out-channel "
-        "explains more than half of what varies in it.": exceeds(share[0], 0.5),
+        "explains more than half of its variation.": exceeds(share[0], 0.5),
         "With batch norm that explains less.": exceeds(*share),
         "The effective rank is larger with batch norm.": exceeds(*reversed(rank)),
         "Some channels have consistently large, others small gradients without batch norm: entries vary by more "
@@ -51,9 +50,6 @@ def channel_pairs(context: Context, *, data: str, batch_size: int, draws: int) -
     columns = ["variation", "effective_rank", "rank_one_share", "predicted_rank_one_share"]
     return setting.evidence(
         lambda draw: pass_of(draw)["pair_structure"][columns],
-        "`variation` is the standard deviation of the entries over their mean; `effective_rank` is the "
-        "exponential of the entropy of the singular values, between 1 and 32. The figure shows the first draw, "
-        "channels sorted.",
         draw=lambda: setting.side_by_side(
             lambda draw, axes, title: PAIRS(
                 pass_of(draw)["pairs"], axes, ink=scheme_ink(INKS[draw.batch_norm]), title=f"{title}, layer 45"
@@ -94,8 +90,6 @@ def channel_gradients(context: Context, *, data: str, batch_size: int, draws: in
 
     return setting.evidence(
         spread,
-        "The caption claims larger scales in early layers, section I.2 scales within a layer that differ by the "
-        "conditioning of the network ahead; both are checked. The figure shows the first draw.",
         draw=lambda: PLOTS["channel_gradients"](setting.shown(lambda draw: pass_of(draw)["channels"])),
         early=f"layers {_EARLY[0]} to {_EARLY[1]}",
         late=f"layers {_LATE[0]} to {_LATE[1]}",
@@ -123,16 +117,13 @@ def dominating_channels(context: Context, *, data: str, batch_size: int, draws: 
     columns = ["order", "channels", "mean_correlation", "effective_share", "top_tenth_share"]
     return setting.evidence(
         lambda draw: dominance_table(pass_of(draw)["contributions"])[columns].rename(columns={"order": "layer"}),
-        "The paper gives no data. Measured is the mean magnitude that every in-channel alone adds to the output "
-        "of the second convolution of four blocks; checks are of averages over the four. The figure shows the "
-        "first draw.",
         draw=lambda: ChannelContributions.plot(setting.shown(lambda draw: pass_of(draw)["contributions"])),
         layers=list(READING_LAYERS),
     )
 
 
 def _sorted_by_mean(pairs: pd.DataFrame) -> pd.DataFrame:
-    """Channels by their means, the largest first, and gradients in multiples of the mean over all."""
+    """Sort channels by their means, the largest first, and divide gradients by the mean over all."""
     ranks = {
         name: pairs.groupby(name)["gradient"].mean().rank(ascending=False, method="first") - 1
         for name in ("out_channel", "in_channel")
@@ -141,7 +132,7 @@ def _sorted_by_mean(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs.assign(gradient=pairs["gradient"] / (pairs["gradient"].mean() or 1.0), **placed)
 
 
-# Of one layer; channels that are consistently large gather in a corner.
+# Of one layer. Consistently large channels gather in a corner.
 PAIRS = Plot(
     "heat_map",
     _sorted_by_mean,
@@ -158,7 +149,7 @@ PAIRS = Plot(
 
 # "The one class that the network almost always guesses" (appendix L).
 ALMOST_ALWAYS = 0.9
-# Sums of ten gradients in float64, each relative to the largest element of the parameter's.
+# Relative error of a sum of ten gradients in float64, in units of the parameter's largest element.
 _SUM_ROUNDING = 1e-9
 
 
@@ -170,13 +161,14 @@ def _favoured_class(facts: Measured) -> Tests:
         "minibatch, in every draw.": in_all(
             without["predicted_share"] >= ALMOST_ALWAYS, smallest_share=without["predicted_share"].min()
         ),
-        "That class's gradients are large for the images of other classes: on average more than half of the "
-        "largest possible, 1.": exceeds(without["column_mean"], 0.5),
+        "That class's gradients are large for images of other classes: on average more than half of the largest "
+        "possible value, 1.": exceeds(without["column_mean"], 0.5),
         "They are roughly constant: their deviation over images is less than a quarter of their mean.": exceeds(
             0.25, variation[0]
         ),
-        "With batch norm the gradients of the class with the largest depend more on the image: deviation over "
-        "mean is larger.": exceeds(variation[1], variation[0]),
+        "With batch norm the largest class's gradients depend more on the image: deviation over mean is larger.": (
+            exceeds(variation[1], variation[0])
+        ),
         "Over all classes signs agree less with batch norm, Σ_j|Σ_b g|/Σ_jb|g|.": exceeds(
             *facts.estimates("agreement")
         ),
@@ -191,9 +183,6 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _favourite(pass_of(draw)["logits"], pass_of(draw)["logits_by_example"]),
-        "Rows are of the class with the largest bias gradient; `column_…` are over images of other classes, "
-        "where the gradient is the predicted probability of that class, and hence positive.",
-        "The figure shows the first draw.",
         draw=lambda: setting.side_by_side(
             lambda draw, axes, title: PLOTS["logit_matrix"](
                 pass_of(draw)["logits_by_example"], axes, title=f"{title}, ∂L_b/∂z_j"
@@ -203,7 +192,7 @@ def favoured_class(context: Context, *, data: str, batch_size: int, draws: int) 
 
 
 def _favourite(by_class: pd.DataFrame, by_example: pd.DataFrame) -> pd.DataFrame:
-    """A row on the class with the largest bias gradient."""
+    """Describe the class with the largest bias gradient in a row."""
     largest = by_class.sort_values("bias_gradient").iloc[-1]
     others = by_example[(by_example["class"] == largest["class"]) & ~by_example["is_target"]]["gradient"]
     row = {"class": int(largest["class"]), "predicted_share": float(largest["predicted_share"])}
@@ -225,11 +214,11 @@ def _elements_of_classes(facts: Measured) -> Tests:
     dominant = facts.by_draw(batch_norm=False)
     return {
         **_predicted(dominant),
-        "One class has far larger impact than any other: its mean |gradient| is more than three times that of the "
-        "next (log₁₀ of the ratio above log₁₀ 3).": exceeds(
+        "One class has far more impact than any other: its mean |gradient| is more than three times that of the next "
+        "(log₁₀ of the ratio above log₁₀ 3).": exceeds(
             decades(dominant["share"] / dominant["next_share"]), math.log10(3)
         ),
-        "It has the largest gradient of all classes in the majority of the kernel's elements.": exceeds(
+        "It has the largest gradient of all classes for the majority of the kernel's elements.": exceeds(
             dominant["leading_share"], 0.5
         ),
     }
@@ -247,16 +236,12 @@ def elements_of_classes(context: Context, *, data: str, batch_size: int, draws: 
         row |= {"next_share": ordered["share"].iloc[1]}
         elements = tables["elements"].assign(size=tables["elements"]["gradient"].abs())
         sizes = elements.pivot(index="element", columns="class", values="size")
-        # Of the elements that have a gradient, in how many the class has the largest.
+        # How often the class has the largest gradient, among the elements with a gradient.
         leading = sizes[sizes.max(axis=1) > 0].idxmax(axis=1) == dominant["class"]
         return pd.DataFrame([row | {"leading_share": float(leading.mean())}])
 
     return setting.evidence(
         dominance,
-        "Rows are of the class with the largest mean |gradient|; the figure shows the first draw.",
-        "The sum over classes has half of its size from that class by construction: where it is predicted with "
-        "certainty its logit has the gradient 1 for nine images in ten, and every other class -1 for one in ten. "
-        "So the majority is counted in elements.",
         draw=lambda: draw_elements(class_pass_of(Draw(setting, False, 0))["elements"]),
         batch_norm=(False,),
         layer=52,
@@ -280,10 +265,6 @@ def gradient_of_classes(context: Context, *, data: str, batch_size: int, draws: 
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: class_pass_of(draw)["sizes"],
-        "The figure shows the first draw.",
-        "The caption has about one order of magnitude, the text at least one. Of ten equally frequent classes "
-        "nine images in ten have the dominant class's gradient and one in ten that of each other, a factor of 9: "
-        "the caption's is checked.",
         draw=lambda: GRADIENT_BY_CLASS(class_pass_of(Draw(setting, False, 0))["sizes"]),
         batch_norm=(False,),
         layer=52,
@@ -308,16 +289,13 @@ def masked_gradients(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         _sums,
-        "`deviation` is the largest over parameters of max|Σ over classes - whole| / max|whole|; `alone` is the "
-        "same for one class in place of the sum, at its largest. `mean_abs` is of all parameters together.",
-        "The figure shows the first draw without batch norm.",
         draw=lambda: GRADIENT_BY_CLASS(_sums(Draw(setting, False, 0))),
         precision="float64",
     )
 
 
 def _sums(draw: Draw) -> pd.DataFrame:
-    """A row per class: the size of its gradients, and the deviation of their sum and of the class alone."""
+    """Measure each class's gradient size, its deviation from the whole gradient, and that of the sum of classes."""
     model, inputs = draw.model.double().train(), draw.inputs.double()
     names, weights = zip(*model.named_parameters(), strict=True)
     loss = nn.functional.cross_entropy(model(inputs), draw.targets)
@@ -336,7 +314,7 @@ def _sums(draw: Draw) -> pd.DataFrame:
 
 
 def _apart(first: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> float:
-    """The largest max|difference| / max|whole| over the parameters that have a gradient."""
+    """Return the largest max|difference| / max|whole| over the parameters with a gradient."""
     return max(
         float((first[name] - gradient).abs().max() / gradient.abs().max())
         for name, gradient in whole.items()
@@ -345,7 +323,7 @@ def _apart(first: Mapping[str, Tensor], whole: Mapping[str, Tensor]) -> float:
 
 
 def draw_elements(elements: pd.DataFrame) -> Axes:
-    """The gradients of a weight's elements by class, from the largest; the class with the largest sum is named."""
+    """Draw a weight's gradients by class in descending order, and name the class with the largest sum."""
     sizes = elements.assign(size=elements["gradient"].abs())
     ranks = sizes.groupby("class")["size"].rank(ascending=False, method="first")
     first = str(sizes.groupby("class")["size"].sum().idxmax())
@@ -355,8 +333,8 @@ def draw_elements(elements: pd.DataFrame) -> Axes:
         x="rank",
         y="size",
         by="class",
-        inks={str(one): SCHEME_INKS["none"] if str(one) == first else QUIET for one in sizes["class"].unique()},
-        end_text=lambda name, _: f"class {name}" if name == first else "",
+        inks={str(name): SCHEME_INKS["none"] if str(name) == first else QUIET for name in sizes["class"].unique()},
+        named=lambda name, _: f"class {name}" if name == first else "",
         log="y",
         y_limits=(1e-4 * top, 2 * top),
         title="Gradients of a weight by class",

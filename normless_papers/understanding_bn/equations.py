@@ -1,4 +1,4 @@
-"""Batch norm and its separable parts (equation 1), and the noise of minibatch steps (equation 2)."""
+"""Bjorck et al., equations (1) and (2): batch norm with its separable parts, and the noise of minibatch steps."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from torch import Tensor, nn
 
 from normless.nn import PartialBatchNorm2d
 from normless_lab.plots import Plot
-from normless_papers.agreement import ROUNDING, Agreement, agreement, agreement_table
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Tests, decided
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement, agreement_table
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import AGREEMENT
 from normless_papers.probes import noise_per_example, per_example_gradients, sgd_noise_table, step_errors
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, decided
 from normless_papers.understanding_bn.initializations import Initializations
 from normless_papers.understanding_bn.rate_search import SUBSETS, in_symbols
 
 
-@artefact(
-    "understanding-bn/equation-1", basis="formula", checks=lambda agreements: [one.check() for one in agreements]
-)
+@artefact("understanding-bn/equation-1", basis="formula", checks=lambda facts: list(map(Agreement.check, facts)))
 def separable_parts(context: Context, *, batch: int, channels: int, side: int) -> Evidence:
     with seeded(context.seed):
         x = 2 * torch.randn(batch, channels, side, side, dtype=torch.float64) + torch.randn(channels, 1, 1).double()
-        agreements = [one for parts in SUBSETS for one in _by_definition(x, parts)]
+        agreements = [agreement for parts in SUBSETS for agreement in _by_definition(x, parts)]
         agreements += _moments(x)
     table = agreement_table(agreements)
     return Evidence(
@@ -42,12 +40,11 @@ def separable_parts(context: Context, *, batch: int, channels: int, side: int) -
             "seed": context.seed,
         },
         draw=lambda: AGREEMENT(table),
-        remarks=("Without μ the variance is still that about the mean; the paper does not say.",),
     )
 
 
 def _layer(channels: int, parts: tuple[str, ...]) -> PartialBatchNorm2d:
-    """The layer with these parts; its running averages are those of the last batch."""
+    """Build the layer with these parts; its running averages are those of the last batch."""
     names = {"mean": "mu", "variance": "sigma2", "gamma": "gamma", "beta": "beta"}
     flags = {name: part in parts for name, part in names.items()}
     layer = PartialBatchNorm2d(channels, momentum=1.0, **flags).double()
@@ -57,7 +54,7 @@ def _layer(channels: int, parts: tuple[str, ...]) -> PartialBatchNorm2d:
 
 
 def _by_definition(x: Tensor, parts: tuple[str, ...]) -> list[Agreement]:
-    """The layer against the formula without the missing parts, in training and then at test time."""
+    """Compare the layer with the formula without the missing parts, in training and then at test time."""
     layer, count = _layer(x.shape[1], parts), x.shape[0] * x.shape[2] * x.shape[3]
     mean = x.sum((0, 2, 3), keepdim=True) / count
     variance = (x - mean).square().sum((0, 2, 3), keepdim=True) / count
@@ -75,7 +72,7 @@ def _by_definition(x: Tensor, parts: tuple[str, ...]) -> list[Agreement]:
     return [
         agreement(f"{name}: in training the output is the formula's", trained, outputs[0], ROUNDING),
         agreement(
-            f"{name}: at test time it is that with the running averages, one of which is the unbiased variance",
+            f"{name}: at test time it uses the running averages, and that of the variance is unbiased",
             layer.eval()(x),
             outputs[1],
             ROUNDING,
@@ -84,7 +81,7 @@ def _by_definition(x: Tensor, parts: tuple[str, ...]) -> list[Agreement]:
 
 
 def _moments(x: Tensor) -> list[Agreement]:
-    """The moments after a layer with μ only, and after one with σ² only."""
+    """Compare the moments after a layer with μ only, and after one with σ² only."""
     mean, variance = x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)
     centred, scaled = (_layer(x.shape[1], (part,))(x) for part in ("mu", "sigma2"))
     epsilon = _layer(x.shape[1], ()).eps
@@ -110,10 +107,10 @@ _EXACT = 1e-9
 
 
 def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
-    """Exactly over every minibatch of a tiny network, within the errors over those drawn for a ResNet.
+    """Check exactly over every minibatch of a tiny network, and within errors over random ones of a ResNet.
 
     Both tables have `batch_size`, `learning_rate`, `noise`, `predicted_noise` and `bias`, the length of the mean
-    error; the second is one of `sgd_noise_table`. Depth and number of draws are those of the ResNet.
+    error; the second is that of `sgd_noise_table`. Depth and number of draws are those of the ResNet.
     """
     exact, drawn, depth, draws = facts
     noise = exact.set_index(["batch_size", "learning_rate"])["noise"]
@@ -136,7 +133,7 @@ def _equation_2(facts: tuple[pd.DataFrame, pd.DataFrame, int, int]) -> Tests:
         f"In a ResNet-{depth} the mean over {draws} minibatches is α²M/|B| within four standard errors.": decided(
             (errors <= 4).all(), largest_in_standard_errors=errors.max()
         ),
-        "There the mean error is at most three times that expected of as many unbiased draws.": decided(
+        "There the mean error is at most three times that expected from as many unbiased draws.": decided(
             (drawn["bias"] <= 3 * drawn["predicted_bias"]).all(),
             largest_ratio=(drawn["bias"] / drawn["predicted_bias"]).max(),
         ),
@@ -166,19 +163,18 @@ def step_noise(
     evidence = setting.evidence_of(
         _quantities(both),
         (exact, drawn, depth, draws),
-        "In evaluation mode: with the batch's statistics there is no gradient of one example.",
         draw=lambda: NOISE(drawn),
         learning_rates="0.1 and 0.2",
         exact=f"a tanh network of two layers in float64, {_EXAMPLES} examples, every minibatch with replacement",
         examples=examples,
         draws=draws,
     )
-    # The equation is of any network and data.
+    # The equation holds for any network and data.
     return replace(evidence, reduction="")
 
 
 def _every_minibatch(seed: int) -> pd.DataFrame:
-    """Noise and bias over all minibatches of a tiny network, in float64."""
+    """Measure noise and bias over all minibatches of a tiny network, in float64."""
     with seeded(seed):
         network = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
         inputs, targets = torch.randn(_EXAMPLES, 3, dtype=torch.float64), torch.randint(3, (_EXAMPLES,))
@@ -193,7 +189,7 @@ def _every_minibatch(seed: int) -> pd.DataFrame:
 
 
 def _quantities(both: pd.DataFrame) -> pd.DataFrame:
-    """A row per network, batch size, rate and published quantity."""
+    """Tabulate by network, batch size, rate and published quantity."""
     tables = []
     for quantity, measured, predicted in ((_SQUARE, "noise", "predicted_noise"), (_BIAS, "bias", "predicted_bias")):
         columns = ["network", "batch_size", "learning_rate", measured, predicted]

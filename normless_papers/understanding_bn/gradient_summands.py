@@ -1,4 +1,4 @@
-"""Summands of a kernel's gradient: their agreement (equation 4, tables 1, 4), and single parameters (18, 22, 23)."""
+"""Bjorck et al., summands of a kernel's gradient (equation 4, tables 1 and 4, figures 18, 22 and 23)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from matplotlib.axes import Axes
 from normless.probes import observe
 from normless_lab.plots import Plot, lines, scheme_ink
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import replicates
+from normless_papers.claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within, replicates
 from normless_papers.plots import SUMS_OF_PARAMETERS
 from normless_papers.probes import ParameterGradients, gradient_alignment_table, summand_statistics
-from normless_papers.stated_claims import Test, Tests, asked_at_scale, decided, exceeds, lies_within
 from normless_papers.understanding_bn.initializations import (
     Draw,
     Initializations,
@@ -34,7 +33,7 @@ SUMS = ("sum_abs", "sum_b_abs_sum_xy", "sum_xy_abs_sum_b", "abs_sum")
 _LAYERS = (18, 54, 90)
 _PAIRS = ((18, 19), (54, 55), (90, 91))
 
-# In float64 Σd and autograd differ by rounding alone.
+# In float64 Σd and autograd differ only by rounding.
 _ROUNDING = 1e-9
 
 
@@ -60,9 +59,8 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _disagreements(_with_autograd(draw, layers)),
-        f"The figure has the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
+        f"The figure shows the parameters of layer {layers[0]} in the first draw: none is above the dotted line "
         "|Σd| = Σ|d|.",
-        "The paper states the equation; the inequalities are the triangle inequality.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _with_autograd(draw, layers[:1]))),
         layers=list(layers),
         precision="float64",
@@ -70,7 +68,7 @@ def summand_identity(context: Context, *, data: str, batch_size: int, draws: int
 
 
 def _with_autograd(draw: Draw, layers: Sequence[int]) -> pd.DataFrame:
-    """Sums of each parameter's summands, and `exact`, the gradient by autograd."""
+    """Sum each parameter's summands; `exact` is the gradient by autograd."""
     model, inputs = draw.model.double().train(), draw.inputs.double()
     watcher = ParameterGradients([conv_path(layer) for layer in layers])
     observe(model, [watcher], inputs, draw.targets)
@@ -81,7 +79,7 @@ def _with_autograd(draw: Draw, layers: Sequence[int]) -> pd.DataFrame:
 
 
 def _disagreements(parameters: pd.DataFrame) -> pd.DataFrame:
-    """By layer: the largest deviation from autograd, and the number of parameters that violate an inequality."""
+    """Return by layer the largest deviation from autograd and the number of parameters that violate an inequality."""
     rows = []
     for layer, group in parameters.groupby("order", sort=True):
         allowed = 1e-12 * group["sum_abs"]
@@ -116,9 +114,9 @@ def _table_4(facts: Measured) -> Tests:
 
 
 def _agreement(facts: Measured, layers: Sequence[int]) -> Tests:
-    """Per layer: Σ|d| is of the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
+    """Check that Σ|d| has the order of |Σd| without batch norm, and of √N·|Σd|, the paper's 10², with it."""
     table = facts.table.assign(factor=facts.table["sum_abs"] / facts.table["abs_sum"])
-    # Σ|d|/|Σd| of N independent summands of random sign is √N in order of magnitude.
+    # Σ|d|/|Σd| of N independent summands of random sign has the order √N.
     table["of_random_signs"] = table["factor"] * table["predicted_for_random_signs"]
     without, with_norm = (replace(facts, table=table).pivoted("order", batch_norm=kind) for kind in (False, True))
     tests: dict[str, Test] = {}
@@ -141,7 +139,7 @@ def _agreement(facts: Measured, layers: Sequence[int]) -> Tests:
 
 
 def _table_of_sums(name: str, checks: Callable[[Measured], Tests], layers: Sequence[int]) -> None:
-    """Register table 1 or 4: the four sums of some layers, by their geometric means over draws."""
+    """Register table 1 or 4: geometric means over draws of the four sums of some layers."""
 
     @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
     def measure(context: Context, *, data: str, batch_size: int, draws: int) -> Evidence:
@@ -160,10 +158,6 @@ def _table_of_sums(name: str, checks: Callable[[Measured], Tests], layers: Seque
         return setting.evidence_of(
             means,
             Measured(drawn, setting.fewer, setting.reduction),
-            "Measured sums are geometric means over draws: they differ from draw to draw by orders of magnitude "
-            "without batch norm. `factor` is Σ|d|/|Σd|, and `factor_of_random_signs` is √N, its order of magnitude "
-            "for N independent summands of random sign.",
-            "The figure shows the first draw.",
             draw=lambda: draw_sums(first, layers),
             on=("layer", "batch_norm"),
             layers=list(layers),
@@ -177,7 +171,7 @@ SUM_SYMBOLS = {"sum_abs": "Σ|d|", "sum_xy_abs_sum_b": "Σₓ|Σ_b d|", "sum_b_a
 
 
 def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
-    """The four sums of some layers side by side: level where summands agree, falling where they cancel."""
+    """Draw the four sums of some layers: level if summands agree, falling if they cancel."""
     chosen = sums[sums["order"].isin(list(layers))].sort_values("order")
     chosen = chosen.assign(name=chosen["scheme"] + " " + chosen["order"].astype(str))
     table = chosen.melt(["name", "scheme"], list(SUM_SYMBOLS), var_name="sum", value_name="average")
@@ -196,7 +190,7 @@ def draw_sums(sums: pd.DataFrame, layers: Sequence[int]) -> Axes:
     )
 
 
-# Skewed summands have a mean of more than this many standard deviations, centred ones of less.
+# In standard deviations: the mean of skewed summands is larger, that of centred ones smaller.
 _SKEWED = 1 / 3
 
 
@@ -227,8 +221,8 @@ def gradient_and_channel_mean(
     return setting.evidence(
         lambda draw: gradient_alignment_table(averaged(draw))[columns],
         f"Gradients and means are averages over {minibatches} minibatch{'es' * (minibatches > 1)} of the "
-        "training set. Means are those before the ReLU, and before the norm where there is one, so that they are "
-        "not 0 by definition. The figure shows the first draw.",
+        "training set. Means are those before the ReLU and any norm, so that they are not 0 by definition. The "
+        "figure shows the first draw.",
         draw=lambda: AGAINST_MEAN(setting.shown(averaged)),
         layer=35,
         minibatches=minibatches,
@@ -236,13 +230,13 @@ def gradient_and_channel_mean(
 
 
 def _of_layer(draw: Draw, layer: int) -> pd.DataFrame:
-    """The parameters of one layer on the first minibatch."""
+    """Return the parameters of one layer on the first minibatch."""
     parameters = pass_of(draw)["parameters"]
     return parameters[parameters["order"] == layer].reset_index(drop=True)
 
 
 def _averaged(draw: Draw, layer: int) -> pd.DataFrame:
-    """Every parameter's gradient and in-channel mean, averaged over the minibatches."""
+    """Average every parameter's gradient and in-channel mean over the minibatches."""
     tables = [_of_layer(draw, layer)]
     for inputs, targets in draw.batches[1:]:
         watcher = ParameterGradients([conv_path(layer)])
@@ -261,9 +255,7 @@ def _summands_of_a_parameter(facts: Measured) -> Tests:
         "The parameter with the largest gradient has |Σd| of more than half of Σ|d|.": exceeds(
             large["input_independence"], 0.5
         ),
-        "Most of its summands that are not 0, more than two thirds, have one sign.": exceeds(
-            large["one_sign_share"], 2 / 3
-        ),
+        "More than two thirds of its non-zero summands have the same sign.": exceeds(large["one_sign_share"], 2 / 3),
         "They are skewed away from 0: their mean is more than a third of their standard deviation.": exceeds(
             large["mean_in_deviations"], _SKEWED
         ),
@@ -278,8 +270,6 @@ def summands_of_a_parameter(context: Context, *, data: str, batch_size: int, dra
     columns = ["chosen", "parameter", "one_sign_share", "mean_in_deviations", "input_independence"]
     return setting.evidence(
         lambda draw: summand_statistics(pass_of(draw)["summands"])[columns],
-        "`small` is the parameter above 5 % of all in |Σd|, without those that read a dead channel. The figure "
-        "shows the first draw.",
         draw=lambda: SUMMANDS(pass_of(Draw(setting, False, 0))["summands"]),
         batch_norm=(False,),
         layer=90,
@@ -309,15 +299,13 @@ def gradients_on_a_line(context: Context, *, data: str, batch_size: int, draws: 
 
     return setting.evidence(
         alignment,
-        "`share_aligned` is the share of parameters with |Σd| ≥ Σ|d|/2. The figure shows the first draw; points "
-        "on the dotted line have summands of one sign.",
         draw=lambda: SUMS_OF_PARAMETERS(setting.shown(lambda draw: _of_layer(draw, 54))),
         layer=54,
     )
 
 
 def _in_deviations(parameters: pd.DataFrame) -> pd.DataFrame:
-    """Networks with and without norms have means of other orders of magnitude."""
+    """Scale means to standard deviations, since those of both networks differ by orders of magnitude."""
     spread = parameters.groupby("scheme")["channel_mean"].transform("std", ddof=0).replace(0.0, 1.0)
     return parameters.assign(channel_mean=parameters["channel_mean"] / spread)
 
@@ -336,13 +324,13 @@ AGAINST_MEAN = Plot(
 
 
 def _in_root_mean_squares(summands: pd.DataFrame) -> pd.DataFrame:
-    """Summands that are not exactly 0, as those of a ReLU that was off are, in units of their root mean square."""
+    """Select the non-zero summands (an inactive ReLU makes exact zeros), in units of their root mean square."""
     parts = []
     for (chosen, parameter), rows in summands.groupby(["chosen", "parameter"], sort=False):
         values = rows["summand"].to_numpy(float)
-        other = values[values != 0]
-        name = f"{chosen} ({parameter}), {1 - len(other) / len(values):.0%} zero"
-        parts.append(pd.DataFrame({"name": name, "summand": other / np.sqrt(np.square(other).mean())}))
+        nonzero = values[values != 0]
+        name = f"{chosen} ({parameter}), {1 - len(nonzero) / len(values):.0%} zero"
+        parts.append(pd.DataFrame({"name": name, "summand": nonzero / np.sqrt(np.square(nonzero).mean())}))
     return pd.concat(parts)
 
 

@@ -1,4 +1,4 @@
-"""At initialization: gradients of layer 55 (figure 2), moments against depth (3), channels' activations (13, 14)."""
+"""Bjorck et al., at initialization: gradients (figure 2), moments by depth (3), activations (13 and 14)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from matplotlib.axes import Axes
 
 from normless_lab.plots import PLOTS, histogram, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Estimate, over_draws
+from normless_papers.claims import Estimate, Test, Tests, asked_at_scale, exceeds, in_all, lies_within, over_draws
 from normless_papers.probes import peak_counts
-from normless_papers.stated_claims import Test, Tests, asked_at_scale, exceeds, in_all, lies_within
 from normless_papers.understanding_bn.initializations import (
     HISTOGRAM_CHANNELS,
     HISTOGRAM_LAYERS,
@@ -25,7 +24,7 @@ from normless_papers.understanding_bn.initializations import (
     pass_of,
 )
 
-# The layers over which growth is fitted: without the stem's neighbourhood and the classifier.
+# Layers over which growth is fitted, without the stem's neighbours and the classifier.
 _FITTED = (8, 109)
 _MOMENTS = {"abs_mean": "|mean|", "variance": "variance"}
 
@@ -68,8 +67,6 @@ def gradients_of_layer_55(context: Context, *, data: str, batch_size: int, draws
 
     return setting.evidence(
         sizes,
-        "Magnitudes are mean absolute values, as in tables 1 and 4.",
-        "The figure shows the first draw; note that its horizontal axes differ.",
         quantities=quantities,
         draw=lambda: setting.side_by_side(_histogram),
         layer=55,
@@ -94,8 +91,8 @@ def _moments_against_depth(facts: Measured) -> Tests:
             f"Without batch norm {name} grows by more than a decade over 100 layers.": exceeds(
                 without[f"{name}_decades"], 1.0
             ),
-            f"Almost exponentially: a straight line explains more than 0.8 of the variance of log₁₀ {name} over "
-            "layers.": exceeds(without[f"{name}_straightness"], 0.8),
+            f"Growth is almost exponential: a straight line explains more than 0.8 of the variance of log₁₀ {name} "
+            "over layers.": exceeds(without[f"{name}_straightness"], 0.8),
             f"With batch norm {name} stays relatively constant: its trend is less than half a decade over 100 "
             "layers.": lies_within(with_norm[f"{name}_decades"], -0.5, 0.5),
         }
@@ -107,9 +104,6 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
     setting = Initializations(context, data, batch_size, draws)
     return setting.evidence(
         lambda draw: _fits(pass_of(draw)["moments"]),
-        "With batch norm the first convolution of a block reads the stream, which grows within a stage, so that "
-        "variances zigzag around their constant trend.",
-        "The figure shows the first draw; bands reach one standard deviation over channels.",
         quantities=_growth,
         draw=lambda: _moments(setting.shown(lambda draw: pass_of(draw)["moments"])),
         layers=f"{_FITTED[0]} to {_FITTED[1]}",
@@ -118,7 +112,7 @@ def moments_against_depth(context: Context, *, data: str, batch_size: int, draws
 
 
 def _growth(facts: Measured) -> dict[str, Estimate | float]:
-    """The published scale, and the growth of each moment over layers."""
+    """Return the published scale, and the growth of each moment over layers."""
     without, with_norm = facts.both
     quantities: dict[str, Estimate | float] = {
         "largest_output_channel_scale": over_draws(10 ** without["log10_scale"])
@@ -132,7 +126,7 @@ def _growth(facts: Measured) -> dict[str, Estimate | float]:
 
 
 def _fits(moments: pd.DataFrame) -> pd.DataFrame:
-    """Decades over 100 layers of each moment, the R² of the line, and the scale of the largest layer."""
+    """Fit decades over 100 layers to each moment, with the line's R², and find the scale of the largest layer."""
     rows = moments[moments["order"].between(*_FITTED)]
     fits: dict[str, float] = {}
     layers = rows["order"].to_numpy(float)
@@ -194,7 +188,7 @@ def _normalized(facts: Measured) -> Tests:
 
 
 def _channels(draw: Draw) -> pd.DataFrame:
-    """By layer |mean|, also in deviations, modes, and the share of channels with one mode."""
+    """Return by layer |mean|, also in deviations, the number of modes, and the share of unimodal channels."""
     tables = pass_of(draw)
     table = tables["moments"].set_index("order").loc[list(HISTOGRAM_LAYERS), ["abs_mean", "variance"]]
     table["relative_mean"] = table["abs_mean"] / np.sqrt(table["variance"])
@@ -211,11 +205,6 @@ def _figure_of_activations(name: str, checks: Callable[[Measured], Tests], *, ba
         setting = Initializations(context, data, batch_size, draws)
         return setting.evidence(
             _channels,
-            "Activations are outputs of convolutions, before a norm: after it their means would be 0 by definition.",
-            "`relative_mean` is the mean over channels of |mean| over the root of the mean variance: in their own "
-            "units means of the unnormalized network need not grow with depth, since deviations grow as well.",
-            f"The figure shows channel {_SHOWN} of the first draw; the paper chose channels that it calls "
-            "representative.",
             draw=lambda: _histograms(
                 setting.shown(lambda draw: pass_of(draw)["activations"], batch_norm=(batch_norm,)),
             ),

@@ -1,4 +1,4 @@
-"""The paper's network at initialization, with batch norm and without, and a watched pass through it."""
+"""Bjorck et al.'s network at initialization, with batch norm and without, and an observed pass through it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from normless_papers import probes
 from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import Estimate, quantity_table, replicates
 from normless_papers.evidence import QUANTITY
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 
 SCHEMES = MappingProxyType({False: "xavier", True: 'batch_norm(initialization="xavier")'})
-"""Without batch norm and with it, both with Xavier's weights."""
+"""The schemes without batch norm and with it, both with Xavier's weights."""
 INKS = MappingProxyType({False: "none", True: "batch_norm"})
-"""The schemes whose colours and names the two networks have in figures and tables."""
+"""The schemes that give the two networks their colours and names in figures and tables."""
 
 OPTIMIZER = "SGD, momentum 0.9, weight decay 5e-4 on every parameter"
-"""What takes single steps, in words."""
+"""The optimizer of single steps, in words."""
 
 PUBLISHED_BATCH, PUBLISHED_SIDE = 128, 32
 
 
 def conv_path(layer: int) -> str:
-    """The path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem."""
+    """Return the path of convolution number 2, 3, … of a CIFAR ResNet; number 1 is the stem."""
     if layer < 2:
         raise ValueError(f"Layers from 2 on are in residual blocks; {layer} is not.")
     return f"blocks.{(layer - 2) // 2}.conv{1 + layer % 2}"
@@ -45,9 +45,9 @@ def conv_path(layer: int) -> str:
 
 @dataclass(frozen=True)
 class Initializations:
-    """Several random draws of the paper's ResNets, each with its own minibatches.
+    """Random draws of the paper's ResNets, each with its own minibatches.
 
-    `data` are taken unless the user chooses others; both kinds of network of one draw share their minibatches.
+    The user's data set takes precedence over `data`; both kinds of network of one draw share their minibatches.
     """
 
     context: Context
@@ -63,7 +63,7 @@ class Initializations:
         return _loaded(self.context.data_or(self.data), self.context.data_root)
 
     def each(self, *, batch_norm: tuple[bool, ...] = (False, True)) -> Iterator[Draw]:
-        """Every draw of the networks without batch norm and with it."""
+        """Yield every draw of the networks without batch norm and with it."""
         for number in range(self.draws):
             for kind in batch_norm:
                 yield Draw(self, kind, number)
@@ -71,7 +71,7 @@ class Initializations:
     def measured(
         self, measure: Callable[[Draw], pd.DataFrame], *, batch_norm: tuple[bool, ...] = (False, True)
     ) -> pd.DataFrame:
-        """The concatenated tables of every draw, with the columns `batch_norm`, `scheme` and `draw` in front."""
+        """Concatenate the tables of every draw, with `batch_norm`, `scheme` and `draw` as first columns."""
         tables = []
         for draw in self.each(batch_norm=batch_norm):
             table = measure(draw)
@@ -82,12 +82,12 @@ class Initializations:
     def shown(
         self, table_of: Callable[[Draw], pd.DataFrame], *, batch_norm: tuple[bool, ...] = (False, True)
     ) -> pd.DataFrame:
-        """The concatenated tables of the first draw, the one in figures, with the column `scheme`."""
+        """Concatenate the tables of the first draw, which figures show, with the column `scheme`."""
         first = (Draw(self, kind, 0) for kind in batch_norm)
         return pd.concat(table_of(draw).assign(scheme=INKS[draw.batch_norm]) for draw in first)
 
     def side_by_side(self, draw: Callable[[Draw, Axes, str], object], **size: Any) -> Axes:
-        """A panel for the first draw without batch norm and one with it; `draw` gets the start of its title."""
+        """Draw a panel for the first draw without batch norm and one with it; `draw` gets the start of its title."""
         panels = new_panels(2, **size)
         for axes, kind, title in zip(panels, (False, True), ("Without batch norm", "With batch norm"), strict=True):
             draw(Draw(self, kind, 0), axes, title)
@@ -102,7 +102,7 @@ class Initializations:
         batch_norm: tuple[bool, ...] = (False, True),
         **setup: Any,
     ) -> Evidence:
-        """The evidence whose facts are one table of every draw; that is what is published without `quantities`."""
+        """Return evidence whose facts are a table of every draw, which is also measured without `quantities`."""
         facts = Measured(self.measured(measure, batch_norm=batch_norm), self.fewer, self.reduction)
         measured = facts.table if quantities is None else quantity_table(quantities(facts))
         return self.evidence_of(measured, facts, *remarks, draw=draw, **setup)
@@ -116,7 +116,7 @@ class Initializations:
         on: tuple[str, ...] = QUANTITY,
         **setup: Any,
     ) -> Evidence:
-        """A table as evidence, matched with published numbers by `on`."""
+        """Return a table as evidence, matched with published numbers by `on`."""
         first = self.context.seed
         shared = {
             "network": f"CIFAR ResNet-{self.depth} (ReLU after the sum) at initialization, Xavier weights",
@@ -132,7 +132,7 @@ class Initializations:
 
     @property
     def fewer(self) -> str:
-        """Why gradients are sums of fewer terms than the paper's, or the network is shallower; empty if neither."""
+        """Why gradients sum fewer terms than the paper's, or the network is shallower; empty if neither."""
         side = min(self.images.image_shape[1:])
         if self.batch_size >= PUBLISHED_BATCH and side >= PUBLISHED_SIDE and self.depth >= 110:
             return ""
@@ -150,7 +150,7 @@ class Initializations:
 
 @dataclass(frozen=True)
 class Draw:
-    """One network at initialization, numbered from 0, and its first minibatches, both built on first use."""
+    """One network at initialization, numbered from 0, and its first minibatches; both are built on first use."""
 
     setting: Initializations
     batch_norm: bool
@@ -167,49 +167,49 @@ class Draw:
     @cached_property
     def batches(self) -> tuple[tuple[Tensor, Tensor], ...]:
         """Inputs (B, C, H, W) and classes (B,) of the epoch's first minibatches, with the paper's augmentation."""
-        one, images = self.setting, self.setting.images
-        seed, augmentation = one.context.seed + self.number, images.default_augmentation
-        epoch = images.train_batches(one.batch_size, seed=seed, epoch=0, augmentation=augmentation)
-        return tuple((batch.inputs, batch.targets) for batch in islice(epoch, one.minibatches))
+        setting, images = self.setting, self.setting.images
+        seed, augmentation = setting.context.seed + self.number, images.default_augmentation
+        epoch = images.train_batches(setting.batch_size, seed=seed, epoch=0, augmentation=augmentation)
+        return tuple((batch.inputs, batch.targets) for batch in islice(epoch, setting.minibatches))
 
     @property
     def inputs(self) -> Tensor:
-        """Of the first minibatch."""
+        """The inputs of the first minibatch."""
         return self.batches[0][0]
 
     @property
     def targets(self) -> Tensor:
-        """Of the first minibatch."""
+        """The classes of the first minibatch."""
         return self.batches[0][1]
 
     @property
     def key(self) -> tuple[Hashable, ...]:
-        """Identifies the network and its first minibatch."""
-        one = self.setting
-        data = (one.context.data_or(one.data), one.context.data_root, one.batch_size)
-        return (*data, one.depth, one.context.seed + self.number, SCHEMES[self.batch_norm])
+        """A key of the network and its first minibatch."""
+        setting, context = self.setting, self.setting.context
+        data = (context.data_or(setting.data), context.data_root, setting.batch_size)
+        return (*data, setting.depth, context.seed + self.number, SCHEMES[self.batch_norm])
 
 
 @lru_cache(maxsize=2)
 def _loaded(name: str, root: str | None) -> ImageData:
-    """Cached, since most artefacts of this paper use the same images."""
+    """Load a data set; cached, since most artefacts of this paper use the same images."""
     return load_data(name, root=root)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The table of every draw, and what is less than the paper's set-up, see `Initializations`: facts of checks."""
+    """The facts of checks: the table of every draw, and what is smaller than the paper's set-up."""
 
     table: pd.DataFrame
     fewer: str = ""
     reduction: str = ""
 
     def by_draw(self, *, batch_norm: bool) -> pd.DataFrame:
-        """The rows of one kind of network, indexed by draw."""
+        """Return the rows of one kind of network, indexed by draw."""
         return self.table[self.table["batch_norm"] == batch_norm].set_index("draw")
 
     def pivoted(self, columns: str, *, batch_norm: bool) -> pd.DataFrame:
-        """The rows of one kind of network, a row per draw; columns (quantity, label)."""
+        """Return the rows of one kind of network, a row per draw; columns are (quantity, label)."""
         return self.by_draw(batch_norm=batch_norm).reset_index().pivot(index="draw", columns=columns)
 
     @property
@@ -218,13 +218,13 @@ class Measured:
         return self.by_draw(batch_norm=False), self.by_draw(batch_norm=True)
 
     def estimates(self, name: str) -> tuple[Estimate, Estimate]:
-        """`replicates` of a column without batch norm and with it."""
+        """Return `replicates` of a column without batch norm and with it."""
         without, with_norm = (replicates(rows[name]) for rows in self.both)
         return without, with_norm
 
 
 def decades(values: pd.Series[float]) -> Estimate:
-    """`replicates` of log₁₀ of a positive number by draw."""
+    """Return `replicates` of log₁₀ of a positive number by draw."""
     with np.errstate(divide="ignore", invalid="ignore"):
         return replicates(pd.Series(np.log10(values.to_numpy(float)), index=values.index))
 
@@ -237,7 +237,7 @@ PARAMETER_LAYERS = (35, 54)
 HISTOGRAM_CHANNELS = tuple(range(16))
 WEIGHT_55, WEIGHT_52 = (f"{conv_path(layer)}.weight" for layer in (55, 52))
 
-# Two kinds of network in more draws than any budget has.
+# Both kinds of network, in more draws than any budget has.
 _MOST: Final = 64
 
 Pass: TypeAlias = Mapping[str, pd.DataFrame]
@@ -247,7 +247,7 @@ _passes: dict[Hashable, Pass] = {}
 
 
 def _once(measure: Callable[[Draw], Pass]) -> Callable[[Draw], Pass]:
-    """Once per draw, since most artefacts use the same networks; the oldest ones above the limit are dropped."""
+    """Cache a pass by draw, since most artefacts use the same networks; the oldest results are dropped at a limit."""
 
     @wraps(measure)
     def measured(draw: Draw) -> Pass:
@@ -263,7 +263,7 @@ def _once(measure: Callable[[Draw], Pass]) -> Callable[[Draw], Pass]:
 
 @_once
 def pass_of(draw: Draw) -> Pass:
-    """The tables of the watchers of one pass on the first minibatch of a draw, by the names below."""
+    """Observe one pass on the first minibatch of a draw; return the watchers' tables by name."""
 
     def paths(layers: tuple[int, ...]) -> list[str]:
         return [conv_path(layer) for layer in layers]
@@ -289,10 +289,10 @@ def pass_of(draw: Draw) -> Pass:
 
 @_once
 def class_pass_of(draw: Draw) -> Pass:
-    """Gradients of the kernel of layer 52 with the logit gradients of all classes but one at zero.
+    """Measure the gradients of the kernel of layer 52 by class, with all other classes' logit gradients at zero.
 
-    `sizes` has a row per class: `class`, `mean_abs`, `share` and `predicted_share`; `elements` one per class and
-    element: `class`, `element` and `gradient`.
+    Tables: `sizes`, a row per class with `class`, `mean_abs`, `share` and `predicted_share`; `elements`, a row per
+    class and element with `class`, `element` and `gradient`.
     """
     batch = (draw.model, draw.inputs, draw.targets)
     sizes = probes.classwise_gradients(*batch, [WEIGHT_52])[["class", "mean_abs", "predicted_share", "share"]]

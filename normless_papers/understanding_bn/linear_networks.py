@@ -1,4 +1,4 @@
-"""The limiting law as curves (figures 9 and 10), and one layer of a linear network (proposition 1)."""
+"""Bjorck et al.: the limiting law as curves (figures 9 and 10), one layer of a linear network (proposition 1)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from torch import Tensor
 
 from normless_lab.plots import Plot
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.stated_claims import Test, Tests, decided, equals
-from normless_papers.theory import density, density_table, descent_table, linear_systems
+from normless_papers.claims import Test, Tests, decided, equals
+from normless_papers.theory.fuss_catalan import density, density_table
+from normless_papers.theory.gradient_descent import descent_table
+from normless_papers.theory.linear_networks import linear_systems
 
 
 def _parametrization(curves: pd.DataFrame) -> Tests:
@@ -37,7 +39,7 @@ def parametrization(context: Context, *, factors: Sequence[int], points: int) ->
         curve = curves[curves["factors"] == count].sort_values("angle")
         angle, x = curve["angle"].to_numpy(float), curve["x"].to_numpy(float)
         direct = np.sin((count + 1) * angle) ** (count + 1) / (np.sin(angle) * np.sin(count * angle) ** count)
-        # Near (M+1)φ = π the printed formula cancels.
+        # Near (M+1)φ = π the printed formula suffers from cancellation.
         apart = np.abs(x / direct - 1)[(count + 1) * angle < pi - 1e-3].max()
         edge = (count + 1) ** (count + 1) / count**count
         rows.append((count, edge, x[0], x[-1], float(np.diff(x).max()), float(apart)))
@@ -59,8 +61,9 @@ def _densities(densities: pd.DataFrame) -> Tests:
             f"M = {count}: the density integrates to 1, within 1e-4.": equals(integral, 1.0, absolute=1e-4)
             for count, integral in integrals
         },
-        "The density diverges at 0, the more strongly the larger M: at x = 1e-8 it is above 10³ and rises with "
-        "M.": decided(near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()),
+        "The density diverges at 0, faster for larger M: at x = 1e-8 it is above 10³ and rises with M.": decided(
+            near.min() > 1e3 and (near.diff().iloc[1:] > 0).all(), smallest=near.min(), largest=near.max()
+        ),
         "M = 1 is the law of Marchenko and Pastur, √((4-x)/x)/(2π), to 1e-9.": decided(off <= 1e-9, deviation=off),
     }
 
@@ -72,7 +75,7 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
     for count in factors:
         curve = curves[curves["factors"] == count].sort_values("x")
         x, height = curve["x"].to_numpy(float), curve["density"].to_numpy(float)
-        # In log x the integrand has no singularity at 0.
+        # The integrand in log x has no singularity at 0.
         integral = float(trapezoid(height * x, np.log(x)))
         rows.append((count, integral, float(density(1e-8, count)), exponent_at_zero(count), -count / (count + 1)))
     columns = ["factors", "integral", "density_at_1e-8", "exponent_at_zero", "predicted_exponent"]
@@ -84,12 +87,11 @@ def densities(context: Context, *, factors: Sequence[int], points: int) -> Evide
         measured.assign(deviation_from_marchenko_pastur=apart),
         {"formula": "equation (10)", "factors": list(factors), "points": points, "data": "none"},
         draw=lambda: DENSITY(curves),
-        remarks=("Integrated over the curve in log x by the trapezoidal rule.",),
     )
 
 
 def exponent_at_zero(factors: int) -> float:
-    """The slope of log ρ against log x between two points near 0."""
+    """Return the slope of log ρ against log x between two points near 0."""
     near, nearer = 10.0 ** (-6 * (factors + 1)), 10.0 ** (-7 * (factors + 1))
     heights = density([near, nearer], factors)
     return float(np.log(heights[0] / heights[1]) / np.log(near / nearer))
@@ -127,10 +129,10 @@ DENSITY = Plot(
 
 
 def _one_layer(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
-    """Of one layer's training and the linear systems, and of descent, from the smallest condition number on.
+    """Check one layer's training against the linear systems, and descent from the smallest condition number up.
 
-    A row per draw has, relative, `loss` of the network from that of the systems plus C, `minimum` from the
-    brute-force solution, and `decoupling`, the change of the other columns' losses by one; then see `descent_table`.
+    The deviations, a row per draw, are relative: `loss`, of the network from that of the systems plus C; `minimum`,
+    from the brute-force solution; `decoupling`, the effect of one column on the losses of others.
     """
     deviations, table = facts
     deviation = deviations.max()
@@ -144,13 +146,13 @@ def _one_layer(facts: tuple[pd.DataFrame, pd.DataFrame]) -> Tests:
         "Both have the same minimum, to 1e-6 of the brute-force solution by least squares.": decided(
             deviation["minimum"] <= 1e-6, deviation=deviation["minimum"]
         ),
-        "Columns decouple: one changes no other's loss, to 1e-9.": decided(
+        "Columns decouple: each changes only its own loss, to 1e-9.": decided(
             deviation["decoupling"] <= 1e-9, deviation=deviation["decoupling"]
         ),
         "Gradient descent on one system is slower with every larger κ.": decided(
             (steps > 0).all(), fewest=table["steps"].min(), most=table["steps"].max()
         ),
-        "It needs a smaller learning rate: the largest stable one falls with κ and is 1/σ_max² within 1 %.": decided(
+        "It needs a smaller learning rate: the largest stable rate falls with κ and is 1/σ_max² within 1 %.": decided(
             bool((largest < 0).all()) and step <= 0.011, largest_deviation=step
         ),
         "Gradients in the extreme subspaces differ by κ², to 1e-6.": decided(
@@ -178,7 +180,7 @@ def one_layer(context: Context, *, width: int, draws: int, conditions: Sequence[
 
 
 def _reduction(width: int, seed: int) -> dict[str, float]:
-    """The deviations of one draw, see `_one_layer`."""
+    """Measure the deviations of one draw; see `_one_layer`."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(*shape: int) -> Tensor:
@@ -193,7 +195,7 @@ def _reduction(width: int, seed: int) -> dict[str, float]:
     moved = variables.clone()
     moved[:, 0] += 1.0
     others = (systems.column_losses(moved)[1:] - losses[1:]).abs().max() / losses.max()
-    # Brute force: the layer's entries as one vector of unknowns.
+    # The brute-force solution takes the layer's entries as one vector of unknowns.
     design = np.kron(weights[2].numpy(), (weights[0] @ inputs).T.numpy())
     solution = np.linalg.lstsq(design, targets.numpy().ravel())[0]
     least = float(np.square(design @ solution - targets.numpy().ravel()).sum())
@@ -205,7 +207,7 @@ def _reduction(width: int, seed: int) -> dict[str, float]:
 
 
 def _of_condition(condition: float, width: int) -> Tensor:
-    """A matrix of that condition number between random orthogonal ones, its smallest singular value 1."""
+    """Make a matrix of that condition number and smallest singular value 1, between random orthogonal matrices."""
     generator = torch.Generator().manual_seed(width)
     left, right = (
         torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0] for _ in range(2)

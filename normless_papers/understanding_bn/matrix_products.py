@@ -1,4 +1,4 @@
-"""Products of random matrices: theorem 1, figure 8, condition numbers (figures 11 and 12, section 4)."""
+"""Bjorck et al., products of random matrices: theorem 1, figure 8, condition numbers (figures 11 and 12)."""
 
 from __future__ import annotations
 
@@ -14,43 +14,42 @@ from torch import nn
 
 from normless_lab.plots import Plot, histogram
 from normless_papers.artefact import Context, Evidence, artefact
+from normless_papers.claims import Test, Tests, decided, equals, exceeds, in_all
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.probes import jacobian_spectrum
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Test, Tests, decided, equals, exceeds, in_all
-from normless_papers.theory import (
-    Entries,
+from normless_papers.theory.fuss_catalan import density_table, support_edge
+from normless_papers.theory.matrix_factors import Entries
+from normless_papers.theory.singular_values import (
     conditioning_table,
-    density_table,
     distance_between,
     distance_to_law,
     extremes_table,
     singular_value_table,
-    support_edge,
 )
 from normless_papers.understanding_bn.linear_networks import exponent_at_zero
 
-# The tolerance for the shares of N values, in values.
+# Tolerance of the shares of N values, as a number of values.
 _VALUES_OFF = 5
 _LARGE = 1000
 _PUBLISHED_SIZE = 1000
 
 
 def _limiting_law(facts: tuple[int, pd.DataFrame, pd.DataFrame]) -> Tests:
-    """The shares below any point, the edge, the slope at 0 and the mean of s⁴ are those of the law.
+    """Check the shares below any point, the edge, the slope at 0 and the mean of s⁴ against the law.
 
-    Of N, the table of `distance_to_law`, and `quantity`, `factors`, `value` and `predicted`.
+    The facts are N, the table of `distance_to_law`, and one of `quantity`, `factors`, `value` and `predicted`.
     """
     size, distances, quantities = facts
     bound = _VALUES_OFF / size
     rows = {name: rows.itertuples(index=False, name=None) for name, rows in quantities.groupby("quantity")}
     tests: dict[str, Test] = {
-        f"The squared singular values at N = {size} follow ρ: the shares below any point are at most "
-        f"{_VALUES_OFF}/N = {bound:g} off, in every product.": decided(
+        f"The squared singular values at N = {size} follow ρ: in every product the shares below any point deviate by "
+        f"at most {_VALUES_OFF}/N = {bound:g}.": decided(
             (distances["distance"] <= bound).all(),
             largest_distance=distances["distance"].max(),
             bound=bound,
         ),
-        "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is above it.": decided(
+        "There is no mass above (M+1)^(M+1)/M^M: on average less than one of the N values is larger.": decided(
             distances["beyond_edge"].mean() < 1 / size,
             mean_share=distances["beyond_edge"].mean(),
             bound=1 / size,
@@ -97,14 +96,11 @@ def limiting_law(context: Context, *, size: int, factors: Sequence[int], runs: i
         quantities,
         (size, distance_to_law(values), quantities),
         lambda: draw_singular_values(values, density_table(factors), of="squares"),
-        "The density is that of squared singular values, as its moments 1 and M + 1 show: the largest singular "
-        "value itself grows as the root of the paper's. `support` is the mean over runs of the largest s². The "
-        "network has M linear layers of width N with Xavier's weights: its Jacobian is such a product.",
     )
 
 
 def _of_network(factors: int, size: int, seed: int) -> float:
-    """The distance from the law of the singular values of the Jacobian of a linear network at initialization."""
+    """Return the distance of a linear network's Jacobian from the law, by singular values at initialization."""
     with seeded(seed):
         network = nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(factors)))
         for layer in network:
@@ -120,10 +116,9 @@ def _evidence(
     measured: pd.DataFrame,
     facts: Any,
     draw: Callable[[], Axes],
-    remark: str,
     **setup: Any,
 ) -> Evidence:
-    """Evidence on products of N × N matrices; `dimensions` are N, the numbers of factors, and that of runs."""
+    """Return evidence on products of N × N matrices; `dimensions` are N, the numbers of factors, and of runs."""
     size, factors, runs = dimensions
     shared = {
         "matrices": f"{size}×{size}, independent Gaussian entries of variance 1/N",
@@ -133,23 +128,25 @@ def _evidence(
         "data": "generated",
     }
     reduction = "" if size >= _PUBLISHED_SIZE else f"N = {size}; the paper has {_PUBLISHED_SIZE}."
-    return Evidence(measured, facts, shared | setup, draw=draw, remarks=(remark,), reduction=reduction)
+    return Evidence(measured, facts, shared | setup, draw=draw, reduction=reduction)
 
 
 def _products(products: pd.DataFrame) -> Tests:
-    """Of `size` N, `factors`, `run`, `heaviness` E s⁴/(E s²)², `largest`, and `distance` from the first run."""
+    """Check by run and factors the `heaviness` E s⁴/(E s²)², `largest` value, and `distance` from the first run."""
     heaviness, largest = (
         products.pivot(index="run", columns="factors", values=name) for name in ("heaviness", "largest")
     )
     bound = 2 * _VALUES_OFF / products["size"].iloc[0]
     return {
-        "The distribution is more heavy-tailed with every further number of factors, in every run: E s⁴/(E s²)² "
-        "rises.": in_all(
-            heaviness.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
-            least=heaviness.mean().min(),
-            most=heaviness.mean().max(),
+        "The distribution is more heavy-tailed for each larger number of factors, in every run: E s⁴/(E s²)² "
+        "rises.": (
+            in_all(
+                heaviness.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
+                least=heaviness.mean().min(),
+                most=heaviness.mean().max(),
+            )
         ),
-        "The largest singular value grows with every further number of factors, in every run, also for entries "
+        "The largest singular value grows with each larger number of factors, in every run, also for entries "
         "of variance 1/N.": in_all(
             largest.diff(axis=1).iloc[:, 1:].min(axis=1) > 0,
             first=largest.mean().iloc[0],
@@ -186,13 +183,12 @@ def products(context: Context, *, size: int, factors: Sequence[int], runs: int) 
         measured,
         facts,
         lambda: draw_singular_values(values, density_table(factors, of="values"), of="values"),
-        "The figure is in units of entries of variance 1/N; only the scale of the axis differs.",
         matrices=f"{size}×{size}, independent standard Gaussian entries",
     )
 
 
 def draw_singular_values(values: pd.DataFrame, law: pd.DataFrame, ax: Axes | None = None, *, of: str) -> Axes:
-    """Figure 8: histograms of all runs over each other by the number of factors, with the limiting density."""
+    """Draw figure 8: superposed histograms of all runs by the number of factors, with the limiting density."""
     shown = values["unit_squared"] if of == "squares" else np.sqrt(values["unit_squared"])
     return histogram(
         values.assign(shown=shown),
@@ -226,7 +222,7 @@ def _condition_numbers(extremes: pd.DataFrame) -> Tests:
         ),
         "It rises roughly exponentially: a straight line explains more than 0.9 of the variance of log₁₀ κ, the "
         "mean over runs.": decided(explained > 0.9, explained=explained),
-        f"It rises dramatically: with {last} factors κ is more than a thousand times that with {first} "
+        f"It rises dramatically: with {last} factors κ is more than a thousand times as large as with {first} "
         "(log₁₀).": exceeds(logarithms[last], logarithms[first], by=3.0),
     }
 
@@ -241,8 +237,6 @@ def condition_numbers(context: Context, *, size: int, factors: Sequence[int], ru
         table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
         extremes,
         lambda: CONDITION(table),
-        "Singular values are those of the product and not of rounding: the product is kept in graded form. "
-        "Predicted is the ratio of the limiting law's edge to its quantile 1/(2N), an order of magnitude.",
     )
 
 
@@ -251,11 +245,11 @@ def _largest_values(extremes: pd.DataFrame) -> Tests:
     slopes = _slopes(values)
     first, last = values.columns[[0, -1]]
     return {
-        "It rises with the number of factors, in every run (the slope of the largest value).": in_all(
+        "The largest value rises with the number of factors, in every run (its slope).": in_all(
             slopes > 0, smallest_slope=slopes.min()
         ),
-        f"It rises more slowly than linearly: with {last} factors it is smaller than in proportion to their "
-        f"number, from that with {first}.": exceeds(values[first] * (float(last) / float(first)), values[last]),
+        f"It rises more slowly than linearly: with {last} factors it is smaller than {first} factors' value times "
+        "the ratio of the numbers.": exceeds(values[first] * (float(last) / float(first)), values[last]),
     }
 
 
@@ -269,20 +263,17 @@ def largest_values(context: Context, *, size: int, factors: Sequence[int], runs:
         table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
         extremes,
         lambda: LARGEST(table),
-        "The paper attributes the slower growth to finite size. Predicted is the root of the edge in theorem 1, "
-        "√((M+1)^(M+1)/M^M): the theorem is about squared singular values, so growth as √M follows from it, and "
-        "finite size only keeps the largest value below.",
     )
 
 
 def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
-    """Of the straight line through each run's numbers (rows) against the number of factors (columns)."""
+    """Fit straight lines to each run's numbers (rows) against the number of factors (columns)."""
     factors = by_run.columns.to_numpy(float)
     return by_run.apply(lambda row: float(np.polyfit(factors, row.to_numpy(float), 1)[0]), axis=1)
 
 
 def _universality(changes: pd.DataFrame) -> Tests:
-    """Of `size` N, the largest `change_of_log10_condition` by gain, and the largest `distance` by entries."""
+    """Check the largest `change_of_log10_condition` by gain and the largest `distance` by entries, given `size`."""
     bound = 5 / changes["size"].iloc[0]
     change, distance = changes["change_of_log10_condition"].max(), changes["distance"].max()
     return {
@@ -318,13 +309,12 @@ def universality(context: Context, *, size: int, factors: Sequence[int], runs: i
         measured,
         measured.assign(size=size),
         lambda: CONDITION(pd.concat(tables), by="series", apart=0.15),
-        "Xavier's gain is 1, Kaiming's √2, and `standard` entries have variance 1.",
         gains=[str(gain) for gain in _GAINS],
         entries=list(_OTHERS),
     )
 
 
-# Figures 11 and 12: with the deviation over runs, on the prediction and on the limit of theorem 1.
+# Figures 11 and 12 with deviations over runs: the prediction, and the limit of theorem 1.
 CONDITION = Plot(
     "measured_on_predicted",
     x="factors",

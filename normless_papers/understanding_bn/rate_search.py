@@ -1,4 +1,4 @@
-"""The search for a learning rate and epochs (section 1.2, appendix B), with parts of batch norm too (appendix H)."""
+"""Bjorck et al., the search for a learning rate and epochs (section 1.2, appendix B), and batch norm's parts (H)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,22 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
     Estimate,
+    Tests,
+    asked_at_scale,
     at_scale,
     check,
     difference,
+    exceeds,
     larger,
+    lies_within,
     quantity_table,
     replicates,
+    stated,
 )
-from normless_papers.effort import Effort
+from normless_papers.claims.training import best_accuracy, highest_trained_rate, runs_do_not_train
 from normless_papers.evidence import with_quantities
-from normless_papers.runs import Runs, carry_out, chosen, estimate
-from normless_papers.stated_claims import Tests, asked_at_scale, exceeds, lies_within, stated
-from normless_papers.trained import best_accuracy, highest_trained_rate, runs_do_not_train
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
 
 # "For initialization, we use the Xavier-scheme [10]" (appendix B), with norms and without.
 _XAVIER = " + Reinitialize(kind='xavier')"
@@ -56,19 +60,19 @@ SUBSETS: tuple[tuple[str, ...], ...] = (
 """The subsets of batch norm's parts in table 2."""
 
 AXIS = "parts"
-# The subsets as the published tables have them as text.
+# The subsets as text, as the published tables have them.
 WHOLE, _, _, NORMALIZED, SCALED, CENTRED, NONE = TEXTS = [", ".join(parts) for parts in SUBSETS]
 _SYMBOLS = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
-# The rate counted for a network that trains at no rate, as a share of the smallest rate tried.
+# A network that trains at no rate counts with this share of the smallest rate tried.
 _BELOW = 0.5
-# An accuracy within so many points of another is as good.
+# Accuracies are equally good if they differ by at most this, in percentage points.
 _AS_GOOD = 1.0
-# Drops are located to a thousandth of a training.
+# Resolution of the drops' location, per training.
 _SHARES = 1000
 
 
 def parts_scheme(parts: Sequence[str]) -> str:
-    """The scheme that keeps some of batch norm's parts, with Xavier's weights."""
+    """Return the scheme that keeps some of batch norm's parts, with Xavier's weights."""
     if len(parts) in (0, len(PARTS)):
         return SCHEMES["batch norm" if parts else "none"]
     names = {"mean": "mu", "variance": "sigma2", "gamma": "gamma", "beta": "beta"}
@@ -77,7 +81,7 @@ def parts_scheme(parts: Sequence[str]) -> str:
 
 
 def in_symbols(parts: str) -> str:
-    """A subset as figures write it: {γ, β, μ, σ²}."""
+    """Format a subset for figures: {γ, β, μ, σ²}."""
     return "{" + ", ".join(_SYMBOLS[part] for part in parts.split(", ") if part) + "}"
 
 
@@ -85,27 +89,27 @@ INKS: dict[str, Ink] = {in_symbols(parts): series_ink(place) for place, parts in
 
 
 def best_rate(runs: pd.DataFrame) -> float:
-    """The learning rate with the highest mean test accuracy, the lower one of equals; NaN without runs."""
+    """Return the learning rate with the highest mean test accuracy, the lower one of equals; NaN without runs."""
     means = {float(rate): best_accuracy(group).mean for rate, group in runs.groupby("rate")}  # type: ignore[arg-type]
     known = {rate: mean for rate, mean in means.items() if not math.isnan(mean)}
     return max(sorted(known), key=known.__getitem__, default=math.nan)
 
 
 def best_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
-    """log₁₀ of `best_rate` over seeds; where a seed's network trains at no rate, of half the smallest rate tried."""
+    """Estimate log₁₀ of `best_rate` over seeds, or of half the smallest rate if a network trains at no rate."""
     return _by_seed(runs, lambda own: 0.0 if highest_trained_rate(own, control) == 0 else best_rate(own))
 
 
 def highest_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
-    """log₁₀ of `normless_papers.trained.highest_trained_rate` over seeds.
+    """Estimate log₁₀ of `normless_papers.trained.highest_trained_rate` over seeds.
 
-    Where that is 0, of half the smallest rate tried; NaN where the control was trained too little to tell.
+    A rate of 0 counts as half the smallest rate tried; NaN if the control learned too little to decide.
     """
     return _by_seed(runs, lambda own: highest_trained_rate(own, control))
 
 
 def is_rate(claim: str, measured: float, expected: float) -> Check:
-    """Whether two learning rates are equal; undecided if one of them is unknown."""
+    """Check that two learning rates are equal; undecided if one of them is unknown."""
     known = not (math.isnan(measured) or math.isnan(expected))
     return check(claim, math.isclose(measured, expected) if known else None, measured=measured, expected=expected)
 
@@ -121,14 +125,14 @@ def _by_seed(runs: pd.DataFrame, rate_of: Callable[[pd.DataFrame], float]) -> Es
 
 @dataclass(frozen=True)
 class RateSearch:
-    """Runs of some networks at every rate of a grid, by `axis`; the control is `whole`, that with batch norm."""
+    """Runs of some networks at every rate of a grid, by `axis`; `whole`, with batch norm, is the control."""
 
     runs: Runs
     axis: str
     whole: str
 
     def of(self, name: str) -> pd.DataFrame:
-        """The runs of one network."""
+        """Return the runs of one network."""
         return self.runs.chosen(**{self.axis: name})
 
     @property
@@ -137,25 +141,25 @@ class RateSearch:
         return best_accuracy(self.of(self.whole))
 
     def highest(self, name: str) -> float:
-        """The highest rate that a network trains at; see `normless_papers.trained.highest_trained_rate`."""
+        """Return the highest rate at which a network trains; see `normless_papers.trained.highest_trained_rate`."""
         return highest_trained_rate(self.of(name), self.control)
 
     def at_best(self, name: str) -> pd.DataFrame:
-        """The runs of a network at its best rate; none where it trains at no rate."""
+        """Return the runs of a network at its best rate; none if it trains at no rate."""
         runs = self.of(name)
         return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
 
     def above(self, claim: str, higher: str, lower: str) -> Check:
-        """Whether the highest rate of one network is above another's."""
+        """Check that the highest rate of one network is above another's."""
         decades = (replace(highest_decade(self.of(name), self.control), name=name) for name in (higher, lower))
         return larger(f"{claim} (log₁₀ of the rates).", *decades)
 
     def is_printed(self, claim: str, measured: float, printed: float) -> Check:
-        """Whether a rate is the published one; decided only for the paper's set-up."""
+        """Check that a rate is the published one; decided only for the paper's set-up."""
         return at_scale(is_rate(claim, measured, printed), self.runs.reduction)
 
     def draw(self, title: str, inks: Mapping[str, Ink], spoken: Callable[[str], str]) -> Axes:
-        """The accuracy of every run against its rate."""
+        """Draw the accuracy of every run against its rate."""
         table = self.runs.table
         return accuracy_against_rate(
             table.assign(**{self.axis: table[self.axis].map(spoken)}), series=self.axis, inks=inks, title=title
@@ -163,7 +167,7 @@ class RateSearch:
 
 
 def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]) -> RateSearch:
-    """The search with some subsets of batch norm's parts; `last_epoch` has the epochs after all doublings."""
+    """Run the search with some subsets of batch norm's parts; `last_epoch` has the epochs after all doublings."""
     axis = {", ".join(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
     runs = carry_out(context, sweep, reduction=effort.reduction(context))
@@ -172,7 +176,7 @@ def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]
 
 
 def _selected(search: RateSearch) -> pd.DataFrame:
-    """A row per subset: the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
+    """Tabulate by subset the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
     rows = []
     for parts in search.runs.labels(AXIS):
         best = search.at_best(parts)
@@ -192,13 +196,13 @@ def _selected(search: RateSearch) -> pd.DataFrame:
 
 
 def _experimental_setup(facts: tuple[RateSearch, Sequence[float], Sequence[float]]) -> list[Check]:
-    """Of the search, the shares of a training after which the rate drops, and the rate before over that after."""
+    """Check the search, the relative epochs of the rate's drops, and the factors of the drops."""
     search, drops, factors = facts
     largest = search.runs.table["rate"].max()
     fails = f"Without batch norm training at the largest rate, {largest:g}, fails."
     return [
         check(
-            "The schedule divides the rate by 10 after 50 % and 75 % of the training, and nowhere else.",
+            "The schedule divides the rate by 10 after 50 % and 75 % of the training, and only then.",
             tuple(drops) == (0.5, 0.75) and tuple(factors) == (10.0, 10.0),
             drops=len(drops),
             first=min(drops, default=math.nan),
@@ -239,10 +243,6 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         with_quantities(values),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
         facts=(search, drops, factors),
-        remarks=(
-            "The paper's initial 300 epochs contradict the numbers it reports, which are 165 doubled: the search "
-            "starts at 165.",
-        ),
     )
 
 
@@ -266,13 +266,13 @@ def _table_2(search: RateSearch) -> list[Check]:
     epochs = {parts: estimate(search.at_best(parts), "last_epoch") for parts in best}
     longer = f"learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}."
     for parts in (SCALED, CENTRED, NONE):
-        one = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
-        checks.append(at_scale(one, search.runs.reduction))
+        check = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
+        checks.append(at_scale(check, search.runs.reduction))
     return checks
 
 
 def _highest_is_best(search: RateSearch, parts: str) -> Check:
-    """Whether no lower rate gives more than a point above what the highest rate gives that trains."""
+    """Check that no lower rate is more than a point better than the highest rate that trains."""
     claim = (
         f"With {in_symbols(parts)} the highest rate that trains is as good as any lower one, within {_AS_GOOD:g} "
         "point of test accuracy."
@@ -287,21 +287,16 @@ def _highest_is_best(search: RateSearch, parts: str) -> Check:
 @artefact("understanding-bn/table-2", basis="training", checks=_table_2)
 def best_rates_of_parts(context: Context, *, effort: Effort) -> Evidence:
     search = _searched(context, effort, SUBSETS)
-    remark = (
-        "`epochs` are those of the last training where epochs are doubled until the loss plateaus, else the number "
-        "that was trained."
-    )
     return search.runs.evidence(
         _selected(search),
         lambda: search.draw("Parts of batch norm", INKS, in_symbols),
         facts=search,
         on=(AXIS,),
-        remarks=(remark,),
     )
 
 
 def _accuracies(search: RateSearch) -> tuple[dict[str, Estimate], Estimate]:
-    """Of every subset at its best rate, diverged runs at chance; and the gain from γ and β together."""
+    """Return the accuracy of every subset at its best rate, diverged runs at chance; and the gain from γ and β."""
     accuracy = {parts: best_accuracy(search.of(parts)) for parts in search.runs.labels(AXIS)}
     return accuracy, difference(accuracy[WHOLE], accuracy[NORMALIZED])
 
@@ -313,7 +308,7 @@ def _figure_17(search: RateSearch) -> Tests:
             lies_within(gain, 0.3, 0.9), search.runs.reduction
         ),
         **{
-            f"Without the affine part, to leave out {lost} costs more than γ and β add.": exceeds(
+            f"Without the affine part, leaving out {lost} costs more than γ and β add.": exceeds(
                 difference(accuracy[NORMALIZED], accuracy[remaining]), gain
             )
             for lost, remaining in (("μ", SCALED), ("σ²", CENTRED))
@@ -325,17 +320,16 @@ def _figure_17(search: RateSearch) -> Tests:
 def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
     search = _searched(context, effort, SUBSETS)
     accuracy, gain = _accuracies(search)
-    named = {f"test accuracy with {in_symbols(parts)}": one for parts, one in accuracy.items()}
+    named = {f"test accuracy with {in_symbols(parts)}": own for parts, own in accuracy.items()}
     return search.runs.evidence(
         quantity_table({"gain_from_whole_affine_part_percent": gain} | named),
         lambda: _panels(search),
         facts=search,
-        remarks=("Each subset at its best rate and epochs, by the same search as table 2.",),
     )
 
 
 def _panels(search: RateSearch) -> Axes:
-    """The affine part at the left, μ and σ² without it at the right, as the paper has them."""
+    """Draw the affine part on the left, and μ and σ² without it on the right, as in the paper."""
     best = pd.concat([search.at_best(parts) for parts in search.runs.labels(AXIS)])
     epochs = search.runs.epochs
     epochs = epochs[epochs["hash"].isin(best["hash"])]

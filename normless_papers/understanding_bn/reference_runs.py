@@ -1,4 +1,4 @@
-"""The paper's reference runs: figure 1, and batch norm only at the top (section 3.1, appendix G)."""
+"""Bjorck et al., reference runs: figure 1, and batch norm only at the top (section 3.1, appendix G)."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from normless_papers.claims import (
     at_scale,
     combined,
     difference,
+    exceeds,
     larger,
     not_asked,
     over_draws,
     quantity_table,
     replicates,
+    stated,
     within,
 )
-from normless_papers.effort import Effort
-from normless_papers.published_schemes import convert
-from normless_papers.runs import Runs, carry_out
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
-from normless_papers.stated_claims import exceeds, stated
-from normless_papers.trained import LEAST
+from normless_papers.claims.training import LEAST
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import Runs, carry_out
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.understanding_bn.rate_search import SCHEMES
 
 AXIS = "configuration"
-# Of each run its network, and which of the effort's trainings it has.
+# The scheme of each run, and its training among the effort's variants.
 CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
     "no norm, low rate": ("none", "low"),
     "batch norm, low rate": ("batch norm", "low"),
@@ -45,15 +46,15 @@ CONFIGURATIONS: Mapping[str, tuple[str, str]] = {
     "batch norm on top": ("batch norm on top", "top"),
 }
 NONE, LOW, MIDDLE, HIGH, TOP = CONFIGURATIONS
-# A test accuracy within so many points of another is no better.
+# Test accuracies are equally good if they differ by at most this, in percentage points.
 _NO_BETTER = 1.0
-# Learning has plateaued where it rises by fewer points of training accuracy.
+# Learning has plateaued if the training accuracy rises by less, in percentage points.
 _RISE = 1.0
 _SCALED = ("none", "batch norm", "batch norm on top")
 
 
 def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Runs:
-    """Carry out some of the paper's reference runs; the table says whether each had `plateaued`, see `plateaus`."""
+    """Run some of the paper's reference runs; the table's column `plateaued` is that of `plateaus`."""
     axis = {
         name: {"scheme": SCHEMES[scheme], **effort.variants[training]}
         for name, (scheme, training) in CONFIGURATIONS.items()
@@ -65,11 +66,11 @@ def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Ru
 
 
 def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
-    """Whether each run's training accuracy no longer rises before the first drop of its rate.
+    """Return by run whether its training accuracy no longer rises before the first drop of its rate.
 
-    "We divide the learning rate by 10 after epoch 50% and 75%, at which point learning has typically plateaued" names
-    no rule; this is ours: with windows of w = ⌈epochs at the initial rate / 10⌉ epochs, the mean of the last window
-    is less than 1 point above that of the window before it.
+    "We divide the learning rate by 10 after epoch 50% and 75%, at which point learning has typically plateaued" gives
+    no rule. This one is ours: with windows of w = ⌈epochs at the initial rate / 10⌉ epochs, the mean of the last
+    window is less than 1 point above that of the previous window.
     """
     flags = {}
     for name, rows in epochs.groupby("hash") if len(epochs) else ():
@@ -83,14 +84,14 @@ def plateaus(epochs: pd.DataFrame) -> dict[str, bool]:
     return flags
 
 
-def _at_plateau(runs: Runs, one: Check, *names: str) -> Check:
-    """A comparison of some configurations, undecided where learning was cut short in one of their runs."""
+def _at_plateau(runs: Runs, comparison: Check, *names: str) -> Check:
+    """Leave a comparison of configurations undecided if learning was cut short in one of their runs."""
     whole = runs.table[runs.table[AXIS].isin(names)]["plateaued"].eq(True).all()
-    return one if whole else not_asked(one, "learning had not plateaued when the rate was lowered")
+    return comparison if whole else not_asked(comparison, "learning had not plateaued when the rate was lowered")
 
 
 def _evidence(runs: Runs, measured: pd.DataFrame, title: str, columns: Sequence[str], **more: Any) -> Evidence:
-    """The runs as evidence, with the curves of some columns."""
+    """Return the runs as evidence, with the curves of some columns."""
     inks: dict[str, Ink] = {name: series_ink(place) for place, name in enumerate(CONFIGURATIONS)}
     return runs.evidence(
         measured,
@@ -113,8 +114,8 @@ def _figure_1(runs: Runs) -> list[Check]:
     )
     against, unnormalized = {AXIS: HIGH}, dict[str, Any]({AXIS: NONE})
     if runs.trains("It trains.", against=against, least=LEAST, **unnormalized).verdict != "holds":
-        low = [not_asked(one, "the unnormalized network did not train at the low rate") for one in low]
-    checks = [_at_plateau(runs, one, NONE, LOW) for one in low]
+        low = [not_asked(check, "the unnormalized network did not train at the low rate") for check in low]
+    checks = [_at_plateau(runs, check, NONE, LOW) for check in low]
     words = {LOW: "low", MIDDLE: "middle", HIGH: "high"}
     for lower, higher in ((LOW, MIDDLE), (MIDDLE, HIGH)):
         tests = {
@@ -123,7 +124,7 @@ def _figure_1(runs: Runs) -> list[Check]:
             f"With batch norm the gap of training and test accuracy is larger at the {words[lower]} rate than the "
             f"{words[higher]} one.": exceeds(gap[lower], gap[higher]),
         }
-        checks += [_at_plateau(runs, one, lower, higher) for one in stated(tests)]
+        checks += [_at_plateau(runs, check, lower, higher) for check in stated(tests)]
     return checks
 
 
@@ -136,21 +137,21 @@ def learning_rates(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
-    """Of runs, and of log₁₀ of the gradients' norm at initialization by network."""
+    """Check the runs, and log₁₀ of the gradients' norm at initialization by network."""
     runs, scales = facts
     accuracy = runs.finals("test_accuracy", AXIS)
     unnormalized, full, top = (scales[name] for name in _SCALED)
     two_thirds = combined([(1 / 3, accuracy[NONE]), (2 / 3, accuracy[HIGH])])
     claim = "Its test accuracy is above two thirds of the way from the unnormalized to the normalized network's."
     recovered = larger(claim, accuracy[TOP], two_thirds)
-    # Where batch norm gains nothing there is no improvement to have a share of.
+    # Without a gain from batch norm there is no share of it.
     if larger("Batch norm gains.", accuracy[HIGH], accuracy[NONE]).verdict != "holds":
         recovered = replace(recovered, verdict="inconclusive")
     nearer = (
         "At initialization the gradients' norm is nearer that of the fully normalized network than that of the "
-        "unnormalized one (in decades)."
+        "unnormalized network (in decades)."
     )
-    trains = "It trains at the learning rate 0.03, or the one that stands for it."
+    trains = "It trains at the learning rate 0.03, or its substitute."
     return [
         larger(nearer, _distance(top, unnormalized), _distance(top, full)),
         runs.trains(trains, against={AXIS: HIGH}, **dict[str, Any]({AXIS: TOP})),
@@ -159,7 +160,7 @@ def _bn_on_top(facts: tuple[Runs, Mapping[str, Estimate]]) -> list[Check]:
 
 
 def _distance(first: Estimate, second: Estimate) -> Estimate:
-    """|first - second| of every draw."""
+    """Estimate |first - second| over draws."""
     return over_draws(abs(value - second.by_seed[seed]) for seed, value in first.by_seed.items())
 
 
@@ -190,9 +191,9 @@ def norm_on_top(context: Context, *, effort: Effort, batch_size: int, draws: int
 
 
 def _gradient_scale(batch: MeasuredBatch, scheme: str, seed: int) -> float:
-    """log₁₀ of the norm of the cross entropy's gradient, over the weights of all convolutions in the blocks.
+    """Return log₁₀ of the norm of the cross entropy's gradient by all convolutions' weights in the blocks.
 
-    It is of a ResNet-110 whatever the effort: at that depth norms decide its size.
+    The network is a ResNet-110 at any effort, as norms decide the norm's size at that depth.
     """
     with seeded(seed):
         model = convert(batch.network("normless:resnet_cifar(depth=110)"), scheme, batch.inputs).train()
@@ -213,8 +214,7 @@ def _figure_15(runs: Runs) -> list[Check]:
 def training_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     runs, columns = reference_runs(context, effort, (NONE, HIGH, TOP)), ("training_accuracy",)
     measured = runs.summary((AXIS, "rate", "epochs"), columns)
-    remark = "“Somewhat below” is taken as less than 10 points."
-    return _evidence(runs, measured, "Training with batch norm on top only", columns, remarks=(remark,))
+    return _evidence(runs, measured, "Training with batch norm on top only", columns)
 
 
 def _figure_16(runs: Runs) -> list[Check]:
@@ -234,6 +234,6 @@ def test_accuracy_on_top(context: Context, *, effort: Effort) -> Evidence:
     runs = reference_runs(context, effort, (NONE, HIGH, TOP))
     accuracy = runs.finals("test_accuracy", AXIS)
     quantities = {"final_test_accuracy": accuracy.pop(TOP)}
-    measured = quantity_table(quantities | {f"test accuracy, {name}": one for name, one in accuracy.items()})
+    measured = quantity_table(quantities | {f"test accuracy, {name}": value for name, value in accuracy.items()})
     title = "Test accuracy with batch norm on top only"
     return _evidence(runs, measured, title, ("test_accuracy",))

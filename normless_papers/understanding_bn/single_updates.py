@@ -1,4 +1,4 @@
-"""Single updates: the one that diverges (figures 5 and 6), the longest useful steps (figure 24, appendix J)."""
+"""Bjorck et al., single updates: divergence (figures 5 and 6), the longest useful steps (figure 24, appendix J)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
     Check,
     Estimate,
+    Tests,
     at_scale,
     check,
     decades_over_draws,
+    exceeds,
     in_every,
     over_draws,
     quantity_table,
@@ -32,22 +34,22 @@ from normless_papers.probes import (
     momentum_sgd,
     steepest_descent,
 )
-from normless_papers.stated_claims import Tests, exceeds
 from normless_papers.understanding_bn.initializations import OPTIMIZER, Draw, Initializations, Measured, decades
 
 RATE = 0.002
-# A twentieth of the update is about a step at a tenth of the largest stable rate without norm.
+# A twentieth of the update is about a step at a tenth of the largest stable rate without a norm.
 _NEAR, _HALF = 0.05, 0.5
 _FIRST_FEW = 10
-# Ten layers each: both ends of the network and its middle.
+# Ten layers each from both ends and the middle of the network.
 _PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 109)})
 
 
 @dataclass(frozen=True)
 class Divergence:
-    """So many networks, each trained on so many minibatches at most, or until it diverged.
+    """Networks that are trained until they diverge, on a limited number of minibatches.
 
-    For each that diverged `steps` has the number of that update, from 1, and `tables` a row per point of its path.
+    `steps` has the number, from 1, of each diverging update, and `tables` a row per point of its path; both omit
+    networks that did not diverge.
     """
 
     draws: int
@@ -57,7 +59,7 @@ class Divergence:
     reduction: str = ""
 
     def diverges(self) -> Check:
-        """Whether every draw diverges, at the rate of the paper's set-up."""
+        """Check that every draw diverges, at the rate of the paper's set-up."""
         flags = [True] * len(self.steps) + [False] * (self.draws - len(self.steps))
         claim = (
             f"At the rate {RATE:g} the unnormalized network diverges, its loss above {LOSS_LIMIT:g}, within "
@@ -66,7 +68,7 @@ class Divergence:
         return at_scale(in_every(claim, flags), self.reduction)
 
     def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
-        """`in_every` of the draws that diverged; undecided if none did."""
+        """Return `in_every` over the draws that diverged; undecided if none did."""
         claim = f"{claim}, in every draw that diverges."
         return in_every(claim, flags, **numbers) if flags else check(claim, None)
 
@@ -74,11 +76,11 @@ class Divergence:
 def _diverged(
     setting: Initializations, along: Callable[..., pd.DataFrame], points: int, *further: float
 ) -> Divergence:
-    """Measure along the path of the diverging update of every draw that diverges after its first step."""
+    """Measure along the diverging update of every draw that diverges after its first step."""
     path = sorted({*np.linspace(0, 1, points).tolist(), *further})
     descents = [find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,))]
     updates = [descent.update for descent in descents if descent.update is not None]
-    tables = tuple(along(one.model, one.inputs, one.targets, one.direction, path) for one in updates)
+    tables = tuple(along(moved.model, moved.inputs, moved.targets, moved.direction, path) for moved in updates)
     steps = tuple(update.step for update in updates)
     return Divergence(setting.draws, setting.minibatches, steps, tables, setting.reduction)
 
@@ -90,7 +92,7 @@ def _figure_5(diverged: Divergence) -> list[Check]:
     return [
         diverged.diverges(),
         diverged.every(
-            f"Divergence comes within the first few minibatches, at most {_FIRST_FEW}",
+            f"Divergence occurs within the first few minibatches, at most {_FIRST_FEW}",
             [step <= _FIRST_FEW for step in diverged.steps],
             latest=max(diverged.steps, default=math.nan),
         ),
@@ -100,7 +102,7 @@ def _figure_5(diverged: Divergence) -> list[Check]:
             largest_ratio=max(early, default=math.nan),
         ),
         diverged.every(
-            "It explodes towards the end: after the update it is at least ten times that half way (or not finite)",
+            "It explodes towards the end: after the update it is at least ten times that half-way (or not finite)",
             [not table["loss"][1.0] < 10 * table["loss"][_HALF] for table in losses],
             smallest_ratio=min((table["loss"][1.0] / table["loss"][_HALF] for table in losses), default=math.nan),
         ),
@@ -129,16 +131,15 @@ def loss_along_update(
         quantities["update that diverges"] = over_draws(facts.steps)
         quantities |= {
             f"log10 of the loss after {point:g} of the update": decades_over_draws(
-                one["loss"][point] for one in losses
+                table["loss"][point] for table in losses
             )
             for point in (0.0, _NEAR, _HALF, 1.0)
         }
-        predicted = over_draws(one["predicted_loss"][1.0] for one in losses)
+        predicted = over_draws(table["predicted_loss"][1.0] for table in losses)
         quantities["loss after the update, by the gradient"] = predicted
     return setting.evidence_of(
         quantity_table(quantities),
         facts,
-        "The loss is that of the minibatch of the update; the figure shows the first draw.",
         draw=(lambda: LOSSES(facts.tables[0])) if facts.tables else None,
         rate=RATE,
         optimizer=OPTIMIZER,
@@ -150,7 +151,7 @@ def _figure_6(diverged: Divergence) -> list[Check]:
     checks = [diverged.diverges()]
     for moment, name in (("abs_mean", "|mean|"), ("variance", "variance")):
         parts = [table.pivot(index="point", columns="layers", values=moment) for table in diverged.tables]
-        # Not finite at the end of the path means that it exploded there.
+        # A moment that is not finite at the end of the path has exploded there.
         upper, lower = ([_decades(part[side], 0.0, 1.0) for part in parts] for side in ("upper", "lower"))
         early, late = ([_decades(part["upper"], *ends) for part in parts] for ends in ((0.0, _HALF), (_HALF, 1.0)))
         checks += [
@@ -187,8 +188,6 @@ def moments_along_path(
     return setting.evidence_of(
         pd.concat(measured, ignore_index=True) if measured else pd.DataFrame(columns=columns),
         facts,
-        "Measured are medians over the lower layers 2 to 11, the middle ones 51 to 60 and the upper ones 100 to "
-        "109; the figure shows the first draw.",
         draw=(lambda: _moments(by_layer.tables[0])) if facts.tables else None,
         rate=RATE,
         optimizer=OPTIMIZER,
@@ -197,7 +196,7 @@ def moments_along_path(
 
 
 def _by_part(table: pd.DataFrame) -> pd.DataFrame:
-    """Medians of the moments over the lowest, the middle and the highest layers, at every point."""
+    """Return medians of the moments over the lowest, the middle and the highest layers, at every point."""
     parts = []
     for name, (first, last) in _PARTS.items():
         rows = table[table["order"].between(first, last)]
@@ -206,7 +205,7 @@ def _by_part(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _decades(moments: pd.Series, start: float, end: float) -> float:
-    """log₁₀ of a moment's growth between two points of the path; infinite where it overflows at the end."""
+    """Return log₁₀ of a moment's growth between two points of the path; infinite if it overflows at the end."""
     first, last = float(moments[start]), float(moments[end])
     return math.log10(last / first) if math.isfinite(last) else math.inf
 
@@ -234,7 +233,7 @@ def _moments(table: pd.DataFrame) -> Axes:
     return panels[0]
 
 
-# The loss along a direction, and what the gradient at its start predicts.
+# The loss along a direction, and its prediction by the gradient at the start.
 LOSSES = Plot(
     "measured_on_predicted",
     x="point",
@@ -247,7 +246,7 @@ LOSSES = Plot(
 )
 
 
-# The rates of the training up to the fifth minibatch.
+# Rates of training up to the fifth minibatch, by batch norm.
 TRAINING_RATES = {False: 1e-4, True: 0.1}
 _SHORTEST, _LONGEST = 1e-6, 16.0
 
@@ -275,8 +274,8 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
     return setting.evidence(
         longest,
         "Steps are along the gradient of the minibatch itself, in units of the learning rate of plain gradient "
-        f"descent. Where no step tried lowers the loss the longest is counted as {_SHORTEST:g}. Losses above a "
-        "thousand times that at the start are left out of the figure, which shows the first draw.",
+        f"descent. If no step lowers the loss, the longest counts as {_SHORTEST:g}. The figure shows the first draw, "
+        "without losses above a thousand times the initial one.",
         quantities=_longest_steps,
         draw=lambda: _landscapes(setting.shown(losses)),
         steps=f"from {steps[0]:g} to {steps[-1]:g} by factors of {factor:g}",
@@ -285,7 +284,7 @@ def loss_along_gradient(context: Context, *, data: str, batch_size: int, draws: 
 
 
 def _longest_steps(facts: Measured) -> dict[str, Estimate | float]:
-    """The rates of the training, and the longest steps."""
+    """Return the rates of the training, and the longest steps."""
     rates = {"lr_unnormalized": TRAINING_RATES[False], "lr_batch_norm": TRAINING_RATES[True]}
     return rates | {
         f"log10 of the longest step that lowers the loss, minibatch {minibatch}, {name} batch norm": decades(
@@ -297,7 +296,7 @@ def _longest_steps(facts: Measured) -> dict[str, Estimate | float]:
 
 
 def _losses(draw: Draw, steps: Sequence[float]) -> pd.DataFrame:
-    """The losses of the first and the fifth minibatch of a training, along their gradients."""
+    """Measure the losses of the first and the fifth minibatch of a training, along their gradients."""
 
     def along(minibatch: int) -> pd.DataFrame:
         batch = draw.batches[minibatch - 1]
@@ -312,7 +311,7 @@ def _losses(draw: Draw, steps: Sequence[float]) -> pd.DataFrame:
 
 
 def _longest_useful_step(rows: pd.DataFrame) -> float:
-    """The longest step that lowers the loss, interpolated between points in the logarithms of both."""
+    """Return the longest step that lowers the loss, interpolated between points in the logarithms of both."""
     losses = rows.sort_values("point").set_index("point")["loss"]
     start, tried = float(losses.iloc[0]), losses.iloc[1:]
     lower = tried.index[tried < start]

@@ -1,20 +1,17 @@
-"""Batch norm, no normalization and ZeroInit over batch sizes: ghost batches (section 3), whole ones (section 4)."""
+"""ZeroInit, figures 1 to 4: methods over batch sizes, with ghost batches (section 3) and whole ones (section 4)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 
-from normless_papers.claims import Check, above_zero, check, difference, larger, near
-from normless_papers.comparison import SMALL_BATCH, Comparison, ordered
-from normless_papers.de_smith import ACCURACY, GHOST_BATCH_SIZE, LOSS, figure_over_batch_sizes
+from normless_papers.claims import Check, above_zero, check, decided, difference, larger, near, stated
+from normless_papers.experiments.comparison import SMALL_BATCH, Comparison, ordered
+from normless_papers.experiments.de_smith import ACCURACY, GHOST_BATCH_SIZE, LOSS, figure_over_batch_sizes
 from normless_papers.published import published_as
-from normless_papers.stated_claims import decided, stated
 
 COMPARED = ("batch_norm", "without_batch_norm", "zeroinit")
 LARGE_BATCH = 256
-_LOSSES = "Training losses include the L2 term: printed ones are too large for the cross entropy alone."
-_SIZES = "The paper's batch sizes are only plotted; those of its budget here are the powers of two from 4 to 8192."
 
 
 def _figure_1(facts: Comparison) -> list[Check]:
@@ -23,7 +20,7 @@ def _figure_1(facts: Comparison) -> list[Check]:
     rises = f"(b) {range_of_sizes} the loss rises more without normalization than with ZeroInit."
     same = "(b) The losses of ZeroInit and without normalization differ by less than 0.05"
     unnormalized = ("zeroinit", "without_batch_norm")
-    losses = {size: [facts.reached(one, size, LOSS) for one in unnormalized] for size in facts.up_to(SMALL_BATCH)}
+    losses = {size: [facts.reached(name, size, LOSS) for name in unnormalized] for size in facts.up_to(SMALL_BATCH)}
     return [
         *facts.above("(a) Batch norm is above no norm", "batch_norm", "without_batch_norm"),
         *facts.above("(a) ZeroInit is above no norm", "zeroinit", "without_batch_norm"),
@@ -44,14 +41,14 @@ def _figure_1(facts: Comparison) -> list[Check]:
 
 
 def _critical(facts: Comparison) -> Check:
-    """How much larger the batches are that batch norm can use."""
+    """Compare the largest batch sizes at which batch norm and ZeroInit are close to their best."""
     sizes = {}
     for method in ("batch_norm", "zeroinit"):
         means = {size: facts.reached(method, size).mean for size in facts.sizes}
         near = [size for size, mean in means.items() if mean >= max(means.values()) - 0.5]
         sizes[method] = math.nan if any(map(math.isnan, means.values())) else float(max(near))
     ratio = sizes["batch_norm"] / sizes["zeroinit"]
-    # Two methods that are as good at the largest batch as anywhere have larger critical sizes.
+    # A method that is as good at the largest batch size as anywhere has a larger, unknown critical size.
     unknown = math.isnan(ratio) or sizes["zeroinit"] == facts.sizes[-1]
     claim = (
         "(a) The largest batch size within 0.5 points of the best is at least 4 times larger with batch norm than "
@@ -82,7 +79,7 @@ def _figure_2(facts: Comparison) -> list[Check]:
 
 
 def _saturation(facts: Comparison, method: str) -> float:
-    """log₂ of the largest optimal rate over all batch sizes; NaN where an optimum is missing, or at an end."""
+    """Return log₂ of the largest optimal rate over all batch sizes; NaN if an optimum is missing or at an end."""
     exponents = [facts.exponent(method, size) for size in facts.sizes]
     return math.nan if any(map(math.isnan, exponents)) else max(exponents)
 
@@ -94,7 +91,7 @@ def _saturations(facts: Comparison) -> tuple[str, str]:
 
 
 def _saturates_above(facts: Comparison, largest: Mapping[str, float], higher: str, lower: str) -> Check:
-    """Which method's rates saturate higher; undecided as in `ordered`."""
+    """Check which method's rates saturate higher; undecided as in `ordered`."""
     ranges = {name: _range_at(facts, name, largest[name]) for name in (higher, lower)}
     holds = ordered(largest[higher], ranges[higher], largest[lower], ranges[lower])
     claim = f"The largest optimal learning rate of {higher} is above that of {lower}."
@@ -102,7 +99,7 @@ def _saturates_above(facts: Comparison, largest: Mapping[str, float], higher: st
 
 
 def _range_at(facts: Comparison, method: str, saturation: float) -> tuple[float, float]:
-    """log₂ of the rates within a deviation of the largest optimum, over the batch sizes that have it."""
+    """Return log₂ of the rates within a deviation of the largest optimum, over the batch sizes that have it."""
     ranges = [facts.rate_range(method, size) for size in facts.sizes if facts.exponent(method, size) == saturation]
     lows, highs = zip(*ranges or [(math.nan, math.nan)], strict=True)
     return max(lows), min(highs)
@@ -114,7 +111,7 @@ def _range(facts: Comparison) -> list[Check]:
     return [
         *facts.similar_rates(normalized, first, 2),
         facts.larger_rate(*normalized, last[0], 4),
-        *facts.above("Batch norm's gain in accuracy shows even", "batch_norm", "without_batch_norm", first),
+        *facts.above("Batch norm already gains accuracy", "batch_norm", "without_batch_norm", first),
         *facts.above("Batch norm is above ZeroInit", *normalized, last),
         *map(facts.as_printed, facts.agree(*normalized, first)),
     ]
@@ -128,26 +125,23 @@ def _figure_3(facts: Comparison) -> list[Check]:
         *facts.above("(a) ZeroInit is above batch norm", "zeroinit", "batch_norm", smallest),
         *facts.above("(a) Batch norm is above ZeroInit", "batch_norm", "zeroinit", large),
         facts.falls("batch_norm", SMALL_BATCH, smallest[0]),
-        # The text does not speak of the losses where batch norm suffers from small batches.
+        # The text does not discuss the losses at batch sizes that are too small for batch norm.
         *facts.above("(b) ZeroInit's loss is above batch norm's", "zeroinit", "batch_norm", usual, metric=LOSS),
         facts.as_printed(_constant(facts, facts.up_to(LARGE_BATCH))),
     ]
 
 
 def _constant(facts: Comparison, sizes: Sequence[int]) -> Check:
-    """ZeroInit's accuracy does not depend on small batch sizes.
+    """Check that ZeroInit's accuracy does not depend on the batch size, if it is small.
 
-    The means at all sizes lie within one standard deviation of their mean; it fails only where one lies further from
-    it at 95 %, and is inconclusive between.
+    The check holds if the means at all sizes lie within one standard deviation of their mean, fails if one is
+    significantly further away, at 95 %, and is inconclusive between.
     """
     reached = [facts.reached("zeroinit", size) for size in sizes]
-    middle = sum(one.mean for one in reached) / len(reached)
-    deviation = max(one.deviation for one in reached)
-    gaps = [abs(one.mean - middle) for one in reached]
-    beyond = [
-        above_zero(gap - deviation, [one.deviation**2 / one.n], [one.n])
-        for gap, one in zip(gaps, reached, strict=True)
-    ]
+    middle = sum(accuracy.mean for accuracy in reached) / len(reached)
+    deviation = max(accuracy.deviation for accuracy in reached)
+    gaps = [abs(accuracy.mean - middle) for accuracy in reached]
+    beyond = [above_zero(gap - deviation, accuracy) for gap, accuracy in zip(gaps, reached, strict=True)]
     claim = f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} lie within a standard deviation of their mean."
     holds = True if all(gap <= deviation for gap in gaps) else False if any(beyond) else None
     return check(claim, holds, largest_gap=max(gaps), deviation=deviation)
@@ -156,9 +150,9 @@ def _constant(facts: Comparison, sizes: Sequence[int]) -> Check:
 def _figure_4(facts: Comparison) -> list[Check]:
     small = facts.up_to(SMALL_BATCH)
     return [
-        one
+        check
         for metric in (ACCURACY, LOSS)
-        for one in (
+        for check in (
             *(facts.proportional(method, small, metric) for method in COMPARED),
             *facts.similar_rates(COMPARED, small, 4, metric),
         )
@@ -177,10 +171,9 @@ for _id, _checks, _ghost, _title in (
         _checks,
         COMPARED,
         _title,
-        # Runs without normalization are the same with either.
+        # Runs without normalization have the same name with and without ghost batches.
         name="batch-size" if _ghost else "whole-batch",
         ghost=_ghost,
         quantity=_saturations if _checks is _figure_2 else None,
         rates=_title == "Optimal rate",
-        remarks=(_LOSSES, _SIZES) if _ghost else (_LOSSES,),
     )

@@ -1,4 +1,4 @@
-"""ZeroInit itself, and at initialization: linear blocks, correlated gradients, a loss that is mostly L2."""
+"""ZeroInit as an algorithm, and at initialization: linear blocks, correlated gradients, a loss dominated by L2."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from normless import param_groups
 from normless_lab.plots import Plot
-from normless_papers.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.bias_and_dropout import RegularizedFacts, regularized_facts
 from normless_papers.claims import Check, Estimate, check, larger, replicates
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import built_wide_resnet, over_depths, scheme_of
-from normless_papers.effort import Effort
+from normless_papers.claims.agreement import ROUNDING, Agreement, agreement_table, unscaled_weights, worst_agreement
 from normless_papers.evidence import with_quantities
-from normless_papers.multiplier_agreements import blocks_at_start
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import built_wide_resnet, over_depths, scheme_of
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import chosen
+from normless_papers.networks.multipliers import blocks_at_start
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.regularized import RegularizedFacts, regularized_facts
+from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded, training_batch
 from normless_papers.probes import gradient_correlation_table, l2_share, loss_terms
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.runs import chosen
-from normless_papers.seeded_inputs import MeasuredBatch, seeded, training_batch
 
 ID = "zeroinit/zeroinit"
-# The schemes of the experiments, where the paper does not mention dropout and on ImageNet, by the printed quantity.
+# Schemes by the printed quantity: of the experiments that do not mention dropout, and of ImageNet.
 SCHEMES = {
     "default_drop_probability": scheme_of("zeroinit"),
     "imagenet_drop_probability": "zeroinit(dropout=0.2)",
@@ -40,7 +40,7 @@ DEEPEST = 1000
 
 
 def _zeroinit_checks(facts: tuple[RegularizedFacts, Comparison]) -> list[Check]:
-    """Of the algorithm compared with its definition, and of batch norm and ZeroInit at several depths."""
+    """Check the algorithm against its definition, and batch norm and ZeroInit at several depths."""
     algorithm, runs = facts
     trains = [
         runs.trains(f"{depth} layers train without normalization, as with batch norm.", "zeroinit", depth)
@@ -62,7 +62,7 @@ def zeroinit(
         algorithm = regularized_facts("zeroinit", depth, width, draws, SCHEMES, weights)
     runs = over_depths(context, ("batch_norm", "zeroinit"), depths, width, effort)
     trained = runs.by_depth("ZeroInit and batch norm")
-    shares = {name: one.mean for name, one in algorithm.shares.items()}
+    shares = {name: share.mean for name, share in algorithm.shares.items()}
     own = {"network of the algorithm": f"Wide-ResNet-{depth}-{width}", "draws of dropout": draws}
     return replace(
         trained,
@@ -70,12 +70,12 @@ def zeroinit(
         facts=(algorithm, runs),
         setup={**own, **trained.setup},
         on=("quantity",),
-        remarks=("The runs are those of zeroinit/table-2.", *trained.remarks),
+        remarks=trained.remarks,
     )
 
 
 def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Check]:
-    """Of blocks compared with those at α = 0, and of gradients' cosines: `scheme`, `depth`, `draw`, `cosine`."""
+    """Check blocks against α = 0, and the cosines of gradients: `scheme`, `depth`, `draw`, `cosine`."""
     agreements, table = facts
     low, high = int(table["depth"].min()), int(table["depth"].max())
     cosines = {
@@ -88,7 +88,7 @@ def _linear_checks(facts: tuple[Sequence[Agreement], pd.DataFrame]) -> list[Chec
     half = f"half of that at depth {low}."
     more = f"At depth {high} gradients are more correlated with the multiplier than without."
     return [
-        *(one.check() for one in agreements),
+        *map(Agreement.check, agreements),
         larger(f"With the multiplier the cosine at depth {high} is more than {half}", with_high, half_with),
         larger(f"Without it the cosine at depth {high} is less than {half}", half_without, without_high),
         larger(more, with_high, without_high),
@@ -121,15 +121,11 @@ def linear_at_init(
             "draws": f"{draws} of weights and direction",
         },
         draw=lambda: CORRELATIONS(drawn),
-        remarks=(
-            "Blocks with an identity skip path are the identity. The projecting blocks of a Wide-ResNet read their "
-            "skip path after the ReLU that they share with the branch: those are linear in that ReLU's output.",
-        ),
     )
 
 
 def _linear(original: nn.Module) -> Agreement:
-    """f(3x - y) = 3 f(x) - f(y) for every block with an identity skip path."""
+    """Compare f(3x - y) with 3 f(x) - f(y) for every block with an identity skip path."""
     network = convert(original, WITH).double().eval()
     pairs = []
     for block in network.get_submodule("blocks").children():
@@ -151,7 +147,7 @@ _ByDepth = Mapping[int, Estimate]
 
 
 def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[Check]:
-    """Of the L2 term's share of the initial loss, of the cross entropy in nats, and of runs with and without L2."""
+    """Check the L2 term's share of the initial loss, the cross entropy in nats, and runs with and without L2."""
     shares, entropies, runs = facts
     depths = sorted(shares)
     means = [entropies[depth].mean for depth in depths]
@@ -164,7 +160,7 @@ def _initial_loss_checks(facts: tuple[_ByDepth, _ByDepth, Comparison]) -> list[C
         ),
         larger(f"At depth {depths[-1]} it dominates: it is more than half of the loss.", deepest, Estimate(0.5)),
         check(
-            "The cross entropy does not grow with it: over the depths it varies by less than 20 %.",
+            "The cross entropy does not grow with depth: it varies by less than 20 %.",
             max(means) < 1.2 * min(means),
             smallest=min(means),
             largest=max(means),
@@ -211,15 +207,12 @@ def l2_dominates(
         },
         on=(),
         draw=lambda: L2_SHARES(means),
-        remarks=(
-            "That the optimal rate does not depend on depth is zeroinit/table-3's claim, whose runs these are.",
-            *shown.remarks,
-        ),
+        remarks=shown.remarks,
     )
 
 
 def _loss_terms(batch: MeasuredBatch, depth: int, width: int) -> dict[str, Any]:
-    """The terms of the loss of one draw of the weights."""
+    """Measure the terms of the loss of one draw of the weights."""
     network = convert(_wide_resnet(batch, depth, width), "zeroinit")
     groups = param_groups(network, lr=0.1, weight_decay=WEIGHT_DECAY, policy="weights")
     table = loss_terms(network, groups, batch.inputs, batch.targets)

@@ -1,4 +1,4 @@
-"""The parts of ZeroInit (table 1), networks to depth 1000 (tables 2 and 3), ResNet-50 on ImageNet (4 and 5)."""
+"""ZeroInit, tables 1 to 5: its parts, networks to depth 1000, and ResNet-50 on ImageNet."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from normless_lab.plots import inks_of, new_panels
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger
-from normless_papers.comparison import Comparison
-from normless_papers.de_smith import (
+from normless_papers.experiments.comparison import Comparison
+from normless_papers.experiments.de_smith import (
     ACCURACY,
     BATCH_SIZE,
     LOSS,
@@ -19,13 +19,13 @@ from normless_papers.de_smith import (
     table_over_depths,
     wide_resnet_text,
 )
-from normless_papers.effort import Effort
-from normless_papers.imagenet_comparison import ImageNetComparison, imagenet_table
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.imagenet_comparison import ImageNetComparison, imagenet_table
+from normless_papers.experiments.runs import Runs
 from normless_papers.plots import OPTIMA_BY_NAME
-from normless_papers.runs import Runs
 
 ABLATIONS = ("without_batch_norm", "biases", "dropout", "scalar_multiplier", "biases_and_dropout", "zeroinit")
-# Batch norm is no row of the table: it is the control.
+# The table has no row for batch norm, which is the control.
 RUN = ("batch_norm", *ABLATIONS)
 MULTIPLIER = "scalar_multiplier"
 
@@ -33,7 +33,7 @@ MULTIPLIER = "scalar_multiplier"
 def _table_1(runs: Runs) -> list[Check]:
     accuracy, loss = ({name: runs.optimum(metric, method=name) for name in ABLATIONS} for metric in (ACCURACY, LOSS))
     pair = accuracy[MULTIPLIER], accuracy["without_batch_norm"]
-    # Regularization helps in trainings as long as the paper's.
+    # Regularization helps only in trainings as long as the paper's.
     helps = "Biases and dropout with the multiplier are better than the multiplier alone."
     printed = [
         larger("The scalar multiplier alone is more than 1 point above no normalization.", *pair, by=1.0),
@@ -48,7 +48,7 @@ def _table_1(runs: Runs) -> list[Check]:
             for method in ABLATIONS
             if method != MULTIPLIER
         ),
-        *(at_scale(one, runs.reduction) for one in printed),
+        *(at_scale(check, runs.reduction) for check in printed),
     ]
 
 
@@ -67,7 +67,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
             )
         return panels[0]
 
-    # Both optima of every method, side by side as they are printed.
+    # The table prints both optima of a method in one row.
     accuracies = runs.printed(ACCURACY, ACCURACY).drop(columns="batch_size")
     losses = runs.printed(LOSS, "training_loss", "training_loss_std")
     losses = losses.rename(columns={"lr_log2": "training_loss_lr_log2"})
@@ -76,10 +76,7 @@ def ablation(context: Context, *, width: int, effort: Effort) -> Evidence:
         accuracies.merge(losses[columns], on="method", sort=False),
         draw,
         on=("method",),
-        remarks=(
-            "Training losses include the L2 term: those printed are too large for the cross entropy alone.",
-            *runs.remarks(ACCURACY, LOSS),
-        ),
+        remarks=runs.remarks(ACCURACY, LOSS),
     )
 
 
@@ -123,16 +120,7 @@ def _table_3(facts: Comparison) -> list[Check]:
 
 
 table_over_depths("zeroinit/table-2", _table_2, METHODS, _TITLE)
-table_over_depths(
-    "zeroinit/table-3",
-    _table_3,
-    (*METHODS, *PARTS),
-    _TITLE,
-    (
-        "The printed accuracy of zeroinit_without_l2 at depth 16 is damaged in the text (910), and so no number to "
-        "compare with. Batch norm and ZeroInit with L2 regularization, of table 2, are run for comparison.",
-    ),
-)
+table_over_depths("zeroinit/table-3", _table_3, (*METHODS, *PARTS), _TITLE)
 
 SHARED = {"batch_norm": "batch_norm", "fixup": "fixup"}
 V2 = SHARED | {"zeroinit_without_dropout": "zeroinit(dropout=0)", "zeroinit": "zeroinit(dropout=0.2)"}
@@ -142,9 +130,9 @@ V1 = SHARED | {"zeroinit": "zeroinit(dropout=0.2)", "zeroinit_scalar_bias": "zer
 def _table_4(facts: ImageNetComparison) -> list[Check]:
     unnormalized = ("fixup", "zeroinit")
     return [
-        *(one for method in unnormalized for one in facts.better_by("batch_norm", method, facts.large)),
-        *(one for method in unnormalized for one in facts.better_by("batch_norm", method, facts.large, 1.0)),
-        *(one for method in unnormalized for one in facts.within_points(method, "batch_norm", facts.small, 1.0)),
+        *(check for method in unnormalized for check in facts.better_by("batch_norm", method, facts.large)),
+        *(check for method in unnormalized for check in facts.better_by("batch_norm", method, facts.large, 1.0)),
+        *(check for method in unnormalized for check in facts.within_points(method, "batch_norm", facts.small, 1.0)),
         *facts.differ_by_less("zeroinit_without_dropout", "fixup", facts.small, 0.5),
         *facts.flat("batch_norm", 1.0),
     ]

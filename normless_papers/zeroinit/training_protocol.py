@@ -1,9 +1,10 @@
-"""The training of the CIFAR-10 experiments (section 3): its protocol, checked, and the time that a step takes."""
+"""ZeroInit, section 3: the training protocol of the CIFAR-10 experiments, and the duration of a training step."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,46 +13,51 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from normless.residual import residual_map
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
-from normless_lab.data import load_data
 from normless_lab.plots import inks_of, lines
 from normless_lab.sweeps import optima
-from normless_lab.train import TrainConfig, build_network, build_optimizer, example_inputs, rate_multiplier
+from normless_lab.train import ImageTask, TrainConfig, rate_multiplier
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, at_scale, larger, over_draws, within
-from normless_papers.de_smith import BATCH_SIZE, GHOST_BATCH_SIZE, batch_sweeps, built_wide_resnet, wide_resnet_text
-from normless_papers.effort import Effort
+from normless_papers.claims import Check, Estimate, Tests, at_scale, decided, larger, over_draws, within
+from normless_papers.experiments.de_smith import (
+    BATCH_SIZE,
+    GHOST_BATCH_SIZE,
+    batch_sweeps,
+    built_wide_resnet,
+    wide_resnet_text,
+)
+from normless_papers.experiments.effort import Effort
+from normless_papers.networks.published_schemes import convert
+from normless_papers.networks.seeded_inputs import seeded
 from normless_papers.plots import OPTIMA_BY_NAME
 from normless_papers.published import published_as
-from normless_papers.published_schemes import convert
-from normless_papers.seeded_inputs import seeded
-from normless_papers.stated_claims import Tests, decided
 
 ID = "zeroinit/training-protocol"
 _NETWORK = wide_resnet_text(16, 1)
-# R runs at each learning rate, of which the best k count.
+# Runs at each learning rate, and how many of the best count.
 REPLICATES, BEST = 15, 12
 
 
 def _protocol_checks(
     facts: tuple[Mapping[str, float], Sequence[float], Sequence[float], Mapping[str, int]],
 ) -> Tests:
-    """Of a run's settings by printed quantity, its rate's multipliers by epoch, the grid, and `_selection`."""
+    """Check a run's settings by printed quantity, the rate's multipliers by epoch, the grid, and `_selection`."""
     settings, multipliers, rates, selection = facts
     # Constant, then halved at epochs 100, 110, …, 190.
     expected = [2.0 ** -max(0, epoch // 10 - 9) for epoch in range(200)]
-    wrong = sum(one != other for one, other in zip(multipliers, expected, strict=False))
+    wrong = sum(actual != due for actual, due in zip(multipliers, expected, strict=False))
     off = max(abs(math.log2(rate) - round(math.log2(rate))) for rate in rates)
-    best = "The optimum is the rate with the best mean over the best 12 of 15 runs, of each metric on its own."
+    best = "For each metric the optimum is the rate with the best mean over the best 12 of 15 runs."
     errors = {
         best: selection["wrong"],
         "Up to 3 diverged runs at each rate do not change the result.": selection["moved"],
-        "An optimum at an end of the grid is flagged, and no other.": selection["misflagged"],
+        "Exactly the optima at an end of the grid are flagged.": selection["misflagged"],
     }
     printed, tables = published_as(ID).quantities, selection["tables"]
     return {
         **{
-            f"The setting {name} is {value:g} in what a run builds.": decided(
+            f"A run is built with the setting {name} = {value:g}.": decided(
                 settings[name] == value, built=settings[name], printed=value
             )
             for name, value in printed.items()
@@ -66,7 +72,7 @@ def _protocol_checks(
 
 @artefact(ID, basis="formula", checks=_protocol_checks)
 def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
-    """The settings of every run, read from what the package builds, and the selection checked against brute force."""
+    """Read the settings of every run from what the package builds, and compare the selection with brute force."""
     network: dict[str, Any] = {"model": _NETWORK, "ghost": GHOST_BATCH_SIZE}
     (sweep,) = batch_sweeps(context, "protocol", ("batch_norm",), (256,), effort, **network)
     config = sweep.points()[0].config
@@ -98,29 +104,26 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
             "selection": "random tables of 7 rates × 15 runs of two metrics, up to 3 diverged runs at each rate",
         },
         draw=lambda: lines(schedule, x="epoch", y="multiplier", **labels),
-        remarks=(
-            "The text leaves open whether the first halving is at epoch 100 or 110, here at 100; and what L2 is on, "
-            "here the weights alone, as in the code of SkipInit's appendix G.",
-        ),
     )
 
 
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
-    """The optimizer of a run, and the examples that share batch-norm statistics in its network."""
-    small = TrainConfig.from_dict(config.to_dict() | {"data": "digits", "data_root": None})
+    """Build a run's optimizer; return it and the number of examples that share batch-norm statistics."""
+    task = ImageTask(replace(config, data="digits", data_root=None))
     with torch.random.fork_rng(devices=[]):
-        data = load_data("digits")
-        inputs = example_inputs(small, data)
-        network = build_network(small, data, inputs)
-    sizes = {int(size) for one in network.modules() if isinstance(size := getattr(one, "ghost_size", None), int)}
-    return build_optimizer(small, network, inputs), sizes.pop() if len(sizes) == 1 else -1
+        network = task.build_network()
+    optimizer = task.build_optimizer(network, residual_map(network, *task.example_inputs()))
+    sizes = {
+        int(size) for module in network.modules() if isinstance(size := getattr(module, "ghost_size", None), int)
+    }
+    return optimizer, sizes.pop() if len(sizes) == 1 else -1
 
 
 def _selection(tables: int, seed: int) -> dict[str, int]:
-    """How often the selection in random tables of two metrics differs from plain sorting.
+    """Count how often the selection in random tables of two metrics differs from plain sorting.
 
-    `wrong` counts other optima, means or deviations; `moved` those that depend on up to three diverged runs of each
-    rate; `misflagged` optima at an end of the grid without their flag, or others with one.
+    `wrong` counts other optima, means or deviations; `moved`, results that depend on up to three diverged runs of
+    each rate; `misflagged`, optima with a wrong flag for an end of the grid.
     """
     generator = np.random.default_rng(seed)
     wrong = moved = misflagged = 0
@@ -141,7 +144,7 @@ def _selection(tables: int, seed: int) -> dict[str, int]:
 
 
 def _runs(generator: np.random.Generator, best_rate: int) -> pd.DataFrame:
-    """15 runs at each of 7 rates, better near one of them."""
+    """Draw 15 runs at each of 7 rates, better near one of the rates."""
     rows = [
         {
             "rate": 2.0**index,
@@ -156,7 +159,7 @@ def _runs(generator: np.random.Generator, best_rate: int) -> pd.DataFrame:
 
 
 def _by_hand(table: pd.DataFrame, metric: str, sign: int) -> tuple[float, float, float]:
-    """Rate, mean and sample deviation of the best 12 at the best rate, by plain sorting."""
+    """Return rate, mean and sample deviation of the best 12 at the best rate, by plain sorting."""
     results = []
     for rate in sorted(set(table["rate"])):
         values = sorted((sign * value for value in table[table["rate"] == rate][metric]), reverse=True)[:BEST]
@@ -166,7 +169,7 @@ def _by_hand(table: pd.DataFrame, metric: str, sign: int) -> tuple[float, float,
 
 
 def _with_diverged(table: pd.DataFrame, metric: str, sign: int) -> pd.DataFrame:
-    """The same runs, the worst three of each rate by a metric diverged: at chance, without a loss."""
+    """Return the runs with the worst three of each rate by a metric diverged: at chance, without a loss."""
     places = (sign * table[metric]).groupby(table["rate"]).nsmallest(REPLICATES - BEST).index.get_level_values(1)
     changed = table.copy()
     changed.loc[places, ["test_accuracy", "training_loss"]] = [0.1, math.nan]
@@ -176,12 +179,12 @@ def _with_diverged(table: pd.DataFrame, metric: str, sign: int) -> pd.DataFrame:
 
 SCHEMES = {"batch_norm": "batch_norm", "without_batch_norm": "none"}
 TRAINING_IMAGES = 50_000
-# 35 to 45 % faster: as time × 0.55 to 0.65, as speed × 1.35 to 1.45 (time × 0.69 to 0.74), or anything between.
+# "35 to 45 % faster" as time × 0.55 to 0.65, as speed × 1.35 to 1.45 (time × 0.69 to 0.74), or between these.
 FASTEST, SLOWEST = 0.55, 1 / 1.35
 
 
 def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Check]:
-    """Of the time of a step without batch norm over that of one with it, and how the set-up differs."""
+    """Check the ratio of a step's time without batch norm to that with it, given how the set-up differs."""
     ratio, reduction = facts
     claim = (
         f"Without batch normalization an epoch takes {FASTEST:.2f} to {SLOWEST:.2f} of the time with it: roughly "
@@ -194,7 +197,7 @@ def _wallclock_checks(facts: tuple[Estimate, str]) -> list[Check]:
 
 @artefact("zeroinit/wallclock", basis="measurement", checks=_wallclock_checks)
 def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Evidence:
-    """Seconds of a training step at batch size 64 without batch norm, relative to one with it, taken in turns."""
+    """Measure seconds of a step at batch size 64 without batch norm, relative to one with it, alternating both."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with seeded(context.seed):
         network = built_wide_resnet(16, width)
@@ -241,9 +244,5 @@ def wallclock(context: Context, *, width: int, side: int, rounds: int) -> Eviden
             "threads": torch.get_num_threads(),
         },
         draw=draw,
-        remarks=(
-            "Steps on one resident batch, so that neither loading nor augmentation counts; the ratio is the mean "
-            "over rounds of a step without batch norm to the one with it just before.",
-        ),
         reduction=reduction,
     )

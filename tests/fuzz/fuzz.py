@@ -42,9 +42,9 @@ IMPORTED = (
         "sacrebleu",
     ),
     *(
-        "normless_papers.reproduce",
+        "normless_papers.results.reproduce",
         "normless_lab.train.translation_task",
-        "normless_lab.train.text_task",
+        "normless_papers.text.text_task",
         "tokenizers",
     ),
     *("transformers.models.bert.modeling_bert", "torch.utils.tensorboard"),

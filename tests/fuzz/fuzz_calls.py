@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import normless as nl
-from normless_lab.data import load_data, load_labelled_text, load_parallel_text
+from normless_lab.data import load_data
 from normless_lab.sweeps import RateGrid, Shard, Sweep
-from normless_lab.train import TextConfig, TrainConfig, TranslationConfig, train
+from normless_lab.train import TrainConfig, train
+from normless_papers.text import LabelledText, ParallelText, TextConfig, TranslationConfig
 
 SCHEMES = [
     "skipinit",
@@ -190,8 +191,8 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "rates": lambda values: RateGrid.from_value(values),
     "scheme arguments": lambda values: nl.scheme("skipinit", **values),
     "options": lambda values: load_data("digits", **values),
-    "sentences": lambda values: load_labelled_text("sentiment", **values),
-    "pairs": lambda values: load_parallel_text("grammar", **values),
+    "sentences": lambda values: load_data("sentiment", kind=LabelledText, **values),
+    "pairs": lambda values: load_data("grammar", kind=ParallelText, **values),
     "train": lambda values: train(values, "out"),  # type: ignore[call-overload]
 }
 # What these are given comes from YAML, and may be anything.

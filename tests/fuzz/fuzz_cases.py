@@ -280,8 +280,7 @@ LINES: dict[str, st.SearchStrategy[list[str]]] = {
     ),
     "report": _line(["report"], _one(["run", "lab", "out"]), _flag("--page", ["page.html", "new/page.html"])),
     "demo": _line(
-        *(["demo", "--depths"], _one(["16", "17"]), _flag("--schemes", SCHEMES), _flag("--rates", ["0.1"]), OUT),
-        *(_flag("--epochs", ["1"]), _flag("--batch-size", ["16"]), _flag("--workers", ["1"])),
+        *(["demo", "--print"], OUT, _flag("--workers", ["1", "0"]), _flag("--device", ["cpu", "gpu"])),
     ),
     "bench": _line(
         ["bench"],

@@ -159,7 +159,7 @@ def _begun() -> Iterator[None]:
     def begin(*_: Any, **__: Any) -> None:
         raise Enough
 
-    places = ["normless_lab.bench.command._measured", "normless_papers.reproduce.reproduce"]
+    places = ["normless_lab.bench.command._measured", "normless_papers.results.reproduce.reproduce"]
     with (
         patch.object(training_run, "train_epoch", train_epoch),
         patch.object(Laboratory, "run", begin),

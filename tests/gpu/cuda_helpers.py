@@ -81,7 +81,7 @@ def finished(folder: Path, result: RunResult) -> Finished:
     return Finished(result, losses_of(folder), state, folder)
 
 
-def run(folder: Path, *, listeners: tuple[RunListener[Any, Any], ...] = (), **settings: Any) -> Finished:
+def run(folder: Path, *, listeners: tuple[RunListener, ...] = (), **settings: Any) -> Finished:
     """Carry out a run in a new folder, with `config`'s settings."""
     shutil.rmtree(folder, ignore_errors=True)
     return finished(folder, train(config(**settings), folder, listeners=listeners))

@@ -56,12 +56,13 @@ def test_an_error_within_a_captured_step_is_that_of_the_network(tmp_path: Path) 
     assert "my own error" in ended.stderr.splitlines()[-1]
 
 
-def test_the_demo_on_the_card(tmp_path: Path) -> None:
-    arguments = ["demo", "--depths", "16", "--schemes", "skipinit", "batch_norm", "--epochs", "1", "--rates", "0.05"]
-    arguments += ["--data", "digits(train=128)", "--out", str(tmp_path / "demo"), "--workers", "1"]
-    shown = answered(*arguments, *with_flag("demo", "--device", DEVICE))
-    assert [row["scheme"] for row in shown["runs"]] == ["skipinit", "batch_norm"]  # type: ignore[attr-defined]
-    assert Path(str(shown["report"])).exists()
+def test_a_sweep_on_the_card_has_a_page(tmp_path: Path) -> None:
+    base = {"model": NETWORK, "data": "digits(train=128)", "epochs": 1, "device": DEVICE}
+    sweep = {"name": "small", "base": base, "axes": {"scheme": ["skipinit", "batch_norm"]}, "rates": [0.05]}
+    (tmp_path / "small.yaml").write_text(json.dumps(sweep | {"replicates": 1}))
+    shown = answered("sweep", "run", str(tmp_path / "small.yaml"), "--page", "--out", str(tmp_path / "lab"))
+    assert [row["scheme"] for row in shown["optima"]] == ["skipinit", "batch_norm"]  # type: ignore[attr-defined]
+    assert Path(shown["files"][-1]).exists()  # type: ignore[index]
 
 
 def test_the_benchmark_of_a_step_on_the_card() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless_lab.data import load_data
-from normless_lab.train import build_network, example_inputs, rate_multiplier, train
+from normless_lab.train import ImageTask, rate_multiplier, train
 
 pytestmark = NEEDS_CARD
 
@@ -41,7 +41,7 @@ def test_a_plain_loop_of_torch_has_the_same_losses(scheme: str, tmp_path: Path) 
 
     data = load_data(settings.data)
     with default_dtype(torch.float64):
-        net = build_network(settings, data, example_inputs(settings, data).double()).to(DEVICE).train()
+        net = ImageTask(settings).build_network().double().to(DEVICE).train()
     groups = nl.param_groups(
         net, lr=settings.rate, weight_decay=settings.weight_decay, scalar_lr_scale=settings.scalar_rate_scale
     )

@@ -31,7 +31,7 @@ class Interruption(Exception):  # noqa: N818 - a test's own
     """Ends a run within a step."""
 
 
-class After(RunListener[Any, Any]):
+class After(RunListener):
     """Interrupt a run once the loss of a step is known."""
 
     def __init__(self, step: int) -> None:
@@ -42,7 +42,7 @@ class After(RunListener[Any, Any]):
             raise Interruption
 
 
-class Terminated(RunListener[Any, Any]):
+class Terminated(RunListener):
     """Tell the process to end, once, when the loss of a step is known."""
 
     def __init__(self, step: int) -> None:
@@ -136,7 +136,7 @@ def test_a_run_is_lengthened(tmp_path: Path) -> None:
 def test_the_losses_of_steps_are_told_once_and_in_order(tmp_path: Path) -> None:
     """Several at once, it is said of CUDA, but each of them."""
 
-    class Record(RunListener[Any, Any]):
+    class Record(RunListener):
         def __init__(self) -> None:
             self.steps: list[tuple[int, float]] = []
             self.known_at_epoch_ends: list[int] = []

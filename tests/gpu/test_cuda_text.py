@@ -11,14 +11,8 @@ import pandas as pd
 import pytest
 from cuda_helpers import DEVICE, NEEDS_CARD, approximately, assert_same_row, known
 
-from normless_lab.train import (
-    RunListener,
-    TextConfig,
-    TranslationConfig,
-    train,
-    trained_text_classifier,
-    trained_translator,
-)
+from normless_lab.train import RunListener, network_and_data, train
+from normless_papers.text import TextConfig, TranslationConfig
 
 pytestmark = NEEDS_CARD
 
@@ -96,7 +90,7 @@ def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> N
     class Interruption(Exception):  # noqa: N818 - a test's own
         pass
 
-    class After(RunListener[Any, Any]):
+    class After(RunListener):
         def on_step(self, step: int, loss: float) -> None:
             if step >= 4:
                 raise Interruption
@@ -110,10 +104,7 @@ def test_a_run_with_dropout_is_resumed_as_it_was(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("precision", ["bf16-mixed"])
 def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(precision: str, tmp_path: Path) -> None:
-    for kind, settings, read in (
-        (TextConfig, TEXT, trained_text_classifier),
-        (TranslationConfig, TRANSLATION, trained_translator),
-    ):
+    for kind, settings in ((TextConfig, TEXT), (TranslationConfig, TRANSLATION)):
         folder = tmp_path / kind.__name__
         shutil.rmtree(folder, ignore_errors=True)
         result, losses = carried_out(folder, kind, settings | {"precision": precision, "epochs": 1})
@@ -123,7 +114,7 @@ def test_a_network_that_was_trained_on_the_card_is_read_on_the_cpu(precision: st
         # Weights in float64 are drawn anew, so that only the size of the first loss is the same.
         assert losses[0] == pytest.approx(expected[0], rel=0.3)
         assert result.steps == double.steps
-        net, _ = read(folder)
+        net, _ = network_and_data(folder, kind)
         assert {tensor.device.type for tensor in net.parameters()} == {"cpu"}
 
 

@@ -6,32 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from streams_of_networks import WIDTH, Block, Trunk
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import normless as nl
 from normless.errors import UnsupportedEditError
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = (nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2))
-        self.norm1, self.norm2 = (nn.BatchNorm2d(4) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.norm2(self.second(F.relu(self.norm1(self.first(x))))))
-
-
-class Trunk(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
-        self.blocks = nn.Sequential(*(Block() for _ in range(3)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.blocks(F.relu(self.norm(self.stem(x)))).mean((2, 3))
-        return y
 
 
 class TwoTowers(nn.Module):
@@ -39,11 +18,15 @@ class TwoTowers(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right, self.norm, self.head = Trunk(), Trunk(), nn.LayerNorm(8), nn.Linear(8, 3)
+        self.left, self.right, self.norm, self.head = (
+            Trunk(3),
+            Trunk(3),
+            nn.LayerNorm(2 * WIDTH),
+            nn.Linear(2 * WIDTH, 3),
+        )
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z: Tensor = self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
-        return z
+        return self.head(self.norm(torch.cat([self.left(x), self.right(y)], 1)))
 
 
 class Siamese(nn.Module):
@@ -51,16 +34,17 @@ class Siamese(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.trunk, self.head = Trunk(), nn.Linear(8, 3)
-        self.mix = nn.ModuleList(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
-        self.out = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+        self.trunk, self.head = Trunk(3), nn.Linear(2 * WIDTH, 3)
+        self.mix = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(2 * WIDTH), nn.Linear(2 * WIDTH, 8), nn.ReLU()) for _ in range(2)
+        )
+        self.out = nn.ModuleList(nn.Linear(8, 2 * WIDTH) for _ in range(2))
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         h = torch.cat([self.trunk(x), self.trunk(y)], 1)
         for mix, out in zip(self.mix, self.out, strict=True):
             h = h + out(mix(h))
-        z: Tensor = self.head(h)
-        return z
+        return self.head(h)
 
 
 def networks() -> tuple[TwoTowers, Siamese, tuple[Tensor, Tensor]]:
@@ -73,8 +57,9 @@ def norms(net: nn.Module) -> set[str]:
     return {path for path, one in net.named_modules() if isinstance(one, kinds)}
 
 
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "rezero", "sqrt2", "layer_scale", "nf_resnet"])
-@pytest.mark.parametrize("mode", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(
+    ("scheme", "mode"), [("none", True), ("fixup", False), ("layer_scale", True), ("nf_resnet", False)]
+)
 def test_the_rest_stays_as_it_is(scheme: str, mode: bool) -> None:
     model, _, inputs = networks()
     model.train(mode)
@@ -118,18 +103,17 @@ def test_what_also_runs_outside_is_not_changed_there() -> None:
             self.relu = relu
 
         def forward(self, x: Tensor) -> Tensor:
-            y: Tensor = x + self.norm2(self.second(self.relu(self.norm1(self.first(x)))))
-            return y
+            return x + self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
 
     relu = nn.ReLU()
-    model, x = nn.Sequential(nn.Conv2d(3, 4, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)
+    model, x = nn.Sequential(nn.Conv2d(3, WIDTH, 1), Shared(relu), Shared(relu)), torch.randn(2, 3, 4, 4)
     net: Any = nl.convert(model, "fixup", x, only="1")
     assert type(net[2].relu) is nn.ReLU
-    assert net[1].first.output_bias is not None
-    h = torch.randn(2, 4, 4, 4)
+    assert net[1].conv1.output_bias is not None
+    h = torch.randn(2, WIDTH, 4, 4)
     torch.testing.assert_close(net[2](h), model[2](h))
-    model[2].first = model[1].first
-    with pytest.raises(UnsupportedEditError, match=r"1\.first.*several places"):
+    model[2].conv1 = model[1].conv1
+    with pytest.raises(UnsupportedEditError, match=r"1\.conv1.*several places"):
         nl.convert(model, "fixup", x, only="1")
 
 

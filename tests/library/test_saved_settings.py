@@ -81,18 +81,11 @@ def outputs(net: nn.Module, training: bool) -> Tensor:
 CHANGES: dict[str, Callable[[Any], object]] = {
     "epsilon": lambda net: setattr(net.first.norm, "eps", 0.5),
     "momentum": lambda net: setattr(net.second.norm, "momentum", 0.7),
-    "no momentum": lambda net: setattr(net.second.norm, "momentum", None),
-    "epsilon of layer norm": lambda net: setattr(net.first.layer, "eps", 2.0),
     "slope": lambda net: setattr(net.first.slope, "negative_slope", -0.5),
     "dropout": lambda net: setattr(net.second.drop, "p", 0.4),
     "in place": lambda net: setattr(net.second.relu, "inplace", True),
-    "groups": lambda net: setattr(net.first.groups, "num_groups", 4),
     "constant": lambda net: setattr(net.second, "shrink", 3.0),
-    "infinite constant": lambda net: setattr(net.first, "limit", float("inf")),
-    "dilation and padding": lambda net: [
-        setattr(net.stem, "dilation", (2, 2)),
-        setattr(net.stem, "padding", (2, 2)),
-    ],
+    "dilation and padding": lambda net: [setattr(net.stem, "dilation", (2, 2)), setattr(net.stem, "padding", (2, 2))],
     "buffer": lambda net: net.first.mask.copy_(torch.arange(8.0)),
     "statistics of the batch": lambda net: [
         setattr(net.norm, "running_mean", None),
@@ -108,8 +101,9 @@ CHANGES: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "given"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(
+    ("change", "named"), [*((change, True) for change in CHANGES), ("tied", False), ("buffer", False)]
+)
 def test_what_is_changed_after_the_conversion_comes_back(change: str, named: bool, spec: str, tmp_path: Path) -> None:
     net = trained(nl.convert(build_model(spec), "batch_norm", IMAGES))
     CHANGES[change](net)
@@ -129,43 +123,20 @@ def test_what_is_changed_after_the_conversion_comes_back(change: str, named: boo
         torch.testing.assert_close(outputs(loaded, training), outputs(net, training), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("scheme", ["group_norm(groups=2)", "ghost_batch_norm(size=3)"])
-def test_settings_of_the_original_pass_through_its_conversion(scheme: str, tmp_path: Path) -> None:
-    x = torch.randn(4, 3, 16, 16)
-    model = build_model("timm:test_resnet")
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.eps, module.momentum = 0.3, 0.02
-    net = nl.convert(model, scheme, x)
-    nl.save(net, tmp_path, "timm:test_resnet")
-    with torch.no_grad():
-        assert torch.equal(nl.load(tmp_path).eval()(x), net.eval()(x))
-
-
 REFUSED: dict[str, tuple[Callable[[Any], object], str]] = {
-    "another module": (
-        lambda net: setattr(net.first, "relu", nn.GELU()),
-        "first.relu is a GELU in the saved network",
-    ),
+    "another module": (lambda net: setattr(net.first, "relu", nn.GELU()), "first.relu is a GELU"),
     "another function": (
         lambda net: setattr(net.second, "activation", F.gelu),
-        "activation of second, a Block, is gelu in the saved network and silu here",
+        "activation of second, a Block, is gelu",
     ),
     "a hook": (
         lambda net: net.first.relu.register_forward_hook(lambda module, inputs, output: 2 * output),
-        "outputs on the example inputs differ in evaluation mode, .* a hook",
+        "differ in evaluation mode, .* a hook",
     ),
-    "a hook in training": (
-        lambda net: net.first.relu.register_forward_hook(lambda module, _, output: output * (1 + module.training)),
-        "outputs on the example inputs differ in training mode",
-    ),
-    "a further module": (
-        lambda net: net.second.add_module("extra", nn.ReLU()),
-        "second.extra is a ReLU in the saved",
-    ),
+    "a further module": (lambda net: net.second.add_module("extra", nn.ReLU()), "second.extra is a ReLU"),
     "a further parameter": (
         lambda net: net.second.register_parameter("extra", nn.Parameter(torch.ones(1))),
-        "1 are not in the network, the first second.extra",
+        "the first second.extra",
     ),
 }
 
@@ -197,7 +168,6 @@ def test_outputs_that_no_setting_explains_are_refused(spec: str, tmp_path: Path)
 @pytest.mark.parametrize(
     ("spec", "wrong"),
     [
-        ("torchvision:resnet18", "torchvision:resnet50"),
         ("normless:resnet_cifar(depth=8)", "normless:resnet_cifar(depth=14)"),
         ("timm:test_resnet", "timm:test_resnet(num_classes=7)"),
         ("normless:resnet_cifar(depth=8)", "normless:wide_resnet(depth=10, width=1)"),
@@ -211,10 +181,16 @@ def test_the_text_of_another_network_is_refused(spec: str, wrong: str, tmp_path:
     assert not (tmp_path / "saved").exists()
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["named", "given"])
-@pytest.mark.parametrize("function", ["freeze", "fold"])
-@pytest.mark.parametrize("scheme", [None, "batch_norm_sqrt2"])
-@pytest.mark.parametrize("model", ["timm:test_resnet", "normless:wide_resnet(depth=10, width=1)", "mine"])
+@pytest.mark.parametrize(
+    ("model", "scheme", "function", "named"),
+    [
+        ("timm:test_resnet", None, "fold", True),
+        ("timm:test_resnet", "batch_norm_sqrt2", "freeze", False),
+        ("normless:wide_resnet(depth=10, width=1)", "batch_norm_sqrt2", "fold", True),
+        ("mine", None, "freeze", True),
+        ("mine", "batch_norm_sqrt2", "fold", False),
+    ],
+)
 def test_folded_and_frozen_networks_are_saved(
     model: str, scheme: str | None, function: str, named: bool, spec: str, tmp_path: Path
 ) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from kills import killed_before
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -21,6 +24,7 @@ from normless.schemes import Scheme
 
 CIFAR = "normless:resnet_cifar(depth=8)"
 FOREIGN = "timm:test_resnet"
+DENSE = "normless:dense(depth=2, width=4, in_features=3)"
 IMAGES = torch.randn(2, 3, 32, 32)
 
 MINE = """
@@ -72,7 +76,7 @@ def same_state(one: nn.Module, other: nn.Module) -> bool:
 @pytest.mark.parametrize(
     ("spec", "scheme"),
     [
-        *((CIFAR, scheme) for scheme in ("fixup", "ghost_batch_norm(size=2)", "lsuv", "nf_resnet", "sqrt2")),
+        *((CIFAR, scheme) for scheme in ("ghost_batch_norm(size=2)", "lsuv", "nf_resnet")),
         *((FOREIGN, scheme) for scheme in ("fixup", "skipinit(alpha=1/sqrt(L))", "batch_norm_sqrt2")),
     ],
 )
@@ -88,41 +92,6 @@ def test_what_is_loaded_is_what_was_saved(spec: str, scheme: str, tmp_path: Path
     assert same_state(net, loaded)
     assert ties(loaded) == ties(net)
     assert torch.equal(loaded.eval()(IMAGES), net.eval()(IMAGES))
-
-
-def test_scalar_biases_that_blocks_share_stay_one_parameter(tmp_path: Path) -> None:
-    net = trained(nl.convert(build_model(FOREIGN), "fixup", IMAGES), IMAGES)
-    assert ties(net)
-    weights, _ = nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES)
-    assert len(load_file(weights)) == len(dict(net.named_parameters()))
-    loaded = nl.load(tmp_path)
-    loaded(IMAGES).sum().backward()
-    assert len(list(loaded.parameters())) == len(list(net.parameters()))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_dtypes_are_kept(dtype: torch.dtype, tmp_path: Path) -> None:
-    net = trained(nl.convert(build_model(FOREIGN), "batch_norm_sqrt2", IMAGES).to(dtype), IMAGES.to(dtype))
-    nl.save(net, tmp_path, FOREIGN, example_inputs=IMAGES.to(dtype))
-    loaded = nl.load(tmp_path)
-    assert same_state(net, loaded)
-    assert loaded(IMAGES.to(dtype)).dtype == dtype
-
-
-def test_modes_are_kept_module_by_module(tmp_path: Path) -> None:
-    net = nl.convert(build_model(CIFAR), "batch_norm_sqrt2").eval()
-    net.get_submodule("blocks.1").train()
-    net.get_submodule("blocks.1.norm1").eval()
-    _, recipe = nl.save(net, tmp_path, CIFAR)
-    assert json.loads(recipe.read_text())["training"] == {"": False, "blocks.1": True, "blocks.1.norm1": False}
-    expected = {name: module.training for name, module in net.named_modules()}
-    assert {name: module.training for name, module in nl.load(tmp_path).named_modules()} == expected
-
-
-def test_a_compiled_network_is_saved_as_the_one_inside(tmp_path: Path) -> None:
-    net = nl.convert(build_model(CIFAR), "skipinit")
-    nl.save(torch.compile(net, backend="eager"), tmp_path, CIFAR)
-    assert same_state(nl.load(tmp_path), net)
 
 
 def test_a_network_that_no_text_names_is_given_to_load(tmp_path: Path) -> None:
@@ -158,18 +127,56 @@ def test_a_file_is_found_from_anywhere_and_inputs_come_by_name(
     assert frozenset({"table.weight", "out.weight"}) in ties(loaded)
 
 
-def test_a_save_that_breaks_off_leaves_no_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    net = nl.convert(build_model(CIFAR), "skipinit")
-    nl.save(net, tmp_path, CIFAR)
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[nn.Module, nn.Module]:
+    """A saved network, and another that is not saved yet."""
+    former, new = (nl.convert(build_model(DENSE), "skipinit", torch.ones(2, 3)) for _ in range(2))
+    nl.save(former, tmp_path / "net", DENSE)
+    return former, new
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs forks")
+def test_a_network_is_there_whenever_saving_another_is_killed(
+    tmp_path: Path, two: tuple[nn.Module, nn.Module]
+) -> None:
+    new = two[1]
+    number, was_killed = 1, True
+    while was_killed:
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "net", folder)
+        # The second time what is left of the first is there too.
+        for _ in range(2):
+            was_killed = killed_before(number, folder, lambda folder=folder: nl.save(new, folder))  # type: ignore[misc]
+            loaded = nl.load(folder, DENSE)
+            assert any(same_state(loaded, net) for net in two)
+        number += 1
+    assert number > 8
+    assert same_state(loaded, new)
+    assert sorted(file.name for file in folder.iterdir()) == ["model.safetensors", "recipe.json"]
+
+
+@pytest.mark.parametrize("name", ["part", "recipe.json", "model.safetensors"])
+def test_a_network_is_there_however_often_saving_another_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, two: tuple[nn.Module, nn.Module], name: str
+) -> None:
+    replace = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.name == name:
+            raise OSError("the disk is full")
+        return replace(path, target)
 
     def broken(*_: object) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr("normless.saving.network.save_file", broken)
-    with pytest.raises(OSError, match="full"):
-        nl.save(net, tmp_path, CIFAR)
-    with pytest.raises(nl.RecipeError, match=r"has no recipe\.json"):
-        nl.load(tmp_path)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", refuse)
+            if name == "part":
+                patch.setattr("normless.saving.network.save_file", broken)
+            with pytest.raises(OSError, match="full"):
+                nl.save(two[1], tmp_path / "net", DENSE)
+        assert same_state(nl.load(tmp_path / "net"), two[name == "model.safetensors"])
 
 
 def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
@@ -183,8 +190,7 @@ def test_a_flipped_bit_of_the_weights_is_told(tmp_path: Path) -> None:
             nl.load(tmp_path)
         data[place] ^= 1
     weights.write_bytes(data)
-    edited(lambda values: values.pop("digest"))(tmp_path)
-    assert same_state(nl.load(tmp_path), net), "as saved by earlier versions"
+    assert same_state(nl.load(tmp_path), net)
 
 
 class WithList(nn.Linear):
@@ -217,9 +223,7 @@ def test_what_cannot_be_saved_is_told_and_nothing_is_written(tmp_path: Path) -> 
     file = tmp_path / "file"
     file.write_text("mine")
     for path in (file, file / "below" / "it"):
-        with pytest.raises(
-            nl.RecipeError, match=f"^Expected a folder to save to, but {file} is a file; name another"
-        ):
+        with pytest.raises(nl.RecipeError, match=f"{file} is a file"):
             nl.save(net, path, CIFAR)
     assert file.read_text() == "mine"
 
@@ -251,22 +255,19 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors cannot be read"),
     (lambda folder: (folder / "model.safetensors").write_bytes(b"no weights"), "model.safetensors cannot be read"),
     (lambda folder: (folder / "recipe.json").write_text("{"), "is not the JSON text that normless writes"),
-    (lambda folder: (folder / "recipe.json").write_text("[1]"), "states no format"),
     (edited(lambda values: values.update(format=99)), "written by a later version of normless"),
     (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
-    (edited(lambda values: values.update(training=3)), "training is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
     (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
     (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
     (
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
-        r"do not fit normless:resnet_cifar\(depth=14\) converted by skipinit: \d+ are not in the file, the first ",
+        r"resnet_cifar\(depth=14\) .*\d+ are not in the file",
     ),
-    (edited(lambda values: values.update(scheme="fixup")), "are not in the file, the first"),
     (reweighed(lambda tensors: tensors.update(more=torch.ones(1))), "1 are not in the network, the first more"),
     (
         reweighed(lambda tensors: tensors.update({"classifier.bias": torch.ones(3)})),
-        r"1 differ in shape, the first classifier.bias\. Is it another\?",
+        "1 differ in shape, the first classifier.bias",
     ),
 ]
 
@@ -294,10 +295,8 @@ def test_weights_that_do_not_fit_name_the_version_they_came_from(tmp_path: Path)
         (CIFAR, None, None, "normless:resnet_cifar(depth=8, in_channels=3)"),
         (CIFAR, 7, (1, 8, 8), "normless:resnet_cifar(depth=8, classes=7, in_channels=1)"),
         ("normless:dense(depth=1, width=4)", None, (1, 4, 4), "normless:dense(depth=1, width=4, in_features=16)"),
-        (FOREIGN, None, None, FOREIGN),
         (FOREIGN, 5, (2, 32, 32), "timm:test_resnet(num_classes=5, in_chans=2)"),
         ("timm:test_resnet(in_chans=2)", None, (2, 32, 32), "timm:test_resnet(in_chans=2)"),
-        ("torchvision:squeezenet1_1", 5, (3, 64, 64), "torchvision:squeezenet1_1(num_classes=5)"),
     ],
 )
 def test_the_text_of_a_fitted_network_names_it_alone(

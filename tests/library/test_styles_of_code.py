@@ -1,4 +1,4 @@
-"""Networks in styles of code that `tests/benchmarks/test_styles.py` lacks, with blocks stated by hand.
+"""Attention by einsum and dropped paths, styles of code that `tests/benchmarks/test_styles.py` lacks, by hand.
 
 A whole conversion with α = 0 leaves the skip paths alone, whatever the weights of the branches; with α = 1 it
 computes what `none` does; with α = 0.5 what the network with Gaussian biases does with its norms taken out and its
@@ -9,166 +9,163 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
 
 import pytest
 import torch
-from code_styles import (
-    Board,
-    Classifier,
-    DiffusionUNet,
-    DropsByBranching,
-    DropsByFloor,
-    DropsByMask,
-    EinsumTransformer,
-    Reversible,
-    rearrangements,
-)
+from streams_of_networks import WIDTH, Network
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import normless as nl
 
 IMAGES = torch.randn(4, 3, 8, 8)
-NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm)
+NORMS = (nn.BatchNorm2d, nn.LayerNorm)
 
 
-def pairs(attention: str, feed_forward: str) -> list[set[str]]:
-    """The weight layers of two layers of attention and MLP, by the names of both."""
-    names = (("to_qkv", "to_out"), ("1", "3"))
-    parts = [(f"layers.{layer}.{part}", own) for layer in range(2) for part, own in zip(
-        (attention, feed_forward), names, strict=True
-    )]  # fmt: skip
-    return [{f"{path}.{name}" for name in own} for path, own in parts]
+class Attention(nn.Module):
+    """Attention by einsum; heads are split by a reshape, or by the layers of einops."""
+
+    def __init__(self, by_einops: bool) -> None:
+        super().__init__()
+        self.norm, self.to_qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH, bias=False)
+        self.split, self.merge = rearrangements() if by_einops else (nn.Unflatten(-1, (2, -1)), nn.Flatten(-2))
+        self.to_out, self.by_einops = nn.Linear(WIDTH, WIDTH), by_einops
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self.split(part) for part in self.to_qkv(self.norm(x)).chunk(3, -1))
+        if not self.by_einops:
+            q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        weights = torch.einsum("bhid,bhjd->bhij", q, k).mul(2**-1).softmax(-1)
+        mixed = torch.einsum("bhij,bhjd->bhid", weights, v)
+        return self.to_out(self.merge(mixed if self.by_einops else mixed.transpose(1, 2)))
 
 
-def twice(*names: str, of: str = "blocks") -> list[set[str]]:
-    """The same weight layers in two blocks."""
-    return [{f"{of}.{index}.{name}" for name in names} for index in range(2)]
+def rearrangements() -> tuple[nn.Module, nn.Module]:
+    from einops.layers.torch import Rearrange
+
+    return Rearrange("b n (h d) -> b h n d", h=2), Rearrange("b h n d -> b n (h d)")
 
 
-@dataclass(frozen=True)
-class Style:
-    """A network, its inputs, and by hand the weight layers on the branches and the last layer of each branch.
+class EinsumTransformer(nn.Module):
+    """A vision transformer whose layers are pairs in a list, as lucidrains writes it."""
 
-    `branches` are those of the outermost blocks, or of the blocks under a global skip path.
-    """
+    def __init__(self, by_einops: bool) -> None:
+        super().__init__()
+        self.embed, self.head, mlps = nn.Conv2d(3, WIDTH, 2, 2), nn.Linear(WIDTH, 5), []
+        for _ in range(2):
+            layers = (nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 16), nn.GELU(), nn.Linear(16, WIDTH), nn.Dropout(0.1))
+            mlps.append(nn.Sequential(*layers))
+        self.layers = nn.ModuleList(nn.ModuleList([Attention(by_einops), mlp]) for mlp in mlps)
 
-    build: Callable[[], nn.Module]
-    inputs: tuple[Tensor, ...]
-    branches: list[set[str]]
-    last: list[str]
-
-
-def in_blocks(build: Callable[[], nn.Module]) -> Style:
-    """Two blocks with one branch f."""
-    classifier = partial(Classifier, build)
-    return Style(classifier, (IMAGES,), twice("f.conv1", "f.conv2"), ["blocks.0.f.conv2", "blocks.1.f.conv2"])
-
-
-ENDS_OF_PAIRS = ["layers.0.0.to_out", "layers.0.1.3", "layers.1.0.to_out", "layers.1.1.3"]
-COUPLED = [{f"{part}.{step}.conv1", f"{part}.{step}.conv2"} for step in range(2) for part in "fg"]
-STYLES = {
-    "einsum attention": Style(EinsumTransformer, (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
-    "einops layers": Style(partial(EinsumTransformer, rearrangements), (IMAGES,), pairs("0", "1"), ENDS_OF_PAIRS),
-    "guided diffusion": Style(
-        DiffusionUNet,
-        (IMAGES, torch.arange(4)),
-        [{f"{name}.{layer}" for layer in ("in_layers.2", "emb_layers.1", "out_layers.3")} for name in (
-            "down", "middle", "up"
-        )],
-        [f"{name}.out_layers.3" for name in ("down", "middle", "up")],
-    ),
-    "drop path by a mask": in_blocks(DropsByMask),
-    "drop path by floor": in_blocks(DropsByFloor),
-    "drop path by branching": in_blocks(DropsByBranching),
-    "KataGo": Style(
-        Board, (IMAGES,), twice("conv1r", "conv1g", "linear", "conv2"), ["blocks.0.conv2", "blocks.1.conv2"]
-    ),
-    "reversible": Style(
-        Reversible, (IMAGES,), COUPLED, [f"{part}.{step}.conv2" for part in "fg" for step in range(2)]
-    ),
-}  # fmt: skip
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x).flatten(2).transpose(1, 2)
+        for attention, feed_forward in self.layers:
+            x = attention(x) + x
+            x = feed_forward(x) + x
+        return self.head(x.mean(1))
 
 
-@pytest.fixture(params=STYLES)
-def style(request: pytest.FixtureRequest) -> Style:
-    if request.param == "einops layers" and find_spec("einops") is None:
+class Branch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = (nn.Conv2d(WIDTH, WIDTH, 3, padding=1) for _ in range(2))
+        self.norm1, self.norm2 = nn.BatchNorm2d(WIDTH), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
+
+
+def drop_path(x: Tensor, rate: float, training: bool) -> Tensor:
+    """As timm's function."""
+    if rate == 0.0 or not training:
+        return x
+    keep = 1 - rate
+    mask = x.new_empty((x.shape[0],) + (1,) * (x.ndim - 1)).bernoulli_(keep)
+    if keep > 0.0:
+        mask.div_(keep)
+    return x * mask
+
+
+class Dropping(nn.Module):
+    """A random mask on the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.f = Branch()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + drop_path(self.f(x), 0.2, self.training)
+
+
+class DropsByFloor(Dropping):
+    """The mask of the first implementation: floor(keep + u), on the branch divided by keep."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.f(x)
+        if self.training:
+            y = y.div(0.8) * torch.floor(0.8 + torch.rand(len(y), 1, 1, 1))
+        return x + y
+
+
+class DropsByBranching(Dropping):
+    """The block is skipped as a whole; in evaluation its branch counts by its probability (Huang et al. 2016)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            return x + self.f(x) if torch.rand(()) < 0.8 else x
+        return x + 0.8 * self.f(x)
+
+
+def dropping(block: Callable[[], nn.Module]) -> nn.Module:
+    model = Network()
+    model.blocks = nn.Sequential(block(), block())
+    return model
+
+
+OF_PAIRS = [[f"layers.{layer}.{part}" for part in parts] for layer in (0, 1) for parts in (
+    ("0.to_qkv", "0.to_out"), ("1.1", "1.3")
+)]  # fmt: skip
+OF_BLOCKS = [[f"blocks.{index}.f.{name}" for name in ("conv1", "conv2")] for index in (0, 1)]
+# The network, and by hand the weight layers of each branch, the last of which ends it.
+STYLES: dict[str, tuple[Callable[[], nn.Module], list[list[str]]]] = {
+    "einsum attention": (lambda: EinsumTransformer(False), OF_PAIRS),
+    "einops layers": (lambda: EinsumTransformer(True), OF_PAIRS),
+    "drop path by a mask": (lambda: dropping(Dropping), OF_BLOCKS),
+    "drop path by floor": (lambda: dropping(DropsByFloor), OF_BLOCKS),
+    "drop path by branching": (lambda: dropping(DropsByBranching), OF_BLOCKS),
+}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_blocks_multipliers_and_norms_are_where_a_hand_would_put_them(style: str) -> None:
+    if style == "einops layers" and find_spec("einops") is None:
         pytest.skip("einops is not installed")
-    made: Style = STYLES[request.param]
-    return made
-
-
-def built(style: Style) -> nn.Module:
-    """The network in evaluation with Gaussian biases."""
-    model = style.build().eval()
+    build, branches = STYLES[style]
+    model = build()
+    maps = [nl.residual_map(model.train(training), IMAGES, strict=True) for training in (True, False)]
+    for mapped in maps:
+        found = [[layer.path for layer in block.branch_layers if layer.kind == "weight"] for block in mapped.blocks]
+        assert found == branches
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("bias"):
                 parameter.normal_(std=0.1)
-    return model
-
-
-def outputs(net: nn.Module, inputs: tuple[Tensor, ...]) -> Tensor:
-    result = net(*inputs)
-    return torch.cat(result, 1) if isinstance(result, tuple) else result
-
-
-def assert_close(one: Tensor, other: Tensor, style: Style) -> None:
-    tolerance = 0.05 if style.build is Board else 1e-5  # autocast to 8 bits of mantissa
-    torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
-
-
-def test_the_map_is_the_one_stated_by_hand(style: Style) -> None:
-    for training in (False, True):
-        mapped = nl.residual_map(style.build().train(training), *style.inputs, strict=True)
-        blocks = mapped.without_global_skips().blocks
-        found = [{layer.path for layer in block.branch_layers if layer.kind == "weight"} for block in blocks]
-        assert found == style.branches
-        assert all(block.m >= 2 for block in blocks)
-
-
-def test_with_a_multiplier_of_zero_branches_are_inert(style: Style) -> None:
-    net = nl.convert(built(style), "skipinit", *style.inputs)
-    before = outputs(net, style.inputs)
-    with torch.no_grad():
-        for path in set().union(*style.branches):
-            for parameter in net.get_submodule(path).parameters(recurse=False):
-                parameter.mul_(-3) if parameter.numel() > 1 else None
-    assert torch.equal(outputs(net, style.inputs), before)
-
-
-def test_multipliers_are_where_a_hand_would_put_them(style: Style) -> None:
-    model = built(style)
     by_hand = deepcopy(model)
     for path, module in list(by_hand.named_modules()):
         if isinstance(module, NORMS):
             by_hand.set_submodule(path, nn.Identity())
-    mapped = nl.residual_map(model, *style.inputs)
-    none, one, half = (
-        nl.convert(model, scheme, *style.inputs, residual_map=mapped).eval()
-        for scheme in (
-            "none(keep_scale=False)",
-            "skipinit(alpha=1, keep_scale=False)",
-            "skipinit(alpha=0.5, keep_scale=False)",
-        )
-    )
-    assert_close(outputs(none, style.inputs), outputs(by_hand, style.inputs), style)
-    assert_close(outputs(one, style.inputs), outputs(none, style.inputs), style)
-    with torch.no_grad():
-        for path in style.last:
-            for parameter in by_hand.get_submodule(path).parameters():
-                parameter.mul_(0.5)
-    assert_close(outputs(half, style.inputs), outputs(by_hand, style.inputs), style)
-    assert not torch.allclose(outputs(half, style.inputs), outputs(none, style.inputs), atol=1e-4)
-
-
-def test_a_conversion_is_whole_and_trains(style: Style) -> None:
-    net = nl.convert(built(style).train(), "fixup", *style.inputs)
-    assert not any(isinstance(module, NORMS) for module in net.modules())
-    # Both zero branches and Fixup's zero classifier let something learn in the first step.
-    outputs(net.train(), style.inputs).square().add(outputs(net, style.inputs)).sum().backward()
-    gradients = [one.grad for one in net.parameters() if one.grad is not None]
-    assert all(torch.isfinite(one).all() for one in gradients)
-    assert any(one.any() for one in gradients)
+    for alpha in (1, 0.5, 0):
+        net = nl.convert(model, f"skipinit(alpha={alpha}, keep_scale=False)", IMAGES, residual_map=maps[1]).eval()
+        halved = deepcopy(by_hand)
+        with torch.no_grad():
+            for *_, last in branches:
+                for parameter in halved.get_submodule(last).parameters():
+                    parameter.mul_(alpha)
+        torch.testing.assert_close(net(IMAGES), halved(IMAGES), rtol=1e-5, atol=1e-5)
+    fixup = nl.convert(model.train(), "fixup", IMAGES)
+    assert not any(isinstance(module, NORMS) for module in fixup.modules())
+    (fixup(IMAGES).square() + fixup(IMAGES)).sum().backward()
+    gradients = [parameter.grad for parameter in fixup.parameters() if parameter.grad is not None]
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    assert any(gradient.any() for gradient in gradients)

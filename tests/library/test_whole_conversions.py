@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -29,8 +28,7 @@ class Block(nn.Module):
 
     def branch(self, x: Tensor) -> Tensor:
         """f(x)."""
-        y: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
-        return y
+        return self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.branch(x)
@@ -46,12 +44,10 @@ class Network(nn.Module):
 
     def middle(self, x: Tensor) -> Tensor:
         """The blocks."""
-        y: Tensor = self.blocks(x)
-        return y
+        return self.blocks(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.middle(self.stem(x)).mean((2, 3)))
-        return logits
+        return self.head(self.middle(self.stem(x)).mean((2, 3)))
 
 
 class Autocast(Network):
@@ -68,8 +64,7 @@ class NoGrad(Network):
     def middle(self, x: Tensor) -> Tensor:
         with torch.no_grad():
             x = self.blocks[0](x)
-        y: Tensor = self.blocks[1](x)
-        return y
+        return self.blocks[1](x)
 
 
 class Checkpointed(Network):
@@ -77,8 +72,7 @@ class Checkpointed(Network):
 
     def middle(self, x: Tensor) -> Tensor:
         x = checkpoint(self.blocks[0], x, use_reentrant=True)
-        y: Tensor = checkpoint(self.blocks[1], x, use_reentrant=False)
-        return y
+        return checkpoint(self.blocks[1], x, use_reentrant=False)
 
 
 class OwnCheckpoint(torch.autograd.Function):
@@ -196,8 +190,7 @@ class Positions(Network):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.middle(self.stem(x) + self.positions(torch.ones(1)).view(1, -1, 1, 1))
-        y: Tensor = self.head(x.mean((2, 3)))
-        return y
+        return self.head(x.mean((2, 3)))
 
 
 @pytest.mark.parametrize(("kind", "exports"), [(Positions, 1), (Auxiliary, 2)])
@@ -227,8 +220,7 @@ class Generator(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
-        y: Tensor = self.tail(x + self.body(x))
-        return y
+        return self.tail(x + self.body(x))
 
 
 def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> None:
@@ -242,50 +234,3 @@ def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> 
     assert nl.scheme("skipinit", level="outer") == nl.scheme("skipinit(level='outer')")
     with pytest.raises(ValueError, match="inner or outer, not 'middle'"):
         nl.scheme("skipinit", level="middle")
-
-
-class DropsPath(Block):
-    """A branch that training drops at random, and a layer that reads no input, as in Swin V2."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.position = nn.Linear(2, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.branch(x) + self.position(torch.ones(2))[:, None, None]
-        if self.training:
-            y = y * torch.empty(len(y), 1, 1, 1).bernoulli_(0.8)
-        return x + y
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_a_dropout_in_one_mode_makes_no_other_block(training: bool) -> None:
-    model = Network(DropsPath).train(training)
-    assert [block.name for block in nl.residual_map(model, IMAGES, strict=True).blocks] == ["blocks.0", "blocks.1"]
-    net = nl.convert(model, "skipinit(alpha=1, keep_scale=False)", IMAGES).eval()
-    h = model.stem(IMAGES)
-    for block in model.blocks:
-        y = block.conv2(F.relu(block.conv1(h)))
-        h = h + (y + block.position(torch.ones(2))[:, None, None] if isinstance(block, DropsPath) else y)
-    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))
-
-
-class DropsLayers(Network):
-    """Training leaves out blocks at random."""
-
-    def middle(self, x: Tensor) -> Tensor:
-        for block in self.blocks:
-            if not (self.training and random.random() < 0.5):
-                x = block(x)
-        return x
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_blocks_that_training_leaves_out_at_random_are_those_of_evaluation(seed: int) -> None:
-    random.seed(seed)
-    model = DropsLayers()
-    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES).eval()
-    h = model.stem(IMAGES)
-    for block in model.blocks:
-        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
-    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))

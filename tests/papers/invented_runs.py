@@ -43,12 +43,12 @@ def laboratory_of(world: World, *, translates: bool = False) -> FakeLaboratory:
         labels = point.labels if ghost is None else {**point.labels, "ghost": str(ghost)}
         reached = {metric: world(metric, labels) for metric in metrics}
         numbers = dict.fromkeys(metrics, math.nan)
-        diverged = any(one.value is None for one in reached.values())
-        for metric, one in reached.items() if not diverged else ():
+        diverged = any(optimum.value is None for optimum in reached.values())
+        for metric, entry in reached.items() if not diverged else ():
             accuracy = metric == "test_accuracy"
-            off = abs(math.log2(point.rate) - one.exponent)
-            noise = one.deviation * _NOISE[point.seed % 64]
-            value = cast(float, one.value) + noise + off * (-1.0 if accuracy else 0.05)
+            off = abs(math.log2(point.rate) - entry.exponent)
+            noise = entry.deviation * _NOISE[point.seed % 64]
+            value = cast(float, entry.value) + noise + off * (-1.0 if accuracy else 0.05)
             numbers[metric] = value / 100 if accuracy else max(value, 0.0)
         result = {"test_accuracy": numbers.pop("test_accuracy"), "chance_accuracy": CHANCE}
         result["test_accuracy_top5"] = 0.5 if diverged else reached["test_accuracy"].top5 / 100

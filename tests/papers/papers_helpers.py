@@ -12,7 +12,7 @@ from typing import Any, Self
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots.save import inline_svg
+from normless_lab.plots import svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
 from normless_papers.claims import Check
@@ -74,13 +74,13 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
     assert len(evidence.measured)
     assert evidence.setup
     assert evidence.checks
-    for one in evidence.checks:
-        assert one.claim.endswith("."), one.claim
-        assert one.numbers, one.claim
+    for check in evidence.checks:
+        assert check.claim.endswith("."), check.claim
+        assert check.numbers, check.claim
     if evidence.draw is not None:
         axes = evidence.draw()
         assert isinstance(axes, Axes)
-        assert inline_svg(axes, name="test", description="a figure").startswith("<svg")
+        assert "<svg" in svg_text(axes)
     if published.rows:
         assert evidence.on, "published numbers stand beside measured ones"
     merged = beside(published.rows, evidence.measured, evidence.on)
@@ -97,8 +97,8 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
 
 def check_of(evidence: CheckedEvidence, words: str) -> Check:
     """The one check whose claim has these words."""
-    found = [one for one in evidence.checks if words in one.claim]
-    assert len(found) == 1, [one.claim for one in evidence.checks]
+    found = [check for check in evidence.checks if words in check.claim]
+    assert len(found) == 1, [check.claim for check in evidence.checks]
     return found[0]
 
 

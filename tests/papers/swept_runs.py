@@ -45,10 +45,10 @@ def laboratory_of(ends: Ends) -> FakeLaboratory:
     """A laboratory whose runs end as a function says."""
 
     def end(point: Point) -> Ended:
-        one = ends(point.labels, point)
-        accuracy = math.nan if one.test is None else (one.test + _NOISE[point.seed]) / 100
-        result = {"test_accuracy": accuracy, "chance_accuracy": CHANCE / 100, "doublings": one.doublings}
-        return Ended(result, "diverged" if one.test is None else "trained", _epochs(one, point))
+        run = ends(point.labels, point)
+        accuracy = math.nan if run.test is None else (run.test + _NOISE[point.seed]) / 100
+        result = {"test_accuracy": accuracy, "chance_accuracy": CHANCE / 100, "doublings": run.doublings}
+        return Ended(result, "diverged" if run.test is None else "trained", _epochs(run, point))
 
     return FakeLaboratory(end)
 

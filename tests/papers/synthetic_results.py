@@ -10,23 +10,23 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots import accuracy_against_depth
+from normless_lab.plots import lines
 from normless_papers.budgets import Budget
 from normless_papers.claims import Check, Verdict
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction
-from normless_papers.storage import FIGURE, save
+from normless_papers.results.reproduction import Reproduction
+from normless_papers.results.storage import FIGURE, save
 
 CYCLE: tuple[Verdict, ...] = ("holds", "fails", "inconclusive")
 
 
 def figure() -> Axes:
     rows = [
-        {"depth": depth, "scheme": scheme, "outcome": "trained", "test_accuracy": 0.9 - depth / 1000}
+        {"depth": depth, "scheme": scheme, "mean": 90 - depth / 10}
         for scheme in ("none", "fixup", "batch_norm")
         for depth in (16, 100, 400)
     ]
-    return accuracy_against_depth(pd.DataFrame(rows))
+    return lines(pd.DataFrame(rows), x="depth", y="mean", title="Accuracies", y_label="test accuracy (%)")
 
 
 def made_up(name: str, budget: Budget = "smoke", verdict: Verdict = "holds", **changes: object) -> Reproduction:

@@ -12,10 +12,10 @@ from torch import nn
 
 from normless import convert
 from normless.models import resnet_cifar, wide_resnet
-from normless_papers.agreement import Agreement, agreement, agreement_table, deviation
 from normless_papers.artefact import Context
-from normless_papers.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
-from normless_papers.seeded_inputs import training_batch
+from normless_papers.claims.agreement import Agreement, agreement, agreement_table, deviation
+from normless_papers.networks.reference_forward import disturbed, resnet_by_fixup, wide_resnet_with_multipliers
+from normless_papers.networks.seeded_inputs import training_batch
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5), st.integers(0, 4), st.floats(0.001, 1))

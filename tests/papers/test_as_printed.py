@@ -8,7 +8,7 @@ import torch
 from normless.models import resnet_cifar, wide_resnet
 from normless.schemes import SCHEMES
 from normless_lab.sweeps import without_kept_scale
-from normless_papers.published_schemes import convert
+from normless_papers.networks.published_schemes import convert
 
 
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if without_kept_scale(name) != name])

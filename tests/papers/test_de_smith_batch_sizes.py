@@ -14,9 +14,9 @@ from papers_helpers import check_of
 from worlds.de_smith_batches import as_said, cifar100
 
 from normless_lab.sweeps import RateGrid
-from normless_papers.comparison import ordered
-from normless_papers.de_smith import rates_at
-from normless_papers.effort import Effort
+from normless_papers.experiments.comparison import ordered
+from normless_papers.experiments.de_smith import rates_at
+from normless_papers.experiments.effort import Effort
 
 
 def test_an_optimum_at_an_end_of_the_grid_is_no_optimum(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_an_optimum_at_an_end_of_the_grid_is_no_optimum(tmp_path: Path) -> None:
 
     for figure in ("zeroinit/figure-2", "zeroinit/figure-4", "skipinit/figure-6"):
         evidence, _ = invented(figure, beyond, tmp_path, batch_sizes=(4, 16, 64))
-        assert {one.verdict for one in evidence.checks} == {"inconclusive"}, figure
+        assert {check.verdict for check in evidence.checks} == {"inconclusive"}, figure
     evidence, _ = invented("skipinit/figure-4", beyond, tmp_path, batch_sizes=(4, 16, 64))
     assert check_of(evidence, "No optimum by test accuracy lies at an end").verdict == "fails"
 
@@ -67,9 +67,11 @@ def test_numbers_on_imagenet_are_asked_of_imagenet_alone(tmp_path: Path) -> None
     evidence, laboratory = invented(
         "zeroinit/table-4", lambda metric, labels: Optimum(80.0), tmp_path, budget="smoke"
     )
-    (one,) = [one for one in evidence.checks if one.claim.startswith("batch_norm at batch size 64 is less than 1")]
-    assert one.verdict == "inconclusive"
-    assert "Not asked of a smaller set-up" in one.claim
+    (check,) = [
+        check for check in evidence.checks if check.claim.startswith("batch_norm at batch size 64 is less than 1")
+    ]
+    assert check.verdict == "inconclusive"
+    assert "Not asked of a smaller set-up" in check.claim
     models = {point.config.to_dict()["model"] for point in laboratory.points}
     assert models == {"normless:resnet_v2(depth=50, initialization=he_fan_in, channels=8)"}
 
@@ -79,7 +81,7 @@ def test_numbers_on_imagenet_are_asked_of_imagenet_alone(tmp_path: Path) -> None
     st.integers(0, 13),
 )
 def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list[int], power: int) -> None:
-    rates = RateGrid(tuple(2.0**one for one in exponents), 2.0)
+    rates = RateGrid(tuple(2.0**exponent for exponent in exponents), 2.0)
     grid = rates_at(Effort(data="cifar10", rates=rates), 2**power)
     held = [math.log2(rate) for rate in grid.rates]
     assert held == sorted(set(held))
@@ -89,7 +91,7 @@ def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "factor", "holds"),
+    ("first", "other", "factor", "holds"),
     [
         # log₂ of the optimum, of the lowest and of the highest rate within a deviation of it.
         ((2, 1, 3), (-1, -2, 0), 1, True),
@@ -104,6 +106,6 @@ def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list
     ],
 )
 def test_one_best_rate_is_above_another_only_where_their_ranges_do_not_overlap(
-    one: tuple[float, float, float], other: tuple[float, float, float], factor: float, holds: bool | None
+    first: tuple[float, float, float], other: tuple[float, float, float], factor: float, holds: bool | None
 ) -> None:
-    assert ordered(one[0], one[1:], other[0], other[1:], factor) is holds
+    assert ordered(first[0], first[1:], other[0], other[1:], factor) is holds

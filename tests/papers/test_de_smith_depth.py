@@ -38,7 +38,7 @@ def test_a_world_as_published_is_tabulated_as_published(table: str, tmp_path: Pa
 
 def test_where_nothing_trains_nothing_is_decided_against_batch_norm(tmp_path: Path) -> None:
     evidence, _ = invented("skipinit/table-1", lambda metric, labels: Optimum(None), tmp_path)
-    assert {one.verdict for one in evidence.checks} == {"inconclusive"}
+    assert {check.verdict for check in evidence.checks} == {"inconclusive"}
 
 
 @pytest.mark.parametrize(("reached", "verdict"), [(30.0, "inconclusive"), (90.0, "holds")])

@@ -1,20 +1,41 @@
-"""Every artefact of the papers' index is carried out by a function that takes its settings at every budget."""
+"""Every artefact has its entry beside its module and takes its settings at every budget."""
 
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import pytest
 
+import normless_papers
 from normless_papers.artefact import ARTEFACTS, artefacts
 from normless_papers.budgets import BUDGETS
-from normless_papers.published import published
-from normless_papers.reproduction import plain
+from normless_papers.published import PAPERS, entries_of, published
+from normless_papers.results.reproduction import plain
+
+PACKAGE = Path(normless_papers.__file__).parent
 
 
-def test_none_is_missing() -> None:
-    assert list(artefacts()) == list(published()) == list(ARTEFACTS)
-    assert {one.published.id for one in artefacts().values()} == set(published())
+def test_every_published_artefact_is_registered() -> None:
+    names = list(published())
+    assert list(artefacts()) == names == list(ARTEFACTS)[: len(names)]
+    assert {artefact.published.id for artefact in artefacts().values()} == set(names)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_entries_lie_beside_the_module_that_registers_them(paper: str) -> None:
+    """Each file can be read with the shared efforts alone, and no entry is in two files."""
+    efforts = (PACKAGE / "efforts.yaml").read_text(encoding="utf-8")
+    home = {}
+    for path in (PACKAGE / paper.replace("-", "_")).glob("*.yaml"):
+        for name in entries_of(f"{efforts}\n{path.read_text(encoding='utf-8')}"):
+            assert name not in home
+            home[name] = path.stem
+    assert sorted(home) == sorted(name for name in published() if published()[name].paper == paper)
+    for name, stem in home.items():
+        *package, module = artefacts()[name].__module__.split(".")
+        # Functions that register similar artefacts of both papers of De & Smith lie above the papers' folders.
+        assert module == stem or package == ["normless_papers"], name
 
 
 @pytest.mark.parametrize("budget", BUDGETS)

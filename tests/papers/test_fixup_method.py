@@ -8,20 +8,7 @@ from typing import Any
 
 import pytest
 from made_up_runs import Ending, made_up
-from papers_helpers import assert_whole, carried_out, check_of
-
-from normless_papers.artefact import Context
-from normless_papers.claims import verdict_of
-
-
-@pytest.mark.slow
-def test_fixup(context: Context) -> None:
-    evidence = carried_out("fixup/fixup", context, written_out=14, images=2, side=8)
-    assert_whole("fixup/fixup", evidence)
-    assert verdict_of(evidence.checks) == "holds"
-    counts = check_of(evidence, "ResNet-110 gains").numbers
-    assert (counts["multipliers"], counts["biases"]) == (54, 218)
-    assert check_of(evidence, "54^(-1/2)").numbers["measured"] == pytest.approx(0.136, abs=5e-4)
+from papers_helpers import assert_whole, carried_out
 
 
 @pytest.mark.slow
@@ -39,15 +26,7 @@ def test_baselines(artefact: str, small: dict[str, Any], tmp_path: Path) -> None
     evidence = carried_out(artefact, made_up(only_fixup_trains, tmp_path, "smoke"), **small)
     assert_whole(artefact, evidence)
     # So few draws need not tell every variance from its bounds.
-    assert {one.verdict for one in evidence.checks} <= {"holds", "inconclusive"}
-    assert [one.verdict for one in evidence.checks[-2:]] == ["holds"] * 2
+    assert {check.verdict for check in evidence.checks} <= {"holds", "inconclusive"}
+    assert [check.verdict for check in evidence.checks[-2:]] == ["holds"] * 2
     found = carried_out(artefact, made_up(lambda *_: Ending(0.9), tmp_path, "smoke"), **small)
-    assert [one.verdict for one in found.checks].count("fails") == 1
-
-
-@pytest.mark.slow
-def test_multiplier_dynamics(context: Context) -> None:
-    evidence = carried_out("fixup/multiplier-dynamics", context, steps=80, drop=40, draws=2, width=12)
-    merged = assert_whole("fixup/multiplier-dynamics", evidence)
-    assert set(merged["scheme"]) == {"fixup", "fixup(multiplier=False)"}
-    assert len(evidence.checks) == 6
+    assert [check.verdict for check in found.checks].count("fails") == 1

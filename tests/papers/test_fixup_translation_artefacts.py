@@ -14,7 +14,7 @@ from papers_helpers import assert_whole, carried_out
 from normless_lab.sweeps import RateGrid, RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, Evidence
 from normless_papers.claims import verdict_of
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 from normless_papers.fixup import translation as template
 
 PUBLISHED_ELSEWHERE = (
@@ -71,7 +71,7 @@ def test_the_template_holds_and_trains(context: Context) -> None:
     evidence = carried_out("fixup/transformer", context, effort=tiny(2))
     assert_whole("fixup/transformer", evidence)
     # So short a training, and a single one, leaves open whether it is stable, and what layer normalization reaches.
-    assert [one.verdict for one in evidence.checks[-2:]] == ["inconclusive"] * 2
+    assert [check.verdict for check in evidence.checks[-2:]] == ["inconclusive"] * 2
     assert verdict_of(evidence.checks[:-2]) == "holds"
     counts = evidence.measured.set_index("quantity")["count"]
     assert counts["scalar multipliers"] == 10
@@ -91,7 +91,7 @@ def test_another_initialization_is_noticed(context: Context, monkeypatch: pytest
 
     monkeypatch.setattr(template, "convert", spoiled)
     evidence = carried_out("fixup/transformer", context, effort=tiny(1))
-    failing = {one.claim.split(",")[0] for one in evidence.checks if one.verdict == "fails"}
+    failing = {check.claim.split(",")[0] for check in evidence.checks if check.verdict == "fails"}
     assert "The last layer of every branch is zero" in failing
     assert "Every attention and feed-forward branch outputs zero at the start" in failing
     assert any(claim.startswith("The other weights of a branch") for claim in failing)

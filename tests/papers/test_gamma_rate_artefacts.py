@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
-from papers_helpers import assert_finite, assert_whole, carried_out
+from papers_helpers import assert_whole, carried_out
 
 from normless_papers.artefact import Context, Evidence, artefact_of
-
-TINY = "normless:resnet(depth=18, channels=8)"
-
-
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("gamma/equation-22", {"model": TINY, "factors": (0.5, 3.0)}),
-        ("gamma/equation-24", {"model": TINY}),
-    ],
-)
-def test_it_holds_for_gammas_within_branches(name: str, changes: dict[str, object], context: Context) -> None:
-    evidence = carried_out(name, context, **changes)
-    assert_whole(name, evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-    assert set(evidence.measured["gamma"]) >= {"stem", "down", "other", "last"}
-    assert_finite(evidence.measured.select_dtypes("number").to_numpy().ravel())
 
 
 def test_groups_partition_all_gammas(context: Context) -> None:
     evidence = carried_out("gamma/parameter-groups", context)
     assert_whole("gamma/parameter-groups", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
+    assert {check.verdict for check in evidence.checks} == {"holds"}
     table = evidence.measured.set_index("model")
     names = ["gamma_last", "gamma_down", "gamma_0", "gamma_others"]
     assert table.loc["normless:resnet(depth=18, channels=8)", names].tolist() == [8, 3, 1, 8]
@@ -48,7 +31,7 @@ def test_figure_5_is_measured_on_a_network_trained_here(context: Context) -> Non
     assert evidence.measured["block"].tolist()[:4] == ["1-0", "1-1", "1-2", "2-0"]
     assert len(evidence.measured) == 16
     # An epoch of two minibatches teaches nothing, and decides nothing.
-    assert {one.verdict for one in evidence.checks} == {"inconclusive"}
+    assert {check.verdict for check in evidence.checks} == {"inconclusive"}
 
 
 def test_the_pattern_of_figure_5_is_told_from_others() -> None:
@@ -62,7 +45,7 @@ def test_the_pattern_of_figure_5_is_told_from_others() -> None:
 
     def verdicts(*tables: pd.DataFrame) -> list[str]:
         facts = (tables, 0.95, 0.1)
-        return [one.verdict for one in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
+        return [check.verdict for check in artefact_of("gamma/figure-5").checks_of(Evidence(table, facts))]
 
     assert verdicts(table) == ["holds"] * 5
     rising = table.copy()

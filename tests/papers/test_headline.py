@@ -14,16 +14,16 @@ from synthetic_results import made_up as result_of
 
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
-from normless_papers.compared import compared, effect_of, left_of
-from normless_papers.headline import (
+from normless_papers.claims.training import opposite, trains
+from normless_papers.pages.headline import (
     Decided,
     Headline,
     decide,
     headline_artefacts,
     headlines,
 )
+from normless_papers.pages.wording import compared, effect_of, left_of
 from normless_papers.published import published
-from normless_papers.trained import opposite, trains
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
@@ -42,7 +42,7 @@ def decided(*verdicts: Verdict, missing: Sequence[str] = ()) -> Decided:
 
 def test_there_are_fifteen_of_all_five_papers() -> None:
     assert len(headlines()) == 15
-    assert {one.paper for one in headlines()} == {one.paper for one in published().values()}
+    assert {headline.paper for headline in headlines()} == {entry.paper for entry in published().values()}
     assert set(headline_artefacts()) <= set(published())
 
 
@@ -52,8 +52,8 @@ def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> Non
     found = artefact_of(name)
     context = made_up(lambda *_: Ending(0.9, bleu=30.0), tmp_path, budget)  # type: ignore[arg-type]
     checks = found.checks_of(found.function(context, **found.settings[context.budget]))
-    for one in headlines():
-        for start in one.checks.get(name, ()):
+    for headline in headlines():
+        for start in headline.checks.get(name, ()):
             named = [check for check in checks if fnmatchcase(check.claim, f"{start}*")]
             assert named, start
             # One that is only asked of the paper's set-up could never be decided.
@@ -87,12 +87,12 @@ def test_only_the_named_checks_count_at_the_largest_budget() -> None:
         checks=(other, check("holds", "Fixup's test error ends above that of BatchNorm.")),
     )
     there = {("fixup/figure-5", "small"): small, ("fixup/figure-5", "gpu"): gpu}
-    (one,) = [one for one in decide(lambda *key: there.get(key)) if one.results]
-    assert [check.verdict for check in one.checks] == ["holds"]
-    assert one.results == [gpu]
-    assert one.missing == ["zeroinit/table-5"]
-    assert one.outcome == "open"
-    assert one.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
+    (headline,) = [headline for headline in decide(lambda *key: there.get(key)) if headline.results]
+    assert [check.verdict for check in headline.checks] == ["holds"]
+    assert headline.results == [gpu]
+    assert headline.missing == ["zeroinit/table-5"]
+    assert headline.outcome == "open"
+    assert headline.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
 
 
 def test_an_effect_has_its_interval() -> None:
@@ -110,11 +110,11 @@ def test_an_effect_has_its_interval() -> None:
 
 
 def test_both_sides_and_what_is_needed_are_said() -> None:
-    one, other = Estimate(33.5, 1.0, 4, name="A"), Estimate(95.0, 1.0, 4, name="B")
-    plain = larger("A is above B.", one, other)
+    first, other = Estimate(33.5, 1.0, 4, name="A"), Estimate(95.0, 1.0, 4, name="B")
+    plain = larger("A is above B.", first, other)
     assert compared(plain).startswith("A 33.5 vs B 95, needs A > B: -61.5 ± ")
     assert left_of(plain) == {"pairs": 0}
-    assert "needs A > B − 1: " in compared(larger("A is at least B less 1.", one, other, by=-1))
+    assert "needs A > B − 1: " in compared(larger("A is at least B less 1.", first, other, by=-1))
     labelled = {"A, rate_0.1": 2.0, "B": 1.0, "needed_difference": 0.0}
     assert (
         compared(Check("A is above B.", "holds", labelled)) == "A (rate 0.1): 2 vs B: 1, needs A (rate 0.1) > B: +1"

@@ -1,4 +1,4 @@
-"""An artefact of a sixth paper: one file with its claim, its measurement and its checks."""
+"""An artefact of a sixth paper takes two files: its measurement and checks, and its claim, numbers and budgets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from normless.cli import main
 from normless_papers.artefact import ARTEFACTS, artefact_of
-from normless_papers.page import write_pages_of
+from normless_papers.pages.site import write_pages_of
 from normless_papers.published import UnknownArtefactError
-from normless_papers.reproduce import reproduce
-from normless_papers.storage import stored
+from normless_papers.results.reproduce import reproduce
+from normless_papers.results.storage import stored
 
 FILE = '''
 import pandas as pd
@@ -20,15 +20,13 @@ import torch
 
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, over_draws, within
-from normless_papers.seeded_inputs import seeded
-
-{entry}
+from normless_papers.networks.seeded_inputs import seeded
 
 def _checks(mean: Estimate) -> list[Check]:
     return [within("The mean of N(0, 1) is 0, to 0.1.", mean, -0.1, 0.1)]
 
 
-@artefact("{id}", basis="measurement", checks=_checks{argument})
+@artefact("{id}", basis="measurement", checks=_checks)
 def mean(context: Context, *, draws: int) -> Evidence:
     """The mean of normal numbers."""
     with seeded(context.seed):
@@ -44,30 +42,27 @@ ENTRY = {
 }
 
 
-@pytest.fixture(params=["in the decorator", "in a file of its own"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """FILE.py:NAME of an artefact, its entry in one of both places."""
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    """FILE.py:NAME of an artefact, with its entry in the YAML file beside it."""
     path = tmp_path / "lemma.py"
-    inside = request.param == "in the decorator"
     id_of_test = f"gauss/{tmp_path.name}"
-    entry, argument = (f"ENTRY = {ENTRY!r}", ", entry=ENTRY") if inside else ("", "")
-    path.write_text(FILE.format(id=id_of_test, entry=entry, argument=argument))
-    if not inside:
-        path.with_suffix(".yaml").write_text(json.dumps({id_of_test: ENTRY}))
+    path.write_text(FILE.format(id=id_of_test))
+    path.with_suffix(".yaml").write_text(json.dumps({id_of_test: ENTRY}))
     return f"{path}:mean"
 
 
 def test_it_is_reproduced_stored_and_shown(source: str, tmp_path: Path) -> None:
     out, name = tmp_path / "out", f"gauss/{tmp_path.name}"
-    one = reproduce(source, out=out)
-    assert (one.error, one.id, one.verdict, one.basis) == ("", name, "holds", "measurement")
-    assert one.beside["value_published"].tolist() == [0.0]
+    result = reproduce(source, out=out)
+    assert (result.error, result.id, result.verdict, result.basis) == ("", name, "holds", "measurement")
+    assert result.beside["value_published"].tolist() == [0.0]
     assert ARTEFACTS[name].published.claim == "The mean is 0."
     (back,) = stored(out)
-    assert back.to_dict() == one.to_dict()
+    assert back.to_dict() == result.to_dict()
     assert name in write_pages_of(out)[1].read_text("utf-8")
-    # It is found by its id as well, once its file has been read.
-    assert reproduce(name, out=out).to_dict() == one.to_dict()
+    # Once its file has been read, its id finds it as well.
+    assert reproduce(name, out=out).to_dict() == result.to_dict()
 
 
 def test_the_command_takes_a_file(source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,7 +75,7 @@ def test_the_command_takes_a_file(source: str, tmp_path: Path, capsys: pytest.Ca
     )
 
 
-def test_what_is_no_artefact_is_named(tmp_path: Path) -> None:
+def test_a_function_without_the_decorator_is_named(tmp_path: Path) -> None:
     path = tmp_path / "plain.py"
     path.write_text("def mean():\n    return 0\n")
     with pytest.raises(UnknownArtefactError, match=r"put @artefact\(...\) above"):

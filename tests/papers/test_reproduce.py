@@ -14,12 +14,12 @@ from synthetic_results import figure
 from normless.errors import NormlessError
 from normless_lab.train import TrainConfig
 from normless_lab.train.pauses import TerminatedError
-from normless_papers import reproduce as module
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
 from normless_papers.published import published_as
-from normless_papers.reproduce import laboratory_in, reproduce
-from normless_papers.storage import folder_of, load
+from normless_papers.results import reproduce as module
+from normless_papers.results.reproduce import laboratory_in, reproduce
+from normless_papers.results.storage import folder_of, load
 
 NAME = "fixup/equation-1"
 Function = Callable[..., Evidence]
@@ -53,17 +53,17 @@ def evidence(context: Context, *, depth: int) -> Evidence:
 
 def test_evidence_is_kept(tmp_path: Path, install: Install) -> None:
     calls = install(evidence)
-    one = reproduce(NAME, out=tmp_path, data="digits", seed=3)
-    assert (one.verdict, one.error, one.runs) == ("holds", "", ())
-    assert one.asked == {"data": "digits", "data_root": None, "seed": 3, "settings": {"depth": 4}}
-    assert one.seconds > 0
-    assert {"normless", "python", "torch", "machine", "date"} <= set(one.provenance)
-    assert "test accuracy" in one.figure
+    result = reproduce(NAME, out=tmp_path, data="digits", seed=3)
+    assert (result.verdict, result.error, result.runs) == ("holds", "", ())
+    assert result.asked == {"data": "digits", "data_root": None, "seed": 3, "settings": {"depth": 4}}
+    assert result.seconds > 0
+    assert {"normless", "python", "torch", "machine", "date"} <= set(result.provenance)
+    assert "test accuracy" in result.figure
     context = calls[0]["context"]
     assert (context.budget, context.data, context.seed) == ("smoke", "digits", 3)
     back = load(tmp_path, NAME, "smoke")
     assert back is not None
-    assert back.to_dict() == one.to_dict()
+    assert back.to_dict() == result.to_dict()
     folder = folder_of(tmp_path, NAME, "smoke")
     assert (folder / "figure.svg").exists()
     assert not (folder / "files").exists()
@@ -95,8 +95,8 @@ def test_an_error_is_a_result_that_is_tried_again(
         raise error
 
     install(failing)
-    one = reproduce(NAME, out=tmp_path)
-    assert (one.verdict, one.error) == ("error", sentence)
+    result = reproduce(NAME, out=tmp_path)
+    assert (result.verdict, result.error) == ("error", sentence)
     assert list((tmp_path / "artefacts").rglob("figure.*")) == []
     install(evidence)
     assert reproduce(NAME, out=tmp_path).verdict == "holds"

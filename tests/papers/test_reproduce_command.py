@@ -12,11 +12,11 @@ import pytest
 from command_outputs import check_output
 
 from normless.cli import main
-from normless_lab.plots import accuracy_against_depth
-from normless_papers import reproduce as module
+from normless_lab.plots import lines
 from normless_papers.artefact import Artefact, Context, Evidence
 from normless_papers.claims import check
 from normless_papers.published import published, published_as
+from normless_papers.results import reproduce as module
 
 Capture = pytest.CaptureFixture[str]
 
@@ -25,13 +25,13 @@ def carried_out(context: Context, *, verdict: bool | None) -> Evidence:
     sys.stdout.write("what an artefact says\n")
     runs = pd.DataFrame({"depth": [16], "scheme": "fixup", "outcome": "trained", "test_accuracy": [0.9]})
     checks = (check("It holds.", verdict, measured=0.98765, bound=1.0),)
-    draw = (lambda: accuracy_against_depth(runs)) if verdict else None
+    draw = (lambda: lines(runs, x="depth", y="test_accuracy")) if verdict else None
     return Evidence(runs, checks, {"data": "none"}, draw=draw, remarks=("One seed.",))
 
 
 def artefact(name: str) -> Artefact:
     """Of a paper's artefacts the first holds, the second fails and the third raises; others are inconclusive."""
-    names = [one for one in published() if one.partition("/")[0] == name.partition("/")[0]]
+    names = [entry for entry in published() if entry.partition("/")[0] == name.partition("/")[0]]
     place = names.index(name)
     settings: dict[str, Any] = {"verdict": {0: True, 1: False}.get(place)} | ({"unknown": 1} if place == 2 else {})
     made = Artefact(published_as(name), "training", carried_out, checks=tuple)

@@ -15,7 +15,7 @@ from synthetic_results import made_up
 
 from normless_papers.claims import verdict_of
 from normless_papers.published import published
-from normless_papers.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
+from normless_papers.results.reproduction import Reproduction, ResultError, table_from_dict, table_to_dict
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True)
 CELLS = {"number": NUMBERS, "text": st.text(st.characters(codec="utf-8"), min_size=1), "whole": st.integers(-9, 9)}
@@ -51,18 +51,18 @@ def test_what_cannot_be_read_is_told(changes: dict[str, Any], problem: str) -> N
 
 @pytest.mark.parametrize("name", [name for name in published() if name.endswith("table-4")] + ["fixup/theorem-1"])
 def test_results_survive(name: str) -> None:
-    one = made_up(name, verdict="fails")
-    back = Reproduction.from_dict(through_json(one.to_dict()))
-    assert table_to_dict(back.measured) == table_to_dict(one.measured)
+    result = made_up(name, verdict="fails")
+    back = Reproduction.from_dict(through_json(result.to_dict()))
+    assert table_to_dict(back.measured) == table_to_dict(result.measured)
     assert (back.id, back.budget, back.on, back.asked, back.remarks) == (
         name,
         "smoke",
-        one.on,
-        one.asked,
-        one.remarks,
+        result.on,
+        result.asked,
+        result.remarks,
     )
-    assert back.verdict == one.verdict == verdict_of(one.checks) == "fails"
+    assert back.verdict == result.verdict == verdict_of(result.checks) == "fails"
     first, last, bound = back.checks[1].numbers.values()
     assert (first, bound) == (2.3, math.inf)
     assert math.isnan(last)
-    assert back.to_dict() == one.to_dict()
+    assert back.to_dict() == result.to_dict()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from normless_papers.headline import headlines
-from normless_papers.page import write_pages_of
-from normless_papers.reproduction import ResultError
-from normless_papers.run_file import MissingRunsError, rebuilt, write_runs
+from normless_papers.pages.headline import headlines
+from normless_papers.pages.site import write_pages_of
+from normless_papers.results.reproduction import ResultError
+from normless_papers.results.run_file import MissingRunsError, rebuilt, write_runs
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction" / "runs.parquet"
 
@@ -37,14 +37,13 @@ def test_the_pages_have_the_claims_and_figures_and_say_what_the_committed_ones_d
     """Of these the claims; date, machine and seconds of the checks are those of the rebuilding."""
     pages = write_pages_of(folder, tmp_path / "claims.html")
     front, *papers = [path.read_text(encoding="utf-8") for path in pages]
-    assert len(papers) == len({one.paper for one in headlines()})
-    assert "<svg" not in front
-    assert all("<svg" in text for text in papers)
-    for one in headlines():
-        assert one.claim in unescape(front)
-        own = [unescape(text) for text in papers if one.claim in unescape(text)]
-        assert len(own) == 1
-        assert one.refuted_if in own[0]
+    assert len(papers) == len({headline.paper for headline in headlines()})
+    assert "<img" not in front
+    assert all("<img" in text for text in papers)
+    for headline in headlines():
+        assert headline.claim in unescape(front)
+        (page,) = [unescape(text) for text in papers if headline.claim in unescape(text)]
+        assert headline.refuted_if in page
     for path in pages:
         assert path.stat().st_size < 1e6
         assert _claims(path) == _claims(COMMITTED.with_name(path.name))
@@ -53,7 +52,7 @@ def test_the_pages_have_the_claims_and_figures_and_say_what_the_committed_ones_d
 
 def _claims(path: Path) -> list[str]:
     """The claims on a page, without their figures."""
-    text = re.sub(r"<svg.*?</svg>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    text = re.sub(r"<svg.*?</svg>|<img[^>]*>", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     return re.findall(
         r'<section class="headline".*?</section>|<table class="summary claims">.*?</table>', text, re.DOTALL
     )
@@ -63,11 +62,11 @@ def _claims(path: Path) -> list[str]:
 def test_the_file_written_anew_has_the_same_rows(again: tuple[Path, int]) -> None:
     path, runs = again
     columns = ["hash", "kind", "config", "outcome", "error", "result", "seconds"]
-    one, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
-    trained = one["kind"] != "artefact"
+    first, other = (pd.read_parquet(file)[columns] for file in (COMMITTED, path))
+    trained = first["kind"] != "artefact"
     assert trained.sum() == runs > 0
-    pd.testing.assert_frame_equal(one[trained], other[other["kind"] != "artefact"])
-    assert list(one["hash"]) == list(other["hash"])
+    pd.testing.assert_frame_equal(first[trained], other[other["kind"] != "artefact"])
+    assert list(first["hash"]) == list(other["hash"])
 
 
 def test_without_its_runs_nothing_is_trained(tmp_path: Path) -> None:
@@ -85,10 +84,10 @@ def test_another_file_is_told(tmp_path: Path) -> None:
     with pytest.raises(ResultError, match="normless report DIR --runs"), rebuilt(path):
         pass
     path.write_text("no rows")
-    with pytest.raises(ResultError, match="is no file of runs"), rebuilt(path):
+    with pytest.raises(ResultError, match="is not a file of runs"), rebuilt(path):
         pass
     pd.DataFrame({"hash": ["a"]}).to_parquet(path)
-    with pytest.raises(ResultError, match="is no file of runs"), rebuilt(path):
+    with pytest.raises(ResultError, match="is not a file of runs"), rebuilt(path):
         pass
 
 
@@ -99,7 +98,7 @@ def test_a_changed_number_is_told(again: tuple[Path, int], tmp_path: Path) -> No
     table.loc[0, "seconds"] += 1e-9
     table.to_parquet(file)
     with (
-        pytest.raises(ResultError, match=r"runs\.parquet is no file of runs .* damaged after it was written"),
+        pytest.raises(ResultError, match=r"runs\.parquet .* damaged after it was written"),
         rebuilt(file),
     ):
         pass

@@ -18,7 +18,7 @@ from normless import convert, param_groups
 from normless.models.spec import build_model
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Context, artefact_of, artefacts
-from normless_papers.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
+from normless_papers.experiments.de_smith import METHODS, RESNET_V1, RESNET_V2, built_wide_resnet, wide_resnet_text
 from normless_papers.published import published
 
 DE_SMITH = ("skipinit/", "zeroinit/")
@@ -54,7 +54,7 @@ def trained_by(*prefixes: str) -> list[str]:
 
 
 def layers(network: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
-    return {name: one for name, one in network.named_modules() if isinstance(one, nn.Conv2d | nn.Linear)}
+    return {name: module for name, module in network.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
 def assert_fan_in(network: nn.Module) -> None:
@@ -118,10 +118,12 @@ def test_biases_are_on_every_layer_or_on_none(method: str) -> None:
         assert bias is not None, path
         assert bias.shape == (original.get_submodule(path).weight.shape[0],)
         assert not bias.any()
-    added = sum(one.weight.shape[0] for one in layers(original).values())
-    multipliers = sum(one.numel() for name, one in network.named_parameters() if name.endswith("multiplier"))
-    convolved = sum(one.weight.numel() for one in layers(original).values())
-    assert sum(one.numel() for one in network.parameters()) == convolved + added + multipliers
+    added = sum(module.weight.shape[0] for module in layers(original).values())
+    multipliers = sum(
+        parameter.numel() for name, parameter in network.named_parameters() if name.endswith("multiplier")
+    )
+    convolved = sum(module.weight.numel() for module in layers(original).values())
+    assert sum(parameter.numel() for parameter in network.parameters()) == convolved + added + multipliers
 
 
 @pytest.mark.parametrize("scheme", ["batch_norm", "skipinit", "zeroinit", "fixup"])
@@ -130,18 +132,20 @@ def test_l2_is_on_matrices_and_kernels_alone(scheme: str) -> None:
     network = convert(built_wide_resnet(10, 1), scheme)
     settings = artefact_of("skipinit/table-1").settings["paper"]["effort"].settings
     groups = param_groups(network, lr=0.1, weight_decay=settings["weight_decay"], policy=settings["decay_policy"])
-    decays = {id(one): group["weight_decay"] for group in groups for one in group["params"]}
+    decays = {id(parameter): group["weight_decay"] for group in groups for parameter in group["params"]}
     assert len(decays) == len(list(network.parameters()))
-    for name, one in network.named_parameters():
-        assert decays[id(one)] == (5e-4 if one.dim() > 1 else 0.0), name
+    for name, parameter in network.named_parameters():
+        assert decays[id(parameter)] == (5e-4 if parameter.dim() > 1 else 0.0), name
 
 
 def test_resnet_v1_has_the_originals_strides_and_no_zero_gamma() -> None:
     network, theirs = build_model(RESNET_V1), torchvision.models.resnet50()
     for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    strides = {name: one.stride for name, one in theirs.named_modules() if isinstance(one, nn.Conv2d)}
-    assert {name: one.stride for name, one in network.named_modules() if isinstance(one, nn.Conv2d)} == strides
-    gammas = [one.weight for one in network.modules() if isinstance(one, nn.BatchNorm2d)]
+    strides = {name: module.stride for name, module in theirs.named_modules() if isinstance(module, nn.Conv2d)}
+    assert {
+        name: module.stride for name, module in network.named_modules() if isinstance(module, nn.Conv2d)
+    } == strides
+    gammas = [module.weight for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
     assert len(gammas) == 53
-    assert all((one == 1).all() for one in gammas)
+    assert all((gamma == 1).all() for gamma in gammas)

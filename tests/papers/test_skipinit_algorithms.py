@@ -8,51 +8,27 @@ from typing import Any
 import pytest
 import torch
 from invented_runs import Optimum, invented
-from papers_helpers import assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, carried_out
 from torch import nn
 
 from normless import convert
 from normless.models import resnet_v2
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import verdict_of
 from normless_papers.skipinit.method import _algorithm
 from normless_papers.skipinit.reference_code import appendix_g, expected_parameters
-
-
-def test_batch_norm_definition(context: Context) -> None:
-    evidence = carried_out("skipinit/batch-norm-definition", context)
-    assert_whole("skipinit/batch-norm-definition", evidence)
-    assert verdict_of(evidence.checks) == "holds"
-    assert check_of(evidence, "in another batch").numbers["largest_difference"] > 0.01
-
-
-def test_regularized_skipinit(context: Context) -> None:
-    evidence = carried_out("skipinit/regularized-skipinit", context, draws=200)
-    merged = assert_whole("skipinit/regularized-skipinit", evidence)
-    assert verdict_of(evidence.checks) == "holds"
-    keep = merged.set_index("quantity").loc["keep_prob_in_code"]
-    assert keep["value_published"] == 0.8
-    assert keep["value_measured"] == pytest.approx(0.8, abs=0.02)
 
 
 def test_scalar_bias() -> None:
     blocks, biases, agreements = _algorithm(32)
     assert biases == (1,) * blocks == (1,) * 16
-    assert all(one.agrees for one in agreements)
+    assert all(agreement.agrees for agreement in agreements)
 
 
 @pytest.mark.slow
 def test_scalar_bias_is_trained(context: Context) -> None:
     evidence = carried_out("skipinit/scalar-bias-v1", context)
     assert_whole("skipinit/scalar-bias-v1", evidence)
-    assert {one.verdict for one in evidence.checks[:4]} == {"holds"}
-
-
-def test_reference_code(context: Context) -> None:
-    evidence = carried_out("skipinit/appendix-g-resnet50-v2", context, side=32, images=1)
-    merged = assert_whole("skipinit/appendix-g-resnet50-v2", evidence).set_index("quantity")
-    assert verdict_of(evidence.checks) == "holds"
-    assert merged.loc["blocks_per_group", "value_measured"] == merged.loc["blocks_per_group", "value_published"]
+    assert {check.verdict for check in evidence.checks[:4]} == {"holds"}
 
 
 def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> None:
@@ -62,7 +38,7 @@ def test_the_reference_code_has_its_multipliers_and_the_counted_parameters() -> 
     torch.testing.assert_close(network(x), start)
     nn.init.ones_(network.get_submodule("blocks.4.conv3").get_parameter("multiplier"))
     assert not torch.allclose(appendix_g(network, x), start)
-    assert expected_parameters() == sum(one.numel() for one in network.parameters())
+    assert expected_parameters() == sum(parameter.numel() for parameter in network.parameters())
 
 
 def test_skipinit_has_the_runs_of_table_1(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ import pandas as pd
 import pytest
 from synthetic_results import figure, made_up
 
-from normless_papers import storage
-from normless_papers.reproduction import ResultError
-from normless_papers.storage import load, save
+from normless_papers.results import storage
+from normless_papers.results.reproduction import ResultError
+from normless_papers.results.storage import load, save
 
 
 def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
-    one = made_up("fixup/table-1")
-    folder = save(one, figure(), tmp_path)
+    result = made_up("fixup/table-1")
+    folder = save(result, figure(), tmp_path)
     assert folder == tmp_path / "artefacts" / "fixup" / "table-1" / "smoke"
     assert sorted(path.name for path in folder.iterdir()) == [
         "figure.png",
@@ -24,10 +24,10 @@ def test_what_is_saved_can_be_loaded_and_looked_at(tmp_path: Path) -> None:
         "measured.csv",
         "result.json",
     ]
-    back = load(tmp_path, one.id, one.budget)
+    back = load(tmp_path, result.id, result.budget)
     assert back is not None
-    assert back.to_dict() == one.to_dict()
-    assert len(pd.read_csv(folder / "measured.csv")) == len(one.measured)
+    assert back.to_dict() == result.to_dict()
+    assert len(pd.read_csv(folder / "measured.csv")) == len(result.measured)
     assert ElementTree.parse(folder / "figure.svg").getroot().tag.endswith("svg")
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from normless_papers.claims import Estimate
-from normless_papers.trained import (
+from normless_papers.claims.training import (
     best_accuracy,
     highest_trained_rate,
     opposite,

@@ -9,14 +9,13 @@ from typing import Any, cast
 
 import pandas as pd
 import pytest
-import torch
 from fake_laboratory import FakeLaboratory, RequestedError
 from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
 from normless_papers.claims import Estimate
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 from normless_papers.understanding_bn.rate_search import (
     best_decade,
     best_rate,
@@ -109,7 +108,7 @@ def test_the_paper_budget_is_the_published_setup(artefact: str, context: Context
 
 def test_the_reference_runs_have_the_papers_rates_and_epochs(context: Context) -> None:
     (sweep,) = sweeps_of("understanding-bn/figure-1", context)
-    found = {(one.config.to_dict()["scheme"], one.rate, one.config.epochs) for one in sweep.points()}
+    found = {(point.config.to_dict()["scheme"], point.rate, point.config.epochs) for point in sweep.points()}
     norm = "batch_norm(initialization='xavier')"
     assert found == {("xavier", 1e-4, 2400), (norm, 1e-4, 2400), (norm, 3e-3, 1320), (norm, 0.1, 165)}
     (table,) = sweeps_of("understanding-bn/table-2", context)
@@ -142,14 +141,14 @@ def test_reference_runs_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, **changes)
     assert_whole(f"understanding-bn/{artefact}", evidence)
     assert evidence.setup["model"] == "normless:resnet_cifar(depth=8)"
-    assert not [one for one in evidence.remarks if "failed" in one]
+    assert not [remark for remark in evidence.remarks if "failed" in remark]
 
 
 @pytest.mark.parametrize("artefact", ["table-2", "figure-17", "experimental-setup"])
 def test_parts_end_to_end(artefact: str, shared: Context) -> None:
     evidence = carried_out(f"understanding-bn/{artefact}", shared, effort=TINY)
     merged = assert_whole(f"understanding-bn/{artefact}", evidence)
-    assert not [one for one in evidence.remarks if "failed" in one]
+    assert not [remark for remark in evidence.remarks if "failed" in remark]
     if artefact == "table-2":
         assert len(merged) == 7
         assert set(evidence.measured["epochs"].dropna()) <= {2.0}
@@ -166,7 +165,7 @@ def test_highest_rates_end_to_end(artefact: str, shared: Context) -> None:
     if artefact == "warm-start":
         assert check_of(evidence, "The first epochs of every warm start").verdict == "holds"
     else:
-        assert all(one.verdict == "holds" for one in evidence.checks if one.claim.startswith("Batch "))
+        assert all(check.verdict == "holds" for check in evidence.checks if check.claim.startswith("Batch "))
 
 
 @pytest.mark.slow
@@ -174,24 +173,6 @@ def test_table_3_end_to_end(shared: Context) -> None:
     evidence = carried_out("understanding-bn/table-3", shared, effort=replace(TINY, rates=RateGrid((0.01,), None)))
     assert_whole("understanding-bn/table-3", evidence)
     assert set(evidence.measured["layers"]) == {8}
-
-
-def test_the_parts_of_batch_norm_are_those_of_the_equation(context: Context) -> None:
-    evidence = carried_out("understanding-bn/equation-1", context)
-    assert_whole("understanding-bn/equation-1", evidence)
-    assert len(evidence.checks) == 2 * 7 + 4
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-
-
-@pytest.mark.slow
-def test_masked_gradients_add_up(context: Context) -> None:
-    changes = {"data": "correlated(image_shape=(3, 8, 8))", "batch_size": 4, "draws": 1}
-    evidence = carried_out("understanding-bn/class-wise-mask", context, **changes)
-    assert_whole("understanding-bn/class-wise-mask", evidence)
-    assert {one.verdict for one in evidence.checks} == {"holds"}
-    assert isinstance(evidence.measured, pd.DataFrame)
-    assert torch.get_default_dtype() == torch.float32
-    assert artefact_of("understanding-bn/class-wise-mask").settings["paper"]["batch_size"] == 128
 
 
 def test_rates_are_compared_seed_by_seed() -> None:

@@ -12,7 +12,7 @@ from made_up_runs import Ending, made_up
 from papers_helpers import assert_whole, carried_out, context_in
 
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.effort import Effort
+from normless_papers.experiments.effort import Effort
 
 # Runs of the paper's setup: of each artefact the sweeps' numbers of runs.
 COUNTS = {
@@ -121,14 +121,16 @@ def test_regularized_end_to_end(shared: Context) -> None:
     effort = small(artefact_of("fixup/table-4").settings["smoke"]["efforts"]["cifar10"])
     evidence = carried_out("fixup/table-4", shared, efforts={"cifar10": effort})
     assert evidence.measured["failed"].sum() == 0
-    assert [one for one in evidence.remarks if "trained on digits" in one]
+    assert [remark for remark in evidence.remarks if "trained on digits" in remark]
 
 
 @pytest.mark.slow
 def test_imagenet_networks_end_to_end(shared: Context) -> None:
-    efforts = {name: small(one) for name, one in artefact_of("fixup/table-2").settings["smoke"]["efforts"].items()}
+    efforts = {
+        name: small(effort) for name, effort in artefact_of("fixup/table-2").settings["smoke"]["efforts"].items()
+    }
     for artefact in ("fixup/table-2", "fixup/figure-5", "fixup/figure-6", "fixup/scalar-lr"):
         changes = {"efforts": efforts} if artefact == "fixup/table-2" else {"effort": efforts["resnet_50"]}
         evidence = carried_out(artefact, shared, **changes)
         assert_whole(artefact, evidence)
-        assert not [one for one in evidence.remarks if "failed" in one]
+        assert not [remark for remark in evidence.remarks if "failed" in remark]

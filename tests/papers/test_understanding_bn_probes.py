@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from papers_helpers import assert_whole, carried_out
+from papers_helpers import carried_out
 from torch import nn
 
 from normless_papers.artefact import Context
@@ -20,40 +18,6 @@ from normless_papers.understanding_bn.channels_and_classes import _favourite
 from normless_papers.understanding_bn.initializations import Initializations, conv_path
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
-LARGER = {"data": "correlated(image_shape=(3, 16, 16))", "batch_size": 16}
-IDS = {
-    "equation-4": {"layers": (18,), "draws": 1},
-    "figure-2": {},
-    "figure-3": {},
-    "figure-4": {},
-    "table-1": {},
-    "table-4": {},
-    # Smaller images do not make the network diverge.
-    "figure-5": {**LARGER, "minibatches": 2, "points": 3, "draws": 1},
-    "figure-6": {**LARGER, "minibatches": 2, "points": 3, "draws": 1},
-    "figure-7": {},
-    "figure-13": {},
-    "figure-14": {},
-    "figure-18": {"minibatches": 2},
-    "figure-19": {},
-    "maximal-learning-rate": {"draws": 1, "minibatches": 2},
-    "dominating-channels": {},
-    "figure-20": {},
-    "figure-21": {},
-    "figure-22": {},
-    "figure-23": {},
-    "figure-24": {"draws": 1, "factor": 64.0},
-}
-
-
-@pytest.mark.parametrize("name", IDS)
-def test_artefact(name: str, context: Context) -> None:
-    changes: Mapping[str, Any] = TINY | {"draws": 1} | IDS[name]
-    evidence = carried_out(f"understanding-bn/{name}", context, **changes)
-    assert_whole(f"understanding-bn/{name}", evidence)
-    assert "ResNet-110" in evidence.setup["network"]
-    assert evidence.setup["data"].startswith("correlated: ")
-    assert evidence.setup["draws"] == changes["draws"]
 
 
 def test_layers_are_counted_from_the_stem() -> None:
@@ -71,9 +35,9 @@ def test_draws_share_their_minibatches_and_depend_on_the_seed_alone(context: Con
     setting = Initializations(context, **TINY, depth=8)
     first, again = list(setting.each()), list(setting.each())
     assert [(draw.number, draw.batch_norm) for draw in first] == [(0, False), (0, True), (1, False), (1, True)]
-    for one, other in zip(first, again, strict=True):
-        assert torch.equal(one.inputs, other.inputs)
-        assert all(map(torch.equal, one.model.parameters(), other.model.parameters()))
+    for draw_, other in zip(first, again, strict=True):
+        assert torch.equal(draw_.inputs, other.inputs)
+        assert all(map(torch.equal, draw_.model.parameters(), other.model.parameters()))
     assert torch.equal(first[0].inputs, first[1].inputs)
     assert not torch.equal(first[0].inputs, first[2].inputs)
     assert not any(isinstance(module, nn.BatchNorm2d) for module in first[0].model.modules())

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
+from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
-from normless.lifting import unfused
 from normless.probes.dependence import influence
 from normless.probes.dependence.influence import Hook, Pass, Reference, Tracker, map_tensors, tensors_of
-from normless.probes.hooks.observe import preserve_random_state
 from normless.residual.classify import kind_of
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -94,9 +93,7 @@ def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, *
         inputs: arguments of forward; B ≥ 2 is the length of axis 0 of the first tensor that has one. Tensors of
             another length there are shared by the examples. A few examples suffice; the activations of a pass are
             stored.
-        example_inputs: replaces `inputs` and `kwargs`: a tensor, a tuple of positional or a dictionary of keyword
-            arguments.
-        kwargs: further arguments by name.
+        kwargs, example_inputs: as in `residual_map`.
 
     Raises:
         ValueError: there are fewer than two examples, the inputs have one value only, no output belongs to an

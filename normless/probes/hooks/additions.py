@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from normless.lifting import ADDITIONS, Call, followed, running_place
-from normless.residual import ResidualBlock, ResidualMap, Site
+from normless.residual import Addition, ResidualBlock, ResidualMap
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], None]
 """Receives a block, its skip path, the ends of its branches and their sum."""
@@ -44,16 +44,18 @@ class _Run:
 
 
 class _Additions(TorchFunctionMode):
-    """Intercepts the additions at the sites of a residual map, by their places in forward code."""
+    """Intercept the additions of a residual map, by their places in forward code."""
 
     def __init__(self, model: nn.Module, mapped: ResidualMap, on_sum: OnSum, on_missed: OnMissed) -> None:
         super().__init__()
         self.model, self.on_sum, self.on_missed = model, on_sum, on_missed
         self.kinds = {path: type(module) for path, module in model.named_modules()}
-        self.sites = {site.made_by: (block, site) for block in mapped.walk() for site in block.sites}
+        self.additions = {
+            addition.made_by: (block, addition) for block in mapped.walk() for addition in block.additions
+        }
         # The calls that add in each run of a module, the first of each place.
         self.firsts: dict[tuple[str, int], dict[Call, None]] = defaultdict(dict)
-        for call in self.sites:
+        for call in self.additions:
             self.firsts[call.module, call.run][call.turns[0]] = None
         self._start()
 
@@ -73,37 +75,35 @@ class _Additions(TorchFunctionMode):
 
     def leave(self, *_: Any) -> None:
         """Forward hook of every module."""
-        if not self.running:
-            return
         run = self.running.pop()
         for first in self.firsts.get(run.key, ()):
             if run.turns[first] != len(first.turns):
                 reason = f"its addition ran {run.turns[first]} times, but {len(first.turns)} times in the mapped pass"
-                for block, site in self.sites.values():
-                    if site.made_by in first.turns:
+                for block, addition in self.additions.values():
+                    if addition.made_by in first.turns:
                         self.on_missed(block, reason)
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        found = self._site(name.strip("_"), sys._getframe(1)) if name.strip("_") in ADDITIONS else None
+        found = self._running(name.strip("_"), sys._getframe(1)) if name.strip("_") in ADDITIONS else None
         if found is None:
             return func(*args, **kwargs)
-        block, site = found
+        block, addition = found
         given = (value.detach() for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         summands = list(islice(given, 2))
         if name in _IN_PLACE:
             summands[0] = summands[0].clone()
         total = func(*args, **kwargs)
-        skip, branches = self.summands.setdefault(block.name, (summands[1 - site.branch], []))
-        branches.append(summands[site.branch])
+        skip, branches = self.summands.setdefault(block.name, (summands[1 - addition.branch], []))
+        branches.append(summands[addition.branch])
         # A block's last addition completes its sum.
-        if len(branches) == len(block.sites):
+        if len(branches) == len(block.additions):
             del self.summands[block.name]
             self.on_sum(block, skip, tuple(branches), total)
         return total
 
-    def _site(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Site] | None:
-        """Return the block and the site of the running addition, or None if it does not belong to a site."""
+    def _running(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Addition] | None:
+        """Return the block and the addition that run, or None for other additions."""
         run = self.running[-1] if self.running else None
         firsts = self.firsts.get(run.key) if run is not None else None
         if run is None or not firsts:
@@ -114,4 +114,4 @@ class _Additions(TorchFunctionMode):
             return None
         turn = run.turns[first]
         run.turns[first] += 1
-        return self.sites.get(first.turns[turn]) if turn < len(first.turns) else None
+        return self.additions.get(first.turns[turn]) if turn < len(first.turns) else None

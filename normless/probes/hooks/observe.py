@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import applied, arguments_of
-from normless._internal.random_states import forked_generators
-from normless.lifting import in_mode
+from normless._internal.state import preserve_state
 from normless.probes.divergence import LOSS_LIMIT, has_diverged
 from normless.probes.hooks.losses import Loss as Loss
 from normless.probes.hooks.losses import loss_of
@@ -117,36 +113,3 @@ def descend(
         value.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         yield number
-
-
-@contextmanager
-def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
-    """Run the body in training or evaluation mode (None keeps the mode of each module), and without `.grad`.
-
-    Restored afterwards, after errors too, are all modes, the buffers, the parameters' `.grad` and the random states.
-    """
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-    with preserve_random_state(model), in_mode(model, training):
-        try:
-            for parameter, _ in gradients:
-                parameter.grad = None
-            yield
-        finally:
-            for parameter, gradient in gradients:
-                parameter.grad = gradient
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
-
-
-@contextmanager
-def preserve_random_state(model: nn.Module) -> Iterator[None]:
-    """Restore the random states of Python, numpy and torch, on the CPU and the devices of a network."""
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    with forked_generators(model):
-        try:
-            yield
-        finally:
-            random.setstate(states[0])
-            np.random.set_state(states[1])  # noqa: NPY002

@@ -81,7 +81,7 @@ class Watcher:
 
 
 PROBES: Registry[type[Watcher]] = Registry("probe")
-"""Watchers by name; filled when `normless.probes` provides it, with ours and those of entry points."""
+"""Watchers by name, with those of entry points; filled when it is imported from `normless.probes`."""
 
 
 @dataclass
@@ -217,9 +217,9 @@ def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitSt
             total = setting.model.get_submodule(block.sum)
             assert isinstance(total, ResidualSum)
             stack.callback(total.register_forward_hook(partial(hook, block)).remove)
-        elif block.sum is not None or not block.sites:
+        elif block.sum is not None or not block.additions:
             on_missed(block, "its residual sum is not an addition of two tensors, so its summands are not seen")
-    if any(block.sites for block in setting.map.walk()):
+    if any(block.additions for block in setting.map.walk()):
         stack.enter_context(intercepted(setting.model, setting.map, on_sum, on_missed))
 
 

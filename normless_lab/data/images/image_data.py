@@ -59,6 +59,7 @@ class ImageData(ABC):
 
     kind: ClassVar[str] = "labelled images"
     parts: ClassVar[tuple[str, ...]] = ("train", "test")
+    reader: ClassVar[str] = "image_folder"
 
     name: str
     classes: int

@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from normless.errors import DataFormatError, DataNotFoundError
-from normless.extras import import_extra
-from normless_lab.data.downloads import BY_ROOT, fetch_images, find_or_fetch
+from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data.epoch_randomness import Draws
 from normless_lab.data.images.augmentation import Augmentation
 from normless_lab.data.images.image_data import ImageData
@@ -33,7 +31,7 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 PETS_ADDRESS = "https://www.robots.ox.ac.uk/~vgg/data/pets/data/"
-PETS_MD5 = {
+PETS_DIGESTS = {
     "images.tar.gz": "5c4f3ee8e5d25df40f4fd59a7f44e54c",
     "annotations.tar.gz": "95a8c909bbe2e81eed6a22bccdf3f68f",
 }
@@ -69,7 +67,6 @@ def image_folder(
         workers: processes that decode; by default one per core of this process, at most 8.
 
     Raises:
-        ImportError: torchvision is not installed.
         ValueError: the sizes make no sense.
     """
     crops = _crops(size, resize, scale)
@@ -98,12 +95,11 @@ def pets(
     ``root``. Images are cropped as by `image_folder`, which explains the other arguments and errors.
     """
     crops = _crops(size, resize, scale)
-    archives = [(f"{PETS_ADDRESS}{name}", name, digest) for name, digest in PETS_MD5.items()]
     sets = find_or_fetch(
         "pets",
         root,
         [_pets],
-        partial(fetch_images, files=lambda _: archives),
+        lambda folder: fetch_files(folder, PETS_ADDRESS, PETS_DIGESTS),
         layout="images/ and annotations/ with trainval.txt and test.txt",
         download=download,
         other_names=("oxford-iiit-pet",),
@@ -120,6 +116,10 @@ class Files(NamedTuple):
     def take(self, rows: Tensor) -> Files:
         """The files at some rows [M]."""
         return Files(tuple(self.paths[row] for row in rows.tolist()), self.labels[rows])
+
+
+# Training files, test files and the number of classes.
+_Sets = tuple[Files, Files, int]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -184,7 +184,7 @@ class FileImages(ImageData):
 def _start_method() -> str | None:
     """Return how to start the processes that decode; None for Python's default.
 
-    The worker of a sweep is spawned and would spawn them too, each epoch with seconds of imports.
+    In a spawned worker of a sweep the default is to spawn them too, which takes seconds of imports in each epoch.
     """
     return "fork" if sys.platform == "linux" and multiprocessing.parent_process() is not None else None
 
@@ -221,14 +221,15 @@ def _crops(size: int, resize: int, scale: tuple[float, float]) -> tuple[_Crop, _
         raise ValueError(f"Expected 1 ≤ size ≤ resize, got size={size}, resize={resize}.")
     if not 0 < scale[0] <= scale[1] <= 1:
         raise ValueError(f"scale is 0 < least ≤ greatest ≤ 1 of an image's area, got {scale}.")
-    v2 = import_extra("zoo", "Cropping image files", "torchvision.transforms.v2")
+    from torchvision.transforms import v2
+
     training = v2.Compose([v2.RandomResizedCrop(size, scale=scale), v2.PILToTensor()])
     testing = v2.Compose([v2.Resize(resize), v2.CenterCrop(size), v2.PILToTensor()])
     return training, testing
 
 
 def _images(
-    name: str, source: str, sets: tuple[Files, Files, int], size: int, crops: tuple[_Crop, _Crop], workers: int | None
+    name: str, source: str, sets: _Sets, size: int, crops: tuple[_Crop, _Crop], workers: int | None
 ) -> FileImages:
     """Return the data of training files, test files and a number of classes."""
     train, test, classes = sets
@@ -247,7 +248,7 @@ def _images(
     )
 
 
-def _class_folders(root: Path) -> tuple[Files, Files, int] | None:
+def _class_folders(root: Path) -> _Sets | None:
     """Return training files, test files and the number of classes; None without a folder ``train``."""
     train, *tests = (root / name for name in ("train", *_TEST_FOLDERS))
     if not train.is_dir():
@@ -257,32 +258,33 @@ def _class_folders(root: Path) -> tuple[Files, Files, int] | None:
         raise DataNotFoundError(
             f"{root} has train/ but neither {' nor '.join(f'{name}/' for name in _TEST_FOLDERS)}."
         )
-    names, others = _classes(train), _classes(test)
-    if names != others:
-        difference = ", ".join(sorted(set(names) ^ set(others))[:5])
+    names, test_names = _classes(train), _classes(test)
+    if names != test_names:
+        difference = ", ".join(sorted(set(names) ^ set(test_names))[:5])
         raise DataFormatError(f"The class folders of {train} and {test} differ, for instance in {difference}.")
     return _files(train, names), _files(test, names), len(names)
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not names:
         raise DataFormatError(f"{folder} holds no folders; expected one for each class.")
     return names
 
 
 def _files(folder: Path, classes: list[str]) -> Files:
-    listing = import_extra("zoo", "Listing class folders", "torchvision.datasets.folder")
+    from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+
     numbers = {name: number for number, name in enumerate(classes)}
     try:
-        files = listing.make_dataset(str(folder), numbers, extensions=(*listing.IMG_EXTENSIONS, *_EXTENSIONS))
+        files = make_dataset(str(folder), numbers, extensions=(*IMG_EXTENSIONS, *_EXTENSIONS))
     except FileNotFoundError as error:
         raise DataFormatError(f"{folder} has a class without images: {str(error).partition('.')[0]}.") from error
     paths, labels = zip(*files, strict=True)
     return Files(paths, torch.tensor(labels))
 
 
-def _pets(folder: Path) -> tuple[Files, Files, int] | None:
+def _pets(folder: Path) -> _Sets | None:
     """Return training files, test files and the number of classes; None without a list of training images."""
     if not (folder / "annotations" / "trainval.txt").is_file():
         return None
@@ -292,23 +294,14 @@ def _pets(folder: Path) -> tuple[Files, Files, int] | None:
 
 def _listed(root: Path, file: Path) -> Files:
     """Read lines ``Abyssinian_100 1 1 1``: image, class from 1, and two columns that are not read."""
-    if not file.is_file():
-        raise DataNotFoundError(f"{file} is missing.")
-    paths: list[str] = []
-    labels: list[int] = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-        words = line.split()
-        if not words or line.startswith("#"):
-            continue
-        if len(words) < 2 or not words[1].isdigit() or int(words[1]) < 1:
-            raise DataFormatError(
-                f"Line {number} of {file} is {line!r}; expected an image's name and its class from 1."
-            )
-        path = root / "images" / f"{words[0]}.jpg"
-        if not path.is_file():
-            raise DataFormatError(f"{path} is missing, but line {number} of {file} names it.")
-        paths.append(str(path))
-        labels.append(int(words[1]) - 1)
-    if not paths:
-        raise DataFormatError(f"{file} names no images.")
-    return Files(tuple(paths), torch.tensor(labels))
+    columns = {"image": str, "label": int}
+    try:
+        table = pd.read_csv(file, sep=r"\s+", comment="#", names=[*columns], usecols=[0, 1], dtype=columns)
+    except (OSError, ValueError) as error:
+        raise DataFormatError(f"{file} is not a list of images and their classes: {error}.") from error
+    paths = [root / "images" / f"{name}.jpg" for name in table["image"]]
+    missing = next((path for path in paths if not path.is_file()), None)
+    if missing is not None or table.empty or table["label"].min() < 1:
+        reason = "no images or a class below 1" if missing is None else f"{missing}, which does not exist"
+        raise DataFormatError(f"{file} lists {reason}.")
+    return Files(tuple(map(str, paths)), torch.from_numpy(table["label"].to_numpy() - 1))

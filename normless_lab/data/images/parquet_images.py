@@ -15,7 +15,7 @@ from PIL import Image
 
 from normless.errors import DataFormatError
 from normless_lab.data.images.tensor_images import Split, checked_split
-from normless_lab.data.tables import find_splits, read_table
+from normless_lab.data.tables import find_splits, read_parquet_file
 from normless_lab.process import available_cores
 
 IMAGE_COLUMNS = ("image", "img", "images")
@@ -27,7 +27,7 @@ _Bytes = NDArray[np.uint8]
 
 def read_parquet(
     folder: Path, name: str, *, classes: int, image_shape: tuple[int, ...], label_columns: Sequence[str]
-) -> tuple[Split, Split, str] | None:
+) -> tuple[tuple[Split, Split], str] | None:
     """Read ``*train*.parquet`` and ``*test*.parquet`` of a folder; return None without a training file.
 
     Files that name another set are ignored. The images, a column of bytes or of {bytes, path}, are decoded once, in
@@ -47,25 +47,39 @@ def read_parquet(
         origin = ", ".join(map(str, files))
         splits.append(checked_split(np.concatenate(images), np.concatenate(labels), classes=classes, origin=origin))
     train, test = splits
-    return train, test, f"Parquet files of {' and '.join(sorted(formats))} images"
+    return (train, test), f"Parquet files of {' and '.join(sorted(formats))} images"
 
 
 def _read_file(
     file: Path, image_shape: tuple[int, ...], label_columns: Sequence[str]
 ) -> tuple[_Bytes, NDArray[Any], set[str]]:
-    """Images [N, 3, H, W], labels [N], and the formats in which the images were stored."""
-    table = read_table(file)
+    """Return images [N, 3, H, W], labels [N], and the formats in which the images were stored."""
+    table = read_parquet_file(file)
     encoded, labels = _column(file, table, IMAGE_COLUMNS, "images"), _column(file, table, label_columns, "labels")
-    contents = [value.get("bytes", value) if isinstance(value, dict) else value for value in encoded]
-    wrong = next((value for value in contents if not isinstance(value, bytes | None)), None)
-    if wrong is not None:
-        raise DataFormatError(
-            f"Column {encoded.name} of {file} has {wrong!r:.40}; expected bytes or {{bytes, path}}."
-        )
     if not pd.api.types.is_integer_dtype(labels):
         raise DataFormatError(f"Column {labels.name} of {file} is {labels.dtype}; expected integers, none missing.")
-    images, formats = _decoded(contents, image_shape, f"column {encoded.name} of {file}")
-    return images, labels.to_numpy(), formats
+    _, height, width = image_shape
+    values = encoded.tolist()
+    images = np.empty((len(values), height, width, 3), np.uint8)
+
+    def decode(row: int) -> str:
+        data = values[row].get("bytes") if isinstance(values[row], dict) else values[row]
+        try:
+            with Image.open(io.BytesIO(data)) as image:
+                if image.size != (width, height):
+                    raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
+                images[row] = np.asarray(image.convert("RGB"))
+                return str(image.format)
+        # Pillow raises errors of many kinds for damaged bytes.
+        except Exception as error:
+            raise DataFormatError(
+                f"Cannot decode the image in row {row} of column {encoded.name} of {file}, which should be bytes or "
+                f"{{bytes, path}}: {error}."
+            ) from error
+
+    with ThreadPoolExecutor(available_cores()) as pool:
+        formats = set(pool.map(decode, range(len(values))))
+    return images.transpose(0, 3, 1, 2), labels.to_numpy(), formats
 
 
 def _column(file: Path, table: pd.DataFrame, wanted: Sequence[str], meaning: str) -> pd.Series:
@@ -75,27 +89,3 @@ def _column(file: Path, table: pd.DataFrame, wanted: Sequence[str], meaning: str
             f"{file} has no column of {meaning}: expected {' or '.join(wanted)}, found {', '.join(map(str, table))}."
         )
     return table[name]
-
-
-def _decoded(encoded: list[bytes | None], image_shape: tuple[int, ...], origin: str) -> tuple[_Bytes, set[str]]:
-    """Images [N, 3, H, W] and the formats they were in."""
-    _, height, width = image_shape
-    images = np.empty((len(encoded), height, width, 3), np.uint8)
-
-    def decode(row: int) -> str:
-        data = encoded[row]
-        try:
-            if data is None:
-                raise ValueError("its bytes are missing; a path alone is not enough")
-            with Image.open(io.BytesIO(data)) as image:
-                if image.size != (width, height):
-                    raise ValueError(f"it is {image.width}×{image.height} pixels, expected {width}×{height}")
-                images[row] = np.asarray(image.convert("RGB"))
-                return str(image.format)
-        # Pillow raises errors of many kinds for damaged bytes.
-        except Exception as error:
-            raise DataFormatError(f"Cannot decode the image in row {row} of {origin}: {error}.") from error
-
-    with ThreadPoolExecutor(available_cores()) as pool:
-        formats = set(pool.map(decode, range(len(encoded))))
-    return images.transpose(0, 3, 1, 2), formats

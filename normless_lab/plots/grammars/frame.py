@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.lines import Line2D
 from matplotlib.ticker import (
     FixedFormatter,
     FixedLocator,
@@ -21,7 +22,7 @@ from matplotlib.ticker import (
     PercentFormatter,
 )
 
-from normless_lab.plots.axes import Curve, add_legend, label_ends, name_axes, new_axes, style_axes
+from normless_lab.plots.axes import add_legend, name_axes, new_axes, style_axes
 from normless_lab.plots.frames import Frame, Law, Ticks
 from normless_lab.plots.palette import QUIET, Ink, inks_of, series_ink
 
@@ -60,15 +61,13 @@ def series_column(table: pd.DataFrame, by: str | None) -> str | None:
     return "scheme" if by is None and "scheme" in table else by
 
 
-def series_of(
-    table: pd.DataFrame, by: str | None, frame: Frame, inks: Mapping[str, Ink] | None = None
-) -> list[tuple[str, pd.DataFrame, Ink]]:
+def series_of(table: pd.DataFrame, by: str | None, frame: Frame) -> list[tuple[str, pd.DataFrame, Ink]]:
     """Return the name, rows and colour of each series, in order of appearance; a single unnamed one without `by`."""
     if by is None:
         return [("", table, series_ink(0))]
     form = frame.get("name", "{}")
     parts = [(form.format(name), rows) for name, rows in table.groupby(by, sort=False)]
-    chosen = inks_of({name: name for name, _ in parts}) | dict(inks or {})
+    chosen = inks_of({name: name for name, _ in parts}) | dict(frame.get("inks", {}))
     return [(name, rows, chosen[name]) for name, rows in parts]
 
 
@@ -92,21 +91,22 @@ def bar_lengths(values: Numbers, ends: Sequence[Numbers], frame: Frame) -> Numbe
 def finish(
     axes: Axes,
     frame: Frame,
-    curves: Sequence[Curve] = (),
+    handles: dict[str, Line2D] | None = None,
     *,
     table: pd.DataFrame | None = None,
     x: str = "",
     y: str = "",
 ) -> Axes:
-    """Draw laws and marks, and set limits, ticks, titles and the names of the series, at the ends of their curves.
+    """Draw laws and marks, and set limits, ticks, titles and the legend.
 
-    Ticks and laws are at the values of the column `x` of the table; the axes are named after the columns where the
-    frame has no label.
+    The legend has the lines in `handles` by their names, from the highest end to the lowest; if the frame places it,
+    it has every artist with a label. Ticks and laws are at the values of the column `x` of the table; the axes are
+    named after the columns where the frame has no label.
     """
     log = frame.get("log", "")
     values = np.unique(table[x].to_numpy(float)) if table is not None else np.array([])
     values = values[np.isfinite(values) & ((values > 0) | ("x" not in log))]
-    laws = [_draw_law(axes, law, table, x, values) for law in frame.get("laws", ())]
+    laws = {law.name: _draw_law(axes, law, table, x, values) for law in frame.get("laws", ())}
     for draw, marks in ((axes.axvline, frame.get("x_marks", ())), (axes.axhline, frame.get("y_marks", ()))):
         for place in marks:
             draw(place, color=QUIET.light, linewidth=0.8, linestyle=":", zorder=1, label="_mark")
@@ -119,18 +119,23 @@ def finish(
         axes.set_ylim(low / 10, high * 10)
     bottom, top = frame.get("y_limits", (None, None))
     axes.set_ylim(None if "y" in log and not bottom else bottom, top)
-    # Names stand at the heights of their lines' ends, which must not move any more.
-    axes.set_ylim(*axes.get_ylim())
     _set_ticks(axes.xaxis, frame.get("x_ticks", "auto"), values, log="x" in log)
     _set_ticks(axes.yaxis, frame.get("y_ticks", "auto"), np.array([]), log="y" in log)
     across, up = frame.get("x_label", label_of(x)), frame.get("y_label", label_of(y))
     name_axes(axes, title=frame.get("title", ""), across=fill(across, 64), up=up)
-    names = frame.get("names", "ends")
-    if names == "ends":
-        label_ends(axes, [*curves, *laws])
-    elif names != "none":
-        add_legend(axes, beside=names == "beside")
+    named = {name: line for name, line in ((handles or {}) | laws).items() if name}
+    if "names" not in frame and named:
+        by_end = sorted(named, key=lambda name: -_end(named[name]))
+        add_legend(axes, {name: named[name] for name in by_end}, beside=True)
+    elif frame.get("names", "none") != "none":
+        add_legend(axes, beside=frame["names"] == "beside")
     return axes
+
+
+def _end(line: Line2D) -> float:
+    """Return the last known height of a line, -∞ without one."""
+    heights = np.asarray(line.get_ydata(), dtype=float)
+    return float([-np.inf, *heights[~np.isnan(heights)]][-1])
 
 
 def label_of(column: str) -> str:
@@ -138,7 +143,7 @@ def label_of(column: str) -> str:
     return LABELS.get(column, column.replace("_", " "))
 
 
-def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: Numbers) -> Curve:
+def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: Numbers) -> Line2D:
     """Draw a dotted line over the values of the table, or over the whole width."""
     if isinstance(law.y, str):
         assert table is not None
@@ -147,9 +152,8 @@ def _draw_law(axes: Axes, law: Law, table: pd.DataFrame | None, x: str, values: 
     else:
         across = values if len(values) else np.linspace(*axes.get_xlim(), 50)
         up = np.broadcast_to(np.asarray(law.y(across), dtype=float), across.shape)
-    label = law.name or "_law"
-    axes.plot(across, up, color=QUIET.light, linewidth=1.1, linestyle=":", zorder=1.5, label=label)
-    return Curve(law.name, across, up, QUIET.light)
+    style: dict[str, Any] = {"color": QUIET.light, "linewidth": 1.1, "linestyle": ":", "zorder": 1.5}
+    return axes.plot(across, up, label=law.name or "_law", **style)[0]
 
 
 def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from normless_lab.plots.frames import Frame, Names, require_columns
+from normless_lab.plots.frames import Frame, HistogramStyle, Names, require_columns
 from normless_lab.plots.grammars.frame import Numbers, begin, finish, series_column, series_of
-from normless_lab.plots.palette import TEXT, Ink
+from normless_lab.plots.palette import TEXT
 
 
 def histogram(
@@ -19,42 +18,27 @@ def histogram(
     ax: Axes | None = None,
     *,
     x: str | None = None,
-    bins: int = 50,
-    limits: tuple[float, float] | None = None,
-    share: bool = False,
-    height: str = "density",
-    bars: bool = False,
     by: str | None = None,
-    each: str | None = None,
-    law: pd.DataFrame | None = None,
-    law_name: str = "limit",
-    inks: Mapping[str, Ink] | None = None,
-    **frame: Unpack[Frame],
+    **style: Unpack[HistogramStyle],
 ) -> Axes:
     """Draw a histogram per series as a filled outline, or as bars; the table has a row per value, or per bin.
 
     Args:
         x: the column of values to count, or the places of bars; without it the table has bins ``low`` to ``high``.
-        bins: how many bins the values are counted in.
-        limits: of the bins; values beyond are counted in the outermost. From 0 to the largest value by default.
-        share: count shares and not densities.
-        height: the column of the heights of bins or bars.
-        bars: draw a bar of the height at each x.
-        each: a column of single histograms within a series, such as runs, drawn over each other.
-        law: curves over the histograms: the columns ``x``, ``density`` and `by`.
-        law_name: of those curves.
+        by: the column of the series' names.
 
     Raises:
         ValueError: a column is missing, a table is empty, or `bins` is below 1.
     """
-    by = series_column(table, by)
+    by, each, law = series_column(table, by), style.get("each"), style.get("law")
+    bins, height, bars = style.get("bins", 50), style.get("height", "density"), style.get("bars", False)
     needed = ([x] if x else ["low", "high"]) + ([height] if bars or not x else [])
-    require_columns(table, [*needed, by, each], frame.get("title", "A histogram"))
+    require_columns(table, [*needed, by, each], style.get("title", "A histogram"))
     if bins < 1:
         raise ValueError(f"Expected at least one bin, got {bins}.")
-    axes, drawn = begin(ax, frame), []
-    low, high = limits or (0.0, 1.02 * float(table[x].max()) if x else 1.0)
-    for name, rows, ink in series_of(table, by, frame, inks):
+    axes, drawn = begin(ax, style), []
+    low, high = style.get("limits") or (0.0, 1.02 * float(table[x].max()) if x else 1.0)
+    for name, rows, ink in series_of(table, by, style):
         single = [part for _, part in rows.groupby(each, sort=False)] if each else [rows]
         for number, part in enumerate(single):
             label = "_same" if number or not name else name
@@ -62,17 +46,20 @@ def histogram(
                 heights = part[height].to_numpy(float)
                 axes.bar(part[x], heights, width=0.7, color=ink.light, zorder=3, label=label)
             else:
-                heights, edges = _counted(part, x, height, np.linspace(low, high, bins + 1), share)
+                heights, edges = _counted(
+                    part, x, height, np.linspace(low, high, bins + 1), style.get("share", False)
+                )
                 fill: dict[str, Any] = {"fill": True, "alpha": 0.2 / len(single), "linewidth": 0, "zorder": 2}
                 outline: dict[str, Any] = {"alpha": 1.0 if len(single) == 1 else 0.6, "linewidth": 1.2, "zorder": 3}
                 axes.stairs(heights, edges, color=ink.light, **fill)
                 axes.stairs(heights, edges, color=ink.light, label=label, **outline)
             drawn.append(heights)
     if law is not None:
-        _draw_law(axes, law, by, law_name, frame)
-    _limit(axes, np.concatenate(drawn), frame)
+        _draw_law(axes, law, by, style.get("law_name", "limit"), style)
+    _limit(axes, np.concatenate(drawn), style)
     names: Names = "none" if bars or (by is None and law is None) else "legend"
-    return finish(axes, {"names": names, **frame}, table=table if bars else None, x=x or "value", y=height)
+    frame: Frame = {"names": names, **style}  # type: ignore[typeddict-unknown-key]
+    return finish(axes, frame, table=table if bars else None, x=x or "value", y=height)
 
 
 def _counted(rows: pd.DataFrame, x: str | None, height: str, edges: Numbers, share: bool) -> tuple[Numbers, Numbers]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from normless_lab.plots.axes import Curve
-from normless_lab.plots.frames import Frame, require_columns
+from normless_lab.plots.frames import Frame, LineStyle, require_columns
 from normless_lab.plots.grammars.frame import (
     Numbers,
     bar_lengths,
@@ -38,15 +37,7 @@ def lines(
     x: str,
     y: str | Sequence[str],
     by: str | None = None,
-    each: str | None = None,
-    summary: str | None = "mean",
-    band: str | None = None,
-    error: str | tuple[str, str] | None = None,
-    hollow: str | None = None,
-    hollow_name: str = "not trained",
-    inks: Mapping[str, Ink] | None = None,
-    end_text: Callable[[str, float], str] = lambda name, _: name,
-    **frame: Unpack[Frame],
+    **style: Unpack[LineStyle],
 ) -> Axes:
     """Draw y against x, a named line per series through the mean of the rows with the same x.
 
@@ -54,40 +45,39 @@ def lines(
 
     Args:
         y: the column up. Of several, the second and third are dashed and dotted, and so on.
-        each: a column of single curves within a series, such as runs: thin lines, or the only lines without
-        `summary`. summary: of rows with the same x, as `pandas` names it: ``"mean"``, ``"median"``, ``"sum"``.
-        band: the column of a spread that is filled to both sides, or ``"std"`` over the rows with the same x.
-        error: bars: the column of their half width, or the columns of their ends.
-        hollow, hollow_name: a column of booleans; points that have it are hollow, and what these are.
-        end_text: the name at the end of a line, from that of the series and the last value.
+        by: the column of the series' names.
 
     Raises:
         ValueError: a column is missing or the table is empty.
     """
     by = series_column(table, by)
-    columns, ends = columns_of(y), columns_of(error)
+    columns, ends = columns_of(y), columns_of(style.get("error"))
+    each, band, hollow = style.get("each"), style.get("band"), style.get("hollow")
+    summary, named = style.get("summary", "mean"), style.get("named")
     others = [by, each, hollow, *ends, None if band == "std" else band]
-    require_columns(table, [x, *columns, *others], frame.get("title", "A plot of lines"))
-    axes, curves = begin(ax, frame, table[columns]), list[Curve]()
-    for name, rows, ink in series_of(table, by, frame, inks):
+    require_columns(table, [x, *columns, *others], style.get("title", "A plot of lines"))
+    axes, handles = begin(ax, style, table[columns]), dict[str, Line2D]()
+    for name, rows, ink in series_of(table, by, style):
         single = [part.sort_values(x) for _, part in rows.groupby(each, sort=False)] if each else []
         ordered = _summarized(rows if summary or not each else single[-1], x, summary)
         for column, dashes in zip(columns, cycle(_DASHES), strict=False):
-            line = _Line(axes, x, column, ink, "y" in frame.get("log", ""))
+            line = _Line(axes, x, column, ink, "y" in style.get("log", ""))
             label = name if len(columns) == 1 else f"{name}, {column.replace('_', ' ')}"
-            line.draw_each(single, None if summary else label)
+            drawn = line.draw_each(single, None if summary else label)
             if band:
                 line.fill(ordered, rows.groupby(x)[column].std() if band == "std" else ordered[band])
             if summary or not each:
-                line.draw(ordered, label, linewidth=1.8, linestyle=dashes)
+                drawn = line.draw(ordered, label, linewidth=1.8, linestyle=dashes)
             if ends:
-                line.draw_bars(ordered, ends, frame)
+                line.draw_bars(ordered, ends, style)
             if column == columns[0]:
                 if hollow:
                     marked = _summarized(rows[rows[hollow].astype(bool)], x, summary)
-                    line.draw_hollow(marked, f"{name}, {hollow_name}")
-                curves.append(line.curve(ordered, partial(end_text, name)))
-    return finish(axes, frame, curves, table=table, x=x, y=columns[0])
+                    line.draw_hollow(marked, f"{name}, not trained")
+                known = line.values(ordered)[~np.isnan(line.values(ordered))]
+                if drawn is not None and len(known):
+                    handles[named(name, float(known[-1])) if named else name] = drawn
+    return finish(axes, style, handles, table=table, x=x, y=columns[0])
 
 
 def _summarized(rows: pd.DataFrame, x: str, summary: str | None) -> pd.DataFrame:
@@ -111,13 +101,7 @@ class _Line:
     def values(self, rows: pd.DataFrame) -> Numbers:
         return drawable(rows[self.column], log=self.log)
 
-    def curve(self, rows: pd.DataFrame, text: Callable[[float], str]) -> Curve:
-        """Return the line with its name, from the last value."""
-        values = self.values(rows)
-        last = values[~np.isnan(values)]
-        return Curve(text(float(last[-1])) if len(last) else "", rows[self.x].to_numpy(float), values, self.ink.light)
-
-    def draw(self, rows: pd.DataFrame, label: str, **changes: Any) -> None:
+    def draw(self, rows: pd.DataFrame, label: str, **changes: Any) -> Line2D:
         marker = self.ink.marker if len(rows) <= _MARKED else "none"
         style: dict[str, Any] = {
             "marker": marker,
@@ -126,15 +110,17 @@ class _Line:
             "alpha": 1.0,
             "zorder": 3,
         }
-        self.axes.plot(rows[self.x], self.values(rows), label=label, **style | changes)
+        return self.axes.plot(rows[self.x], self.values(rows), label=label, **style | changes)[0]
 
-    def draw_each(self, single: Sequence[pd.DataFrame], label: str | None) -> None:
-        """Draw single curves, which are thin unless they have their own labels."""
+    def draw_each(self, single: Sequence[pd.DataFrame], label: str | None) -> Line2D | None:
+        """Draw single curves, which are thin unless they have their own labels; return the last of them."""
+        drawn = None
         for number, rows in enumerate(single):
             if label is None:
-                self.draw(rows, "_run", linewidth=0.7, alpha=0.5, marker="none")
+                drawn = self.draw(rows, "_run", linewidth=0.7, alpha=0.5, marker="none")
             else:
-                self.draw(rows, "_same" if number else label, linewidth=1.2)
+                drawn = self.draw(rows, "_same" if number else label, linewidth=1.2)
+        return drawn
 
     def fill(self, ordered: pd.DataFrame, widths: pd.Series) -> None:
         """Fill a band around the line; on a logarithmic axis, which excludes 0, it ends at a tenth of the line."""

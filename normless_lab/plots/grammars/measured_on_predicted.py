@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from normless_lab.plots.axes import Curve
-from normless_lab.plots.frames import Frame, require_columns, require_unique
+from normless_lab.plots.frames import PredictionStyle, require_columns, require_unique
 from normless_lab.plots.grammars.frame import Numbers, begin, drawable, finish, series_column, series_of
 from normless_lab.plots.palette import QUIET, Ink, series_ink
 
@@ -24,43 +24,33 @@ def measured_on_predicted(
     *,
     x: str,
     measured: str | Mapping[str, str],
-    predicted: str | None = None,
     by: str | None = None,
-    law: str | None = None,
-    law_name: str = "",
-    error: str | None = None,
-    apart: float = 0.0,
-    joined: bool = False,
-    inks: Mapping[str, Ink] | None = None,
-    end_text: Callable[[str], str] = str,
-    **frame: Unpack[Frame],
+    **style: Unpack[PredictionStyle],
 ) -> Axes:
     """Draw measured values as hollow points and predictions as lines, with a colour per series.
 
-    Values that cannot be drawn leave a gap; a prediction that leaves the plot is named there, with an arrow.
+    Values that cannot be drawn leave a gap.
 
     Args:
         measured: the column up; of several, a mapping from each to its name. One without any number is left out.
-        predicted: the column of the prediction; ``predicted_`` and the measured column by default.
-        law, law_name: the column of a dotted line, such as the law of an idealized network, and the line's name.
-        error, apart: the column of the half width of bars; how far neighbouring series are apart, in units of x.
-        joined: a line through the measured points; the prediction is then dashed.
-        end_text: the name at the end of a line, from that of the series.
+        by: the column of the series' names.
 
     Raises:
         ValueError: a column is missing, the table is empty, or a series has an x twice.
     """
     by = series_column(table, by) if isinstance(measured, str) else by
+    law, law_name, error = style.get("law"), style.get("law_name", ""), style.get("error")
+    joined, apart, named = style.get("joined", False), style.get("apart", 0.0), style.get("named", str)
     names = {measured: ""} if isinstance(measured, str) else dict(measured)
-    theory = {column: predicted or f"predicted_{column}" for column in names}
-    require_columns(table, [x, *names, *theory.values(), by, law, error], frame.get("title", "A plot of predictions"))
+    theory = {column: style.get("predicted", f"predicted_{column}") for column in names}
+    require_columns(table, [x, *names, *theory.values(), by, law, error], style.get("title", "A plot of predictions"))
     require_unique(table, [x] if by is None else [x, by], "network")
-    axes, curves, log = begin(ax, frame, table[list(names)]), list[Curve](), frame.get("log", "")
+    axes, handles, log = begin(ax, style, table[list(names)]), dict[str, Line2D](), style.get("log", "")
     if joined:
         top = float(table[list(names)].where(np.isfinite).max().max())
-        frame.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
+        style.setdefault("y_limits", (0, 1.1 * top) if "y" not in log else (None, 2 * top))
     present = [column for column in names if len(names) == 1 or table[column].notna().any()]
-    series = series_of(table, by, frame, inks)
+    series = series_of(table, by, style)
     for number, (name, rows, own) in enumerate(series):
         ordered = rows.sort_values(x)
         shift = apart * (number - (len(series) - 1) / 2)
@@ -69,20 +59,19 @@ def measured_on_predicted(
             label = ", ".join(filter(None, (name, names[column])))
             values = ordered[[x, column, theory[column]]].set_axis(["x", "measured", "predicted"], axis=1)
             bars = ordered[error].fillna(0.0) if error else None
-            end = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
-            curves.append(Curve(end_text(label), ordered[x].to_numpy(float), end, ink.light))
+            handles[named(label)] = _draw(axes, values, bars, ink, f"{label}, " if label else "", log, joined, shift)
         if law:
-            end, colour = drawable(ordered[law], log="y" in log), QUIET.light if law_name else own.light
-            curves.append(Curve(end_text(law_name), ordered[x].to_numpy(float), end, colour))
-            label = law_name or f"{name}, law"
-            axes.plot(ordered[x], end, color=colour, linestyle=":", linewidth=1.2, zorder=2, label=label)
-    return finish(axes, frame, curves, table=table, x=x, y=measured if isinstance(measured, str) else "")
+            heights, colour = drawable(ordered[law], log="y" in log), QUIET.light if law_name else own.light
+            dots: dict[str, Any] = {"color": colour, "linestyle": ":", "linewidth": 1.2, "zorder": 2}
+            drawn = axes.plot(ordered[x], heights, label=law_name or f"{name}, law", **dots)[0]
+            handles |= {law_name: drawn} if law_name and not np.isnan(heights).all() else {}
+    return finish(axes, style, handles, table=table, x=x, y=measured if isinstance(measured, str) else "")
 
 
 def _draw(
     axes: Axes, rows: pd.DataFrame, bars: pd.Series | None, ink: Ink, label: str, log: str, joined: bool, shift: float
-) -> Numbers:
-    """The line, the points and the bars of a series; the heights of the line, or of the points if it has none."""
+) -> Line2D:
+    """Draw the line, the points and the bars of a series; return the line of the points."""
     across, measured = rows["x"].to_numpy(float), drawable(rows["measured"], log="y" in log)
     fine, theory = across, rows["predicted"]
     if joined:
@@ -94,11 +83,10 @@ def _draw(
     points: dict[str, Any] = {"linestyle": "solid" if joined else "none", "linewidth": 1.8, "zorder": 4}
     points |= {"marker": ink.marker, "markersize": 4.5, "markeredgewidth": 1.1}
     points |= {"markerfacecolor": ink.light if joined else "none", "markevery": _evenly(across, log="x" in log)}
-    axes.plot(across + shift, measured, color=ink.light, label=f"{label}measured", **points)
+    marks = axes.plot(across + shift, measured, color=ink.light, label=f"{label}measured", **points)[0]
     if bars is not None:
         axes.errorbar(across + shift, rows["measured"], bars, fmt="none", ecolor=ink.light, capsize=3, zorder=3)
-    # A prediction beyond the plot has its name where it leaves.
-    return measured if joined or rows["predicted"].isna().all() else rows["predicted"].to_numpy(float)
+    return marks
 
 
 def _evenly(across: Numbers, *, log: bool) -> int | list[int]:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from textwrap import fill
 from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 from pandas.api.types import is_numeric_dtype
 
-from normless_lab.plots.axes import SMALL_FONT_SIZE, Curve
-from normless_lab.plots.frames import Frame, require_columns
+from normless_lab.plots.axes import SMALL_FONT_SIZE
+from normless_lab.plots.frames import PointStyle, require_columns
 from normless_lab.plots.grammars.frame import (
     bar_lengths,
     begin,
@@ -38,14 +38,7 @@ def points(
     x: str,
     y: str,
     by: str | None = None,
-    summary: str | None = None,
-    hollow: str | None = None,
-    error: str | tuple[str, str] | None = None,
-    beside: str | None = None,
-    beside_marker: str = "D",
-    groups: str | None = None,
-    inks: Mapping[str, Ink] | None = None,
-    **frame: Unpack[Frame],
+    **style: Unpack[PointStyle],
 ) -> Axes:
     """Draw a point per row of the table: y against x, or x of each name from top to bottom if y is text.
 
@@ -54,38 +47,32 @@ def points(
         x: the column across.
         y: the column up, or the names of the rows.
         by: the column of the series' names; ``scheme`` by default, or the names of named rows.
-        summary: ``"median"`` or ``"mean"`` draws a line through that of the points with the same x.
-        hollow: a column of booleans; points that have it are hollow.
-        error: bars of named rows: the column of their half width, or the columns of their ends.
-        beside: a column of reference numbers of named rows, such as published ones, drawn as hollow marks.
-        beside_marker: of those.
-        groups: a column by which named rows are put together; its labels stand above their rows.
 
     Raises:
         ValueError: a column is missing or the table is empty.
     """
     numeric = y in table and is_numeric_dtype(table[y])
     by = series_column(table, by) if numeric else by
-    ends = columns_of(error)
-    require_columns(table, [x, y, by, hollow, *ends, beside, groups], frame.get("title", "A plot of points"))
+    ends, summary, hollow = columns_of(style.get("error")), style.get("summary"), style.get("hollow")
+    beside, groups = style.get("beside"), style.get("groups")
+    require_columns(table, [x, y, by, hollow, *ends, beside, groups], style.get("title", "A plot of points"))
     if not numeric:
-        frame.setdefault("size", _rows_size(table, y, groups))
-        axes = begin(ax, frame)
-        _draw_rows(axes, table, (x, y, by or y), (hollow, beside, beside_marker, groups), ends, inks, frame)
-        finish(axes, {**frame, "names": "none"}, x=x)
+        style.setdefault("size", _rows_size(table, y, groups))
+        axes = begin(ax, style)
+        _draw_rows(axes, table, x, y, by or y, style)
+        finish(axes, {**style, "names": "none"}, x=x)  # type: ignore[typeddict-unknown-key]
         return _style_rows(axes, table, y, groups)
-    axes, curves = begin(ax, frame), list[Curve]()
-    for name, rows, ink in series_of(table, by, frame, inks):
-        _cloud(axes, rows, x, y, hollow, ink, name, "y" in frame.get("log", ""))
+    axes, handles = begin(ax, style), dict[str, Line2D]()
+    for name, rows, ink in series_of(table, by, style):
+        _cloud(axes, rows, x, y, hollow, ink, name, "y" in style.get("log", ""))
         if summary:
             middle = rows.groupby(x)[y].agg(summary).dropna()
             label = f"{name}, {summary}" if name else summary
-            axes.plot(middle.index, middle, color=ink.light, linewidth=1.6, zorder=3, label=label)
-            curves.append(Curve(name, middle.index.to_numpy(float), middle.to_numpy(float), ink.light))
+            handles[name] = axes.plot(middle.index, middle, color=ink.light, linewidth=1.6, zorder=3, label=label)[0]
     for axis, column in (("x", x), ("y", y)):
-        if axis in frame.get("log", ""):
-            frame.setdefault(f"{axis}_limits", _decades(table[column]))  # type: ignore[misc]
-    return finish(axes, frame, curves, table=table, x=x, y=y)
+        if axis in style.get("log", ""):
+            style.setdefault(f"{axis}_limits", _decades(table[column]))  # type: ignore[misc]
+    return finish(axes, style, handles, table=table, x=x, y=y)
 
 
 def _cloud(
@@ -122,23 +109,11 @@ def _rows_size(table: pd.DataFrame, y: str, groups: str | None) -> tuple[float, 
     return 4.6 + 0.055 * longest, 1.2 + 0.17 * lines + 0.1 * len(names)
 
 
-def _draw_rows(
-    axes: Axes,
-    table: pd.DataFrame,
-    columns: tuple[str, str, str],
-    options: tuple[str | None, str | None, str, str | None],
-    ends: Sequence[str],
-    inks: Mapping[str, Ink] | None,
-    frame: Frame,
-) -> None:
-    """Draw each row's point, its bar, and its reference mark.
-
-    Columns are those across, of the names and of the series; options the columns of hollow points and of reference
-    numbers, the marker of those, and the column of groups.
-    """
-    x, y, by = columns
-    hollow, beside, marker, groups = options
-    chosen = inks_of({str(name): str(name) for name in table[by].unique()}) | dict(inks or {})
+def _draw_rows(axes: Axes, table: pd.DataFrame, x: str, y: str, by: str, style: PointStyle) -> None:
+    """Draw each row's point, its bar, and its reference mark."""
+    hollow, beside, groups = style.get("hollow"), style.get("beside"), style.get("groups")
+    marker, ends = style.get("beside_marker", "D"), columns_of(style.get("error"))
+    chosen = inks_of({str(name): str(name) for name in table[by].unique()}) | dict(style.get("inks", {}))
     places: dict[str, int] = {}
     for place, (name, row) in enumerate(_rows(table, y, groups)):
         if row is None:
@@ -146,15 +121,15 @@ def _draw_rows(
         # Rows of one name share a line, unless groups repeat them.
         height = place if groups else places.setdefault(name, len(places))
         if beside and math.isfinite(row[beside]):
-            style: dict[str, Any] = {"color": QUIET.light, "markerfacecolor": PAPER.light, "markeredgewidth": 1.4}
-            style["markersize"] = 12 if marker == "|" else 6
-            axes.plot([row[beside]], [height], marker=marker, linestyle="none", label="_beside", zorder=2, **style)
+            mark: dict[str, Any] = {"color": QUIET.light, "markerfacecolor": PAPER.light, "markeredgewidth": 1.4}
+            mark |= {"marker": marker, "markersize": 12 if marker == "|" else 6, "linestyle": "none"}
+            axes.plot([row[beside]], [height], label="_beside", zorder=2, **mark)
         if math.isfinite(row[x]):
             ink, open_point = chosen[str(row[by])], bool(hollow and row[hollow])
             axes.errorbar(
                 [row[x]],
                 [height],
-                xerr=bar_lengths(np.array([row[x]]), [np.array([row[end]], dtype=float) for end in ends], frame),
+                xerr=bar_lengths(np.array([row[x]]), [np.array([row[end]], dtype=float) for end in ends], style),
                 color=ink.light,
                 marker=ink.marker,
                 markersize=6.5,

@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
-import signal
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from multiprocessing import current_process
 from multiprocessing.connection import Connection
 from typing import Any
 
 from normless_lab.sweeps.executors.admission import Admission
-from normless_lab.sweeps.executors.local import prepare_worker
+from normless_lab.sweeps.executors.local import called, prepare_worker, received, report
+from normless_lab.sweeps.executors.processes import ROOM, Ended, Order
 from normless_lab.sweeps.worker import begin_run, carry_out_run, lacked_memory
-
-# Messages of the process: a request for a task, and the outcome of a task.
-ROOM = "room"
-
-
-@dataclass(frozen=True, eq=False)
-class Order:
-    """A function to call in the process, with a number that names its outcome."""
-
-    number: int
-    function: Callable[..., Any]
-    args: tuple[Any, ...]
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The result of an order, or the exception that it raised."""
-
-    number: int
-    result: Any = None
-    error: BaseException | None = None
 
 
 @dataclass
@@ -67,10 +45,10 @@ class Turns:
 
     def take(self, order: Order) -> None:
         """Begin a run, or call another function."""
+        if order.function is not carry_out_run:
+            self.report(called(order))
+            return
         try:
-            if order.function is not carry_out_run:
-                self.report(Ended(order.number, order.function(*order.args)))
-                return
             self._active[order] = begin_run(*order.args)
             self.admission.begin(order)
         except Exception as error:
@@ -124,8 +102,8 @@ class Turns:
             self.report(Ended(order.number, error=error))
 
 
-def serve(connection: Connection, threads: int, limit: int | None, card: str | None) -> None:
-    """Execute the orders from a connection until it is closed.
+def serve_runs(connection: Connection, threads: int, limit: int | None, card: str | None) -> None:
+    """Carry out orders on a GPU until the connection is closed.
 
     Args:
         connection: to the executor, which is asked for an order whenever there is room.
@@ -136,47 +114,28 @@ def serve(connection: Connection, threads: int, limit: int | None, card: str | N
     if card is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = card
     prepare_worker(threads)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     import torch
 
     from normless_lab.train.pauses import on_sigterm
     from normless_lab.train.training_run import own_settings
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    # The parent ends with its daemons instead of waiting for them; loaders of images need processes of their own.
-    current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    turns = Turns(Admission(limit, memory_of_card), partial(_report, connection))
+    turns = Turns(Admission(limit, memory_of_card), partial(report, connection))
     with (
         own_settings(device),
         on_sigterm(turns.terminate),
-        # The other side closes the connection when it ends the process.
         suppress(EOFError, BrokenPipeError, ConnectionResetError),
     ):
-        _serve(connection, turns)
-
-
-def _report(connection: Connection, ended: Ended) -> None:
-    """Send an outcome, if the connection is still open; send the text of an error that cannot be pickled."""
-    try:
-        connection.send(ended)
-    except (BrokenPipeError, ConnectionResetError):
-        return
-    except Exception as error:
-        cause = ended.error or error
-        connection.send(Ended(ended.number, error=RuntimeError(f"{type(cause).__name__}: {cause}")))
-
-
-def _serve(connection: Connection, turns: Turns) -> None:
-    # The process is started for its first order.
-    asked = True
-    while True:
-        if turns.has_room and not turns.orders and not asked:
-            connection.send(ROOM)
-            asked = True
-        if (turns.is_idle and not turns.orders) or connection.poll():
-            turns.take(connection.recv())
-            asked = False
-        turns.turn()
+        # The process is started for its first order.
+        has_asked = True
+        while True:
+            if turns.has_room and not turns.orders and not has_asked:
+                connection.send(ROOM)
+                has_asked = True
+            if (turns.is_idle and not turns.orders) or connection.poll():
+                turns.take(received(connection))
+                has_asked = False
+            turns.turn()
 
 
 def memory_of_card() -> tuple[float, float]:

@@ -41,15 +41,11 @@ class Executor(Protocol):
 ExecutorFactory = Callable[[], Executor]
 
 
-def settle(future: Future[Any], outcome: Future[Any], in_words: Callable[[BaseException], BaseException]) -> None:
-    """Give a future the result of another future that is done, or its error in words."""
+def settle(future: Future[Any], result: Any = None, error: BaseException | None = None) -> None:
+    """Give a future its result or its error, unless it was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
-    error = outcome.exception()
     if error is None:
-        future.set_result(outcome.result())
+        future.set_result(result)
     else:
-        explained = in_words(error)
-        if explained is not error and isinstance(explained, NormlessError):
-            explained.__cause__ = error
-        future.set_exception(explained)
+        future.set_exception(error)

@@ -7,11 +7,11 @@ import pickle
 import sys
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from functools import cache
-from types import ModuleType
+from functools import partial
 from typing import Any, Self
 
 from normless.errors import NormlessError
+from normless.extras import import_extra
 from normless_lab.process import available_cores
 from normless_lab.sweeps.executors.executor import Result, WorkerDiedError, settle
 
@@ -20,13 +20,11 @@ SMALLEST_WINDOW = 1000
 WINDOW_PER_SLOT = 2
 # The smallest size that Ray accepts; rows do not need the object store.
 OBJECT_STORE_BYTES = 80 * 2**20
-# Ray reads these when it is imported, and hands them to the processes it starts. The second keeps the cluster of this
-# machine on loopback, as Ray does by itself on macOS; the third is what it would choose, and say in a warning.
-LOCAL_ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    "RAY_AUTH_MODE": "token",
-}
+# Ray reads these when it is imported, and hands them to the processes it starts. Usage is not reported; messages
+# about dead workers on standard output, which belongs to the command, are skipped; a cluster of this machine stays on
+# loopback, as it does by default on macOS; and authentication is the default, without a warning.
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "(?s).*"}
+ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 
 
 class ClusterError(NormlessError):
@@ -61,22 +59,21 @@ class RayExecutor:
         self._address = address
         self._workers = workers
         self._gpus = gpus_per_run
-        self._ray: ModuleType | None = None
+        self._ray: Any = None
         self._owns = False
         self._task: Any = None
         self.window = SMALLEST_WINDOW
-        self._open: set[Future[Any]] = set()
+        # The tasks that have not ended, each with Ray's reference.
+        self._open: dict[Future[Any], Any] = {}
 
     def __enter__(self) -> Self:
         """Connect to the cluster, or start it."""
-        ray = _ray(local=self._address is None)
+        self._ray = ray = _ray(local=self._address is None)
         self._owns = not ray.is_initialized()
         if self._owns:
             self._connect(ray)
-        self._ray = ray
         self._task = ray.remote(num_cpus=1, num_gpus=self._gpus, max_retries=0)(_carry_out)
-        slots = int(ray.cluster_resources().get("CPU", 1))
-        self.window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * slots)
+        self.window = max(SMALLEST_WINDOW, WINDOW_PER_SLOT * int(ray.cluster_resources().get("CPU", 1)))
         if self._workers is not None and not (self._owns and self._address is None):
             # In a shared cluster, the limit applies to the submitted tasks.
             self.window = self._workers
@@ -84,58 +81,47 @@ class RayExecutor:
 
     def __exit__(self, *_: object) -> None:
         """Leave the cluster and cancel the tasks of this process."""
-        open_, self._open = self._open, set()
-        if self._ray is not None and self._owns:
+        open_, self._open = self._open, {}
+        if self._owns:
             self._ray.shutdown()
-        elif self._ray is not None:
-            for future in open_:
-                self._ray.cancel(future.ref, force=True)  # type: ignore[attr-defined]
-        for future in open_:
+        for future, reference in open_.items():
+            if not self._owns:
+                self._ray.cancel(reference, force=True)
             future.cancel()
 
     def submit(self, function: Callable[..., Result], *args: Any, group: Hashable = None) -> Future[Result]:
         """Call `function(*args)` where there is room; see `Executor`. Groups are not kept together."""
         future: Future[Result] = Future()
-        self._open.add(future)
-        reference = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
-        future.ref = reference  # type: ignore[attr-defined]
-        reference.future().add_done_callback(lambda outcome: self._finish(outcome, future))
+        self._open[future] = self._task.remote(tuple(sys.path), pickle.dumps((function, args)))
+        self._open[future].future().add_done_callback(partial(self._finish, future))
         return future
 
-    def _connect(self, ray: ModuleType) -> None:
-        started = {
-            "num_cpus": self._workers or available_cores(),
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "_node_ip_address": "127.0.0.1",
-        }
-        options: dict[str, Any] = {} if self._address is not None else started
+    def _connect(self, ray: Any) -> None:
+        options: dict[str, Any] = {}
+        if self._address is None:
+            options = {
+                "num_cpus": self._workers or available_cores(),
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "_node_ip_address": "127.0.0.1",
+            }
         ray.init(address=self._address or "local", log_to_driver=False, configure_logging=False, **options)
 
-    def _finish(self, outcome: Future[Any], future: Future[Any]) -> None:
+    def _finish(self, future: Future[Any], outcome: Future[Any]) -> None:
         """Set the future of a task that ended; called in a thread of Ray."""
-        self._open.discard(future)
-        settle(future, outcome, _in_words)
+        self._open.pop(future, None)
+        error = outcome.exception()
+        if error is None:
+            settle(future, outcome.result())
+        else:
+            settle(future, error=_in_words(error))
 
 
-@cache
-def _ray(*, local: bool) -> ModuleType:
+def _ray(*, local: bool) -> Any:
     """Import Ray without its messages; `local` if it will start a cluster on this machine."""
-    for name, value in LOCAL_ENVIRONMENT.items():
-        if local or name == "RAY_USAGE_STATS_ENABLED":
-            os.environ.setdefault(name, value)
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "ray is not installed; install it with: pip install 'normless[cluster]'", name="ray"
-        ) from error
-    from ray._private import worker
-
-    # Ray reports dead workers on standard output, which belongs to the command; the executor reports them itself.
-    if hasattr(worker, "print_to_stdstream"):
-        worker.print_to_stdstream = lambda *_, **__: None
-    return ray
+    for name, value in (QUIET | ON_LOOPBACK if local else QUIET).items():
+        os.environ.setdefault(name, value)
+    return import_extra("cluster", "A Ray cluster", "ray")
 
 
 def _carry_out(paths: tuple[str, ...], task: bytes) -> Any:
@@ -161,6 +147,10 @@ def _in_words(error: BaseException) -> BaseException:
         exceptions.ObjectLostError,
     )
     text = " ".join(str(error).split()).rstrip(".")
-    if isinstance(error, lost):
-        return WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
-    return ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
+    explained = (
+        WorkerDiedError(f"its process or its machine is gone; Ray says: {text}.")
+        if isinstance(error, lost)
+        else ClusterError(f"Ray cannot carry out runs: {type(error).__name__}: {text}.")
+    )
+    explained.__cause__ = error
+    return explained

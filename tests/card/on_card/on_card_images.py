@@ -41,7 +41,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-class Stop(RunListener[Any, Any]):
+class Stop(RunListener):
     """Ends a run at the end of an epoch, as Ctrl-C does."""
 
     def on_epoch(self, row: Any) -> None:
@@ -79,7 +79,7 @@ def test_a_run_resumed_within_an_epoch_is_the_uninterrupted_one(tmp_path: Path) 
     train(config, tmp_path / "whole")
     saved = tmp_path / "saved"
 
-    class Fail(RunListener[Any, Any]):
+    class Fail(RunListener):
         def on_step(self, step: int, loss: float) -> None:
             if step == 7:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Sweeps, the demo and benchmarks of steps, on the simulated card."""
+"""Sweeps and benchmarks of steps, on the simulated card."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from waits import noted_waits
 
 from normless.cli import main
 from normless_lab.bench import StepBench, measure_inference, measure_memory, measure_step
-from normless_lab.demo import DemoSettings, run_demo
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep, axis_of
 
 
@@ -50,16 +49,6 @@ def test_a_sweep(tmp_path: Path) -> None:
     assert notes
     assert len(runs) >= 4
     assert runs["error"].isna().all(), runs["error"].tolist()
-
-
-@pytest.mark.usefixtures("trains_on_card")
-def test_the_demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        "normless_lab.demo.demo.Laboratory", lambda folder, workers: Laboratory(folder, executor=Here)
-    )
-    data = "digits(train=64, test=32)"
-    result = run_demo(DemoSettings((10,), ("none", "batch_norm"), 2, (0.05, 0.1), out=tmp_path, data=data))
-    assert set(result.runs["scheme"]) == {"none", "batch_norm"}
 
 
 @pytest.mark.parametrize("measure", [measure_step, measure_inference, measure_memory])

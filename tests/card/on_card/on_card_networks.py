@@ -59,7 +59,6 @@ FUNCTIONS: dict[str, Callable[[nn.Module, Tensor, Tensor], Any]] = {
     "gamma_invariance": papers.gamma_invariance,
     "gamma_updates": papers.gamma_updates,
     "gradient_correlation": papers.gradient_correlation_table,
-    "parameter_gradient_correlation": papers.parameter_gradient_correlation,
     "loss_along": lambda model, x, y: papers.loss_along(
         model, x, y, papers.steepest_descent(model, x, y), (0.0, 0.1)
     ),

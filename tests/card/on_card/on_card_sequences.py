@@ -14,10 +14,11 @@ from waits import Wait, noted_waits
 import normless
 from normless.probes import RideAlong
 from normless.probes.measure import every
-from normless_lab.train import RunListener, TextConfig, TranslationConfig, train
+from normless_lab.train import RunListener, train
 from normless_lab.train.config import RunConfig
 from normless_lab.train.loop import STEPS_BETWEEN_READS, Training
 from normless_lab.train.run_files import load_weights
+from normless_papers.text import TextConfig, TranslationConfig
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")
 
@@ -47,7 +48,7 @@ CASES = {
 BOTH = pytest.mark.parametrize("config", [TEXT, TRANSLATION], ids=["text", "translation"])
 
 
-class Fail(RunListener[Any, Any]):
+class Fail(RunListener):
     """Ends a run at a step, as Ctrl-C does."""
 
     def __init__(self, at: int) -> None:

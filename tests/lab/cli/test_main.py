@@ -85,7 +85,7 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
         (["inspec"], "'inspec' is not a command. Did you mean inspect?"),
         (["zzz"], "'zzz' is not a command. It is one of inspect, convert, probe, diagnose, list, "),
-        (["demo", "--epcohs", "2"], "unrecognized arguments: --epcohs 2 (Did you mean --epochs?); see"),
+        (["demo", "--wrokers", "2"], "unrecognized arguments: --wrokers 2 (Did you mean --workers?); see"),
         (
             ["convert", "normless:dense", "--scheme", "none"],
             "are required: out; see normless convert --help.",
@@ -95,15 +95,11 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["bench", "stpe"], "invalid choice: 'stpe' (choose from 'step', "),
         (["completion", "fish"], "invalid choice: 'fish'"),
         (["demo", "--nope"], "unrecognized arguments: --nope; see normless demo --help."),
-        (["demo", "--epochs", "many"], "many; see normless demo --help."),
+        (["demo", "--workers", "many"], "many; see normless demo --help."),
         (["train", "--clip", "x"], "clip"),
         (["train", "--flip", "x"], "flip"),
         (["train", "--device", "gpu"], "Got value: gpu; see normless train --help."),
-        (["demo", "--depths", "17"], "got depth=17; the nearest is 16."),
-        (["demo", "--schemes", "skipinit", "nosuch"], "nosuch"),
-        (["demo", "--rates", "0.1", "0"], "rates.1 should be greater than 0, got 0.0."),
-        (["demo", "--rate", "0"], "rates.0 should be greater than 0, got 0.0."),
-        (["demo", "--depths", "16", "16"], "Expected depths to be different values, got [16, 16]."),
+        (["demo", "--device", "gpu"], "gpu"),
         (["inspect", "resnet"], "FILE.py:FUNCTION or the folder of a saved network, got 'resnet'"),
         (["inspect", "nowhere.py:model"], "There is no file nowhere.py"),
         (["inspect", "normless:dense", "--image", "1", "0", "8"], "got 1 0 8"),
@@ -121,8 +117,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert said.lower() in printed.err.lower()
 
 
-def test_a_depth_that_is_no_depth_leaves_nothing_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    assert main(["demo", "--depths", "17", "--out", str(tmp_path / "out")]) == 2
+def test_a_wrong_device_leaves_nothing_behind(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    assert main(["demo", "--device", "gpu", "--out", str(tmp_path / "out")]) == 2
     assert list(tmp_path.iterdir()) == []
 
 

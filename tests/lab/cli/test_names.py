@@ -37,7 +37,6 @@ def test_the_files_of_names_are_what_make_names_writes() -> None:
     [
         ("train --scheme fixop", "There is no scheme 'fixop'"),
         ("train --model normless:wide_resnt(depth=16)", "Did you mean wide_resnet?"),
-        ("demo --schemes none skipinti", "Did you mean skipinit?"),
         ("train --data digit", "Did you mean digits?"),
         ("probe normless:dense --probes signl", "Did you mean signal?"),
         ("convert normless:dense --scheme fixop(gain=0.1)+ZeroClassifier() --out nowhere", "Did you mean fixup?"),

@@ -1,3 +1,5 @@
+"""Image files in class folders and of Oxford-IIIT Pet: their classes, crops, draws and errors."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -16,8 +18,6 @@ from normless_lab.data import (
     ImageData,
     load_data,
 )
-
-pytest.importorskip("torchvision")
 
 SMALL = {"size": 8, "resize": 10, "workers": 0}
 
@@ -82,10 +82,10 @@ def test_an_epoch_is_a_pure_function_of_seed_and_epoch(tmp_path: Path, augmentat
     again = epoch(0, 1)
     assert torch.equal(torch.get_rng_state(), state)
     parts = zip(epoch(0, 1, rank=0, world_size=2), epoch(0, 1, rank=1, world_size=2), strict=True)
-    for one, two, (left, right) in zip(first, again, parts, strict=True):
-        assert torch.equal(one.inputs, two.inputs)
-        assert torch.equal(one.targets, two.targets)
-        assert torch.equal(one.inputs, torch.cat([left.inputs, right.inputs]))
+    for batch, repeated, (left, right) in zip(first, again, parts, strict=True):
+        assert torch.equal(batch.inputs, repeated.inputs)
+        assert torch.equal(batch.targets, repeated.targets)
+        assert torch.equal(batch.inputs, torch.cat([left.inputs, right.inputs]))
     for other in (epoch(1, 0), epoch(0, 2)):
         assert not torch.equal(other[0].inputs, first[0].inputs)
 
@@ -159,3 +159,44 @@ def test_test_images_are_resized_and_cut_in_the_centre(tmp_path: Path) -> None:
     pixels = (batch.inputs[0] * data.std[:, None, None] + data.mean[:, None, None]) * 255
     # The shorter side is 10 already, so only the middle 8×8 is cut out.
     np.testing.assert_array_equal(pixels.round().byte().numpy(), picture[1:9, 4:12].transpose(2, 0, 1))
+
+
+def write_pets(folder: Path) -> Path:
+    """Write three breeds with an image each in training and test, in the official layout."""
+    lists: dict[str, list[str]] = {"trainval": ["#Image CLASS-ID SPECIES BREED ID"], "test": []}
+    (folder / "annotations").mkdir(parents=True)
+    for label, breed in enumerate(("Abyssinian", "american_bulldog", "beagle"), start=1):
+        for number, name in enumerate(lists):
+            save(folder / "images" / f"{breed}_{number}.jpg", 255 - 100 * number)
+            lists[name].append(f"{breed}_{number} {label} 1 {label}")
+    for name, lines in lists.items():
+        (folder / "annotations" / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("place", ["pets", "oxford-iiit-pet", "."])
+def test_pets_are_found_where_they_may_lie(tmp_path: Path, place: str) -> None:
+    write_pets(tmp_path / place)
+    data = load_data("pets", root=tmp_path, download=False, **SMALL)
+    assert (data.name, data.classes, data.image_shape) == ("pets", 3, (3, 8, 8))
+    assert data.train_labels.tolist() == data.test_labels.tolist() == [0, 1, 2]
+    assert "3 train / 3 test, 3 classes" in data.provenance
+    (batch,) = data.test_batches(3)
+    assert red(data, batch) == pytest.approx([155] * 3, abs=3)
+    part = load_data("pets(train=2)", root=tmp_path, download=False, **SMALL)
+    assert (part.name, part.train_size, part.test_size) == ("pets", 2, 3)
+    assert load_data("image_folder", root=tmp_path / place, **SMALL).classes == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("beagle_7 3 1 3", r"trainval.txt lists .*beagle_7\.jpg, which does not exist"),
+        ("beagle_0 three 1 3", r"trainval.txt is not a list of images"),
+        ("beagle_0 0 1 3", "class below 1"),
+    ],
+)
+def test_wrong_lists_of_pets_are_named(tmp_path: Path, line: str, message: str) -> None:
+    (write_pets(tmp_path) / "annotations" / "trainval.txt").write_text(f"{line}\n")
+    with pytest.raises(DataFormatError, match=message):
+        load_data("pets", root=tmp_path, **SMALL)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from normless_lab.data import load_data, load_labelled_text, load_parallel_text
+from normless.registry import module_of_file
+from normless_lab.data import load_data
 
 FILE = """
-from normless_lab.data import ImageData, LabelledText, ParallelText, load_data, load_labelled_text, load_parallel_text
+from normless_lab.data import ImageData, load_data
 
 def photos(brightness: float = 1.0) -> ImageData:
     "Digits under another name."
@@ -17,12 +18,16 @@ def photos(brightness: float = 1.0) -> ImageData:
     data.name = f"photos {brightness}"
     return data
 
-def opinions(root) -> LabelledText:
-    assert root.name == "somewhere"
-    return load_labelled_text("sentiment(train=40, test=10)")
+class Sounds:
+    kind, parts, reader = "labelled sounds", ("train",), "sound_folder"
 
-def pairs() -> ParallelText:
-    return load_parallel_text("grammar(train=50, validation=5, test=5)")
+    def subset(self, train):
+        self.size = train
+        return self
+
+def sounds(root) -> Sounds:
+    assert root.name == "somewhere"
+    return Sounds()
 """
 
 
@@ -33,17 +38,16 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_function_of_a_file_is_a_data_set(file: Path) -> None:
+def test_a_function_of_a_file_is_a_data_set_of_any_kind(file: Path) -> None:
     images = load_data(f"{file}:photos(brightness=2.0, train=20)")
     assert (images.name, images.train_size, images.test_size) == ("photos 2.0", 20, 360)
-    assert load_labelled_text(f"{file}:opinions", root="somewhere").train.size == 40
-    assert load_parallel_text(f"{file}:pairs(train=7)").train.size == 7
-
-
-def test_another_kind_of_data_is_refused(file: Path) -> None:
-    with pytest.raises(ValueError, match="data set grammar is parallel text; expected labelled images"):
-        load_data("grammar(train=50, validation=5, test=5)")
-    with pytest.raises(ValueError, match=r"mine.py:photos is labelled images; expected labelled text"):
-        load_labelled_text(f"{file}:photos")
+    kind = module_of_file(file).Sounds
+    assert load_data(f"{file}:sounds(train=7)", root="somewhere", kind=kind).size == 7
+    with pytest.raises(ValueError, match="sounds is labelled sounds; expected labelled images"):
+        load_data(f"{file}:sounds", root="somewhere")
+    with pytest.raises(ValueError, match="photos is labelled images; expected labelled sounds"):
+        load_data(f"{file}:photos", kind=kind)
     with pytest.raises(ValueError, match=r"photos has no option colour; its options are brightness, train, test"):
         load_data(f"{file}:photos(colour=1)")
+    with pytest.raises(ValueError, match="is read by the data set sound_folder"):
+        load_data("some/folder", kind=kind)

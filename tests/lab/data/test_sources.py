@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from normless_lab.data import SOURCES, Augmentation, default_root, load_data
+from normless_lab.data import Augmentation, ImageData, default_root, load_data, sources_of
 
 NOTHING = Augmentation()
 
@@ -20,7 +20,7 @@ def test_unknown_names_and_options_list_the_known() -> None:
     with pytest.raises(ValueError, match="digits has no option seed; its options are side, train, test"):
         load_data("digits", seed=3)
     names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
-    assert list(SOURCES) == names
+    assert list(sources_of(ImageData)) == names
 
 
 def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:

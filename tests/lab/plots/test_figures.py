@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from base64 import b64decode
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,14 +10,22 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
+from drawn import lines_of, names_in
 from matplotlib.figure import Figure
+from page_reader import Reader
 
-from normless_lab.plots import (
-    accuracy_against_depth,
-    inline_svg,
-    save_svg,
-    skip_variance_against_block,
+from normless_lab.plots import Law, Plot, inline_image, save_svg, skip_variance_against_block, svg_text
+
+accuracy_against_depth = Plot(
+    "lines",
+    lambda runs: runs.assign(failed=runs["outcome"] != "trained"),
+    x="depth",
+    y="test_accuracy",
+    by="scheme",
+    hollow="failed",
+    named=lambda scheme, value: f"{scheme}  {100 * value:.0f} %",
+    log="x",
+    laws=[Law("chance", lambda depth: np.full_like(depth, 0.1))],
 )
 
 
@@ -43,19 +51,10 @@ def signal() -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def _line(axes: Axes, label: str) -> tuple[list[float], list[float]]:
-    (line,) = [line for line in axes.get_lines() if line.get_label() == label]
-    return list(line.get_xdata()), list(line.get_ydata())
-
-
-def _texts(axes: Axes) -> list[str]:
-    return [text.get_text() for text in axes.texts]
-
-
 def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
-    axes = accuracy_against_depth(runs, chance=0.1)
+    axes = accuracy_against_depth(runs)
     for scheme, rows in runs.groupby("scheme"):
-        depths, accuracies = _line(axes, scheme)
+        depths, accuracies = lines_of(axes)[scheme]
         assert depths == list(rows["depth"])
         np.testing.assert_array_equal(accuracies, rows["test_accuracy"])
     assert axes.get_xscale() == "log"
@@ -64,29 +63,29 @@ def test_accuracy_lines_are_the_table(runs: pd.DataFrame) -> None:
 
 def test_failed_runs_are_hollow_and_each_line_is_named_with_its_last_accuracy(runs: pd.DataFrame) -> None:
     axes = accuracy_against_depth(runs)
-    depths, _ = _line(axes, "none, not trained")
+    depths, _ = lines_of(axes)["none, not trained"]
     assert depths == [100, 400]
-    assert _line(axes, "skipinit, not trained")[0] == []
-    assert {"none  11 %", "skipinit  70 %"} <= set(_texts(axes))
+    assert lines_of(axes)["skipinit, not trained"][0] == []
+    assert names_in(axes) == ["skipinit  70 %", "none  11 %", "chance"]
 
 
 def test_skip_variance_lines_are_the_table(signal: pd.DataFrame) -> None:
     axes = skip_variance_against_block(signal, laws={"none": "2ᵈ"})
     for scheme, rows in signal.groupby("scheme"):
         for label, column in (("predicted", "predicted_skip_variance"), ("measured", "skip_variance")):
-            blocks, variances = _line(axes, f"{scheme}, {label}")
+            blocks, variances = lines_of(axes)[f"{scheme}, {label}"]
             assert blocks == list(rows["block"])
             np.testing.assert_array_equal(variances, rows[column])
     assert axes.get_yscale() == "log"
     assert axes.get_ylim()[1] == 4 * 198
-    assert set(_texts(axes)) == {"variance on the skip path", "none  2ᵈ ↑", "batch_norm", "skipinit"}
+    assert names_in(axes) == ["none  2ᵈ", "batch_norm", "skipinit"]
 
 
 @pytest.mark.parametrize("draw", [accuracy_against_depth, skip_variance_against_block])
 def test_a_table_without_its_columns_or_rows_is_refused(draw, runs, signal) -> None:  # type: ignore[no-untyped-def]
-    table = runs if draw is accuracy_against_depth else signal
-    with pytest.raises(ValueError, match=r"lacks scheme; it has (depth|block)"):
-        draw(table.drop(columns="scheme"))
+    table, column = (runs, "depth") if draw is accuracy_against_depth else (signal, "block")
+    with pytest.raises(ValueError, match=f"lacks {column}"):
+        draw(table.drop(columns=column))
     with pytest.raises(ValueError, match="at least one row"):
         draw(table.head(0))
 
@@ -109,18 +108,21 @@ def test_svg_keeps_text_and_is_the_same_twice(runs: pd.DataFrame, tmp_path: Path
     assert "skipinit  70 %" in "".join(ElementTree.fromstring(first).itertext())
 
 
-def test_inline_svg_has_its_own_ids_and_follows_the_page(runs: pd.DataFrame) -> None:
-    svg = inline_svg(accuracy_against_depth(runs), name="accuracy", description="Accuracy & depth")
-    root = ElementTree.fromstring(svg)
-    ids = {element.get("id") for element in root.iter() if element.get("id")}
-    used = set(re.findall(r"url\(#([^)]+)\)", svg)) | {
-        element.attrib["href"].removeprefix("#") for element in root.iter() if "href" in element.attrib
-    }
-    assert ids
-    assert all(name.startswith("accuracy-") for name in ids)
-    assert used
-    assert used <= ids
-    assert root.get("aria-label") == "Accuracy & depth"
-    assert "var(--scheme-skipinit, #0068a8)" in svg
-    assert "xlink" not in svg
-    assert "http" not in svg
+def test_an_image_in_a_page_is_the_figure_in_the_colours_of_the_page(runs: pd.DataFrame) -> None:
+    image = inline_image(svg_text(accuracy_against_depth(runs)), 'Accuracy & "depth"')
+    ((tag, attributes),) = Reader(image).tags
+    assert (tag, attributes["alt"]) == ("img", 'Accuracy & "depth"')
+    kind, _, code = str(attributes["src"]).partition(",")
+    assert kind == "data:image/svg+xml;base64"
+    svg = b64decode(code).decode()
+    assert "skipinit  70 %" in "".join(ElementTree.fromstring(svg).itertext())
+    assert "fill: var(--scheme-skipinit,#0068a8)" in svg
+    assert "--scheme-skipinit:#63b8f2;" in svg
+
+
+def test_lengths_are_shortened_and_texts_are_not() -> None:
+    text = '<svg width="72pt"><path d="M 1.23456 -7.5 L 0.1 2"/><text x="3.14159">0.00391</text></svg>'
+    attributes = Reader(inline_image(text, "d")).tags[0][1]
+    svg = b64decode(str(attributes["src"]).partition(",")[2]).decode()
+    assert '<path d="M 1.23 -7.5 L 0.1 2"/><text x="3.14">0.00391</text>' in svg
+    assert attributes["style"] == "max-width: 90pt"

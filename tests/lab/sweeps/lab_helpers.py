@@ -71,12 +71,22 @@ def tiny(config: TinyConfig, directory: Path) -> TinyResult:
     return tiny_result(config, resumed_after=done)
 
 
+def within(seconds: float, condition: Callable[[], object]) -> bool:
+    """Whether a condition holds within some time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def tiny_result(config: TinyConfig, *, resumed_after: int = 0) -> TinyResult:
     distance = abs(config.rate - config.good) / config.good
     accuracy = 1 / (1 + distance) - 1e-3 * config.seed
     diverged = config.fate == "diverges" and config.rate > config.good
     rows = tuple(
-        EpochRow(epoch, config.rate, distance / epoch, distance, accuracy, distance, accuracy, None, 0.01)
+        EpochRow(epoch, config.rate, distance / epoch, accuracy, 0.01, distance, distance, accuracy, None)
         for epoch in range(1, 1 if diverged else config.epochs + 1)
     )
     loss = float("nan") if diverged else distance

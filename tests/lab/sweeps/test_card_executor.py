@@ -16,7 +16,8 @@ from turning_helpers import order
 
 from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor, WorkerDiedError
 from normless_lab.sweeps.executors.admission import SETTLED, WINDOW, Admission
-from normless_lab.sweeps.executors.card_worker import Ended, Order, Turns
+from normless_lab.sweeps.executors.card_worker import Turns
+from normless_lab.sweeps.executors.processes import Ended, Order
 from normless_lab.sweeps.worker import carry_out_run
 from normless_lab.train import TrainConfig
 

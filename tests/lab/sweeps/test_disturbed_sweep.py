@@ -43,6 +43,7 @@ def _file(sweep: Sweep, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_small_sweep_survives(postgres_server: ThrowawayPostgres, postgres_url: str, tmp_path: Path) -> None:
     sweep = tiny_sweep(base={"pause": 0.1}, replicates=4, best=4, rates=RateGrid.powers(-3, -1).fixed())
     disturbed = Disturbed(_file(sweep, tmp_path), postgres_url, tmp_path / "out", ["--workers", "2"], is_local_worker)

@@ -207,23 +207,4 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
         assert lab.carry_out([other]) == [row]
         assert (folder / "epochs.txt").read_text().splitlines() == [f"{epoch} {os.getpid()}" for epoch in (1, 2)]
         assert lab.asked == {config.hash for config in (*configs, other)}
-        lab.forget_weights([other])
-        assert not folder.exists()
-        assert lab.weights(configs)[0].exists()
     assert here.entered == 1
-
-
-def test_a_run_starts_from_a_folder_unless_it_has_begun(tmp_path: Path) -> None:
-    begun, finished = TinyConfig(seed=1), TinyConfig(seed=2)
-    with Laboratory(tmp_path / "lab", executor=Here) as lab:
-        lab.carry_out([finished])
-        for config in (begun, finished):
-            folder = tmp_path / config.hash
-            folder.mkdir()
-            (folder / "epochs.txt").write_text("1 0\n")
-            lab.start_from(config, folder)
-            assert folder.exists() == (config == finished)
-        (row,) = lab.carry_out([begun])
-        assert row.result is not None
-        assert row.result["resumed_after"] == 1
-        assert list(lab.work.iterdir()) == []

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from lab_helpers import TinyConfig
+from lab_helpers import TinyConfig, within
 
 from normless_lab.process import available_cores
 from normless_lab.sweeps import Laboratory, LocalExecutor, WorkerDiedError
-from normless_lab.sweeps.executors.local import NoWorkerError, WarmProcess
+from normless_lab.sweeps.executors.local import called, received, report
+from normless_lab.sweeps.executors.processes import NoWorkerError, ProcessExecutor, WorkerProcess
 
 
 def _process(pause: float = 0.0) -> tuple[int, int]:
@@ -48,15 +51,6 @@ def _is_gone(process: int) -> bool:
         return True
 
 
-def _within(seconds: float, condition: object) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 @pytest.fixture(scope="module")
 def two() -> Iterator[LocalExecutor]:
     with LocalExecutor(2) as executor:
@@ -65,13 +59,15 @@ def two() -> Iterator[LocalExecutor]:
 
 @pytest.mark.parametrize("threads", [None, 3])
 def test_a_process_has_its_share_of_the_cores_or_what_it_is_given(threads: int | None) -> None:
-    with LocalExecutor(1, threads=threads) as executor:
-        assert executor.submit(_process).result()[1] == (threads or available_cores())
+    (serve,) = [process._target for process in LocalExecutor(1, threads=threads)._processes]
+    assert isinstance(serve, partial)
+    assert serve.keywords == {"threads": threads or available_cores()}
 
 
 def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
     with pytest.raises(WorkerDiedError, match="its process died with exit code -9"):
         two.submit(_die).result()
+    assert two.submit(_process).result()[1] == max(1, available_cores() // 2)
     processes = [two.submit(_process, 0.2, group=number).result()[0] for number in range(2)]
     for process in processes:
         if not _is_gone(process):
@@ -81,24 +77,60 @@ def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
     assert not again & set(processes)
 
 
-@pytest.mark.slow
-def test_a_task_whose_process_never_starts_ends_alone(two: LocalExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
-    schedule = WarmProcess.schedule
+def _serve_once(connection: Connection, record: Path, exit_code: int) -> None:
+    """Carry out a single order; further processes end as they start."""
+    if record.exists():
+        os._exit(exit_code)
+    record.touch()
+    report(connection, called(received(connection)))
 
-    def dying(process: WarmProcess, function: Callable[..., object], args: tuple[object, ...]) -> Future[object]:
-        if function is not _raise:
-            return schedule(process, function, args)
-        broken: Future[object] = Future()
-        broken.set_exception(BrokenProcessPool("as a process that is killed while it starts"))
-        return broken
 
-    monkeypatch.setattr(WarmProcess, "schedule", dying)
-    with LocalExecutor(1) as one:
-        with pytest.raises(NoWorkerError, match="no worker process could start"):
-            one.submit(_raise).result()
-        assert one.submit(_process).result()[0] != os.getpid()
-        with pytest.raises(WorkerDiedError, match="its process ended 3 times before it took the run"):
-            one.submit(_raise).result()
+def test_a_task_whose_process_never_starts_ends_alone(tmp_path: Path) -> None:
+    with ProcessExecutor([partial(_serve_once, record=tmp_path / "record", exit_code=3)]) as executor:
+        with pytest.raises(ArithmeticError, match="no such number"):
+            executor.submit(_raise).result(60)
+        with pytest.raises(WorkerDiedError, match="3 times before it took the run"):
+            executor.submit(_raise).result(60)
+    with (
+        ProcessExecutor([partial(_serve_once, record=tmp_path, exit_code=3)]) as executor,
+        pytest.raises(NoWorkerError, match=r'no worker process could start.* if __name__ == "__main__"'),
+    ):
+        executor.submit(_raise).result(60)
+
+
+class TwoArgumentsError(Exception):
+    """An error that cannot be restored, since pickling hands only its message to the constructor."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(first + second)
+
+
+def _raise_two() -> None:
+    raise TwoArgumentsError("no such ", "number")
+
+
+def test_what_cannot_be_pickled_is_told(tmp_path: Path) -> None:
+    with ProcessExecutor([partial(_serve_once, record=tmp_path / "record", exit_code=3)]) as executor:
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            executor.submit(lambda: None).result(60)
+        with pytest.raises(RuntimeError, match="TwoArgumentsError: no such number"):
+            executor.submit(_raise_two).result(60)
+
+
+def test_a_process_stays_with_its_group_and_away_from_those_of_others() -> None:
+    executor = ProcessExecutor([print, print])
+    first, second = executor._processes
+    for number, group in enumerate("aabba"):
+        executor.submit(divmod, number, group=group)
+
+    def next_of(process: WorkerProcess) -> int:
+        task = executor._next_for(process)
+        assert task is not None
+        process.group, process.tasks = task.group, {0: task}
+        return int(task.order.args[0])
+
+    assert [next_of(process) for process in (first, second, first, first, first)] == [0, 2, 1, 4, 3]
+    assert executor._next_for(second) is None
 
 
 @pytest.mark.slow
@@ -107,8 +139,8 @@ def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
     with LocalExecutor(1) as executor:
         running = executor.submit(_sleep, str(record))
         waiting = executor.submit(_process)
-        assert _within(60, lambda: record.exists() and record.read_text())
-    assert _within(10, lambda: _is_gone(int(record.read_text())))
+        assert within(60, lambda: record.exists() and record.read_text())
+    assert within(10, lambda: _is_gone(int(record.read_text())))
     for future in (running, waiting):
         with pytest.raises(CancelledError):
             future.result(timeout=1)
@@ -127,10 +159,10 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     )
     with subprocess.Popen([sys.executable, str(script)]) as driver:
         try:
-            assert _within(120, lambda: record.exists() and record.read_text())
+            assert within(120, lambda: record.exists() and record.read_text())
         finally:
             driver.kill()
-    assert _within(10, lambda: _is_gone(int(record.read_text())))
+    assert within(10, lambda: _is_gone(int(record.read_text())))
 
 
 @pytest.mark.slow
@@ -147,7 +179,10 @@ def test_a_script_without_a_guard_is_told_what_it_lacks(tmp_path: Path) -> None:
     assert "NoWorkerError: no worker process could start; a script that starts them needs" in done.stderr
 
 
-def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("normless_lab.sweeps.dispatch.RESUBMISSIONS", 1)
     configs = [TinyConfig(seed=0, fate="dies", epochs=3), TinyConfig(seed=1, fate="dies again", epochs=9)]
     with Laboratory(tmp_path, workers=1) as lab:
         once, always = lab.carry_out(configs)
@@ -157,5 +192,5 @@ def test_a_killed_run_goes_on_from_its_last_epoch_in_another_process(tmp_path: P
         assert always.error is not None
         assert always.error.startswith("WorkerDiedError: its process died with exit code -9;")
         epochs = (lab.work / always.hash / "epochs.txt").read_text().splitlines()
-    assert [line.split()[0] for line in epochs] == ["1", "2", "3", "4"]
-    assert len({line.split()[1] for line in epochs}) == 4
+    assert [line.split()[0] for line in epochs] == ["1", "2"]
+    assert len({line.split()[1] for line in epochs}) == 2

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from lab_helpers import TinyConfig, tiny_sweep
+from lab_helpers import TinyConfig, tiny_sweep, within
 
 from normless.cli import main
 from normless_lab.sweeps import Laboratory, RateGrid, RayExecutor, WorkerDiedError
@@ -43,15 +43,6 @@ def _die() -> None:
 def _sleep(record: str) -> None:
     Path(record).write_text(str(os.getpid()))
     time.sleep(600)
-
-
-def _within(seconds: float, condition: object) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 @pytest.mark.slow
@@ -126,7 +117,7 @@ def test_to_leave_ends_what_still_runs(two: RayExecutor, tmp_path: Path) -> None
     record = tmp_path / "process"
     with RayExecutor() as executor:
         running = executor.submit(_sleep, str(record))
-        assert _within(120, lambda: record.exists() and record.read_text())
-    assert _within(30, lambda: not psutil.pid_exists(int(record.read_text())))
+        assert within(120, lambda: record.exists() and record.read_text())
+    assert within(30, lambda: not psutil.pid_exists(int(record.read_text())))
     with pytest.raises(CancelledError):
         running.result(timeout=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ def row(name: str, **changes: Any) -> RunRow:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str | sa.URL:
     if request.param == "sqlite":
         (tmp_path / "new").mkdir()
         return sqlite_url(tmp_path / "new" / "runs.sqlite")
@@ -41,7 +42,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return found
 
 
-def test_rows_come_back_as_they_went_in(url: str) -> None:
+def test_rows_come_back_as_they_went_in(url: str | sa.URL) -> None:
     rows = [row("a"), row("b", outcome="failed", error="No: 'it' \"failed\".\n", result=None), row("c")]
     with RunState(url) as state:
         state.add(rows)
@@ -54,7 +55,18 @@ def test_rows_come_back_as_they_went_in(url: str) -> None:
         assert state.read(["a", "c"]) == {"a": rows[0], "c": rows[2]}
 
 
-def test_several_writers_lose_and_double_nothing(url: str) -> None:
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    file = tmp_path / "who? 100%41 file:@#" / "runs.sqlite"
+    file.parent.mkdir()
+    with RunState(sqlite_url(file)) as state:
+        state.add([row("a")])
+    assert file.is_file()
+    file.write_text("damaged")
+    with pytest.raises(StateError, match=re.escape(f"sqlite:///{file} cannot be opened")):
+        RunState(sqlite_url(file))
+
+
+def test_several_writers_lose_and_double_nothing(url: str | sa.URL) -> None:
     start = threading.Barrier(4)
 
     def write(writer: int) -> None:
@@ -89,7 +101,7 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
     ("url", "said"),
     [
         ("nothing", r"Expected a database as sqlite:///FILE or postgresql://.*, got \*\*\*: it is not a URL"),
-        ("", "got '': it is not a URL"),
+        ("", r"got \*\*\*: it is not a URL"),
         ("mysql://host/base", "got mysql://host/base: mysql is neither SQLite nor PostgreSQL"),
         ("mysql://me:SECRET@host/base", r"got mysql://me:\*\*\*@host/base"),
         ("postgresq://me:SECRET@host/base", r"postgresq is neither"),
@@ -112,7 +124,7 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
     ],
 )
 def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
-    url: str, said: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    url: str | sa.URL, said: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     told: list[str] = []
     with pytest.raises(StateError, match=said) as caught:
@@ -123,9 +135,9 @@ def test_a_database_that_is_none_is_refused_and_no_secret_is_told(
         assert "SECRET" not in text
 
 
-def _execute(url: str, statement: str) -> None:
+def _execute(url: str | sa.URL, statement: str) -> None:
     """A statement from outside."""
-    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    engine = sa.create_engine(str(url).replace("postgresql:", "postgresql+psycopg:"))
     with engine.begin() as connection:
         connection.exec_driver_sql(statement)
     engine.dispose()
@@ -144,7 +156,7 @@ def _execute(url: str, statement: str) -> None:
         "versions = '[]'",
     ],
 )
-def test_a_damaged_row_is_a_failed_run(url: str, change: str) -> None:
+def test_a_damaged_row_is_a_failed_run(url: str | sa.URL, change: str) -> None:
     with RunState(url) as state:
         state.add([row("a"), row("b")])
     _execute(url, f"UPDATE runs SET {change} WHERE hash = 'a'")

@@ -1,6 +1,6 @@
-"""Runs, sweeps and reports that are killed, run out of disk or are damaged at every file operation, and what is left.
+"""Kill networks, runs, sweeps and reports at every file operation, fill the disk or damage files; check what is left.
 
-``make faults`` tries all; with ``--sample N`` it is every N-th, with ``--works`` those of some of the three. It
+``make faults`` tries all; with ``--sample N`` it is every N-th, with ``--works`` those of some of the four. It
 prints a table and exits with 1 if a fault lost, doubled or silently changed anything, or ended in a traceback.
 """
 
@@ -28,11 +28,13 @@ import torch
 from lab_helpers import Here, tiny_sweep
 from run_helpers import Interrupt, without_seconds
 
+import normless as nl
 from normless.errors import NormlessError
+from normless.models.spec import build_model
 from normless_lab.sweeps import Laboratory
 from normless_lab.train import TrainConfig, train, trained_network
-from normless_papers.page import write_pages_of
-from normless_papers.reproduce import reproduce
+from normless_papers.pages.site import write_pages_of
+from normless_papers.results.reproduce import reproduce
 
 WRITES = ("open", "os.mkdir", "os.rename", "os.fsync")
 CONFIG = TrainConfig(
@@ -228,8 +230,8 @@ def _facts_of_report(folder: Path) -> list[Any]:
     return [one.measured.to_csv(), checks, figures, drawn, ended]
 
 
-def at_operations(work: Work, step: int, do: Callable[[int], Operation]) -> Iterator[str]:
-    """The verdict of a fault at each `step`-th operation."""
+def at_operations(work: Work, step: int, do: Callable[[int], Operation], times: int = 1) -> Iterator[str]:
+    """The verdict of a fault at each `step`-th operation, in as many attempts."""
     for number in range(1 + step // 2 % work.operations, work.operations + 1, step):
         folder = work.folder()
 
@@ -237,7 +239,8 @@ def at_operations(work: Work, step: int, do: Callable[[int], Operation]) -> Iter
             watch_operations(folder, do(number))
             work.carry_out(folder)
 
-        yield work.after(folder, in_child(faulty))
+        ends = [in_child(faulty) for _ in range(times)]
+        yield work.after(folder, RAISED if RAISED in ends else ends[-1])
 
 
 def at_random_times(work: Work, trials: int) -> Iterator[str]:
@@ -298,6 +301,35 @@ def two_at_once(work: Work, trials: int) -> Iterator[str]:
         yield work.after(folder, RAISED if RAISED in (end, other) else end)
 
 
+SPEC = "normless:dense(depth=2, width=8, in_features=4)"
+
+
+def _network(folder: Path) -> None:
+    """Save a network over another, which is there until then."""
+    former, new = (_converted(seed) for seed in (0, 1))
+    if (folder / "saved").exists():
+        # Not a sentence but a lost network.
+        assert _weights(nl.load(folder / "net")) in map(_weights, (former, new))
+    else:
+        nl.save(former, folder / "net", SPEC)
+        (folder / "saved").touch()
+    nl.save(new, folder / "net", SPEC)
+
+
+def _converted(seed: int) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return nl.convert(build_model(SPEC), "skipinit", torch.ones(2, 4))
+
+
+def _weights(network: torch.nn.Module) -> list[float]:
+    return [value.double().sum().item() for value in network.state_dict().values()]
+
+
+def _facts_of_network(folder: Path) -> list[Any]:
+    """The weights."""
+    return _weights(nl.load(folder / "net"))
+
+
 def _interrupted_run(folder: Path) -> None:
     train(CONFIG, folder, listeners=[Interrupt(4)], checkpoint_every="1")
 
@@ -314,7 +346,17 @@ def _interrupted_report(folder: Path) -> None:
     reproduce(ARTEFACT, out=folder)
 
 
-INTERRUPTED = {"run": _interrupted_run, "sweep": _interrupted_sweep, "report": _interrupted_report}
+def _interrupted_network(folder: Path) -> None:
+    """Before the other is saved."""
+    nl.save(_converted(0), folder / "net", SPEC)
+
+
+INTERRUPTED = {
+    "network": _interrupted_network,
+    "run": _interrupted_run,
+    "sweep": _interrupted_sweep,
+    "report": _interrupted_report,
+}
 
 
 def of_work(work: Work, step: int) -> dict[str, Iterator[str]]:
@@ -328,6 +370,9 @@ def of_work(work: Work, step: int) -> dict[str, Iterator[str]]:
         ),
         f"{work.name}: disk full at each operation": at_operations(
             work, step, lambda number: refuse_from(number, errno.ENOSPC, number)
+        ),
+        f"{work.name}: quota exceeded at each operation, in four attempts": at_operations(
+            work, step, lambda number: refuse_from(number, errno.EDQUOT, number), times=4
         ),
         f"{work.name}: read-only from each operation on": at_operations(
             work, step, lambda number: refuse_from(number, errno.EROFS)
@@ -364,6 +409,7 @@ def main() -> int:
 
 
 WORKS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
+    "network": (_network, _facts_of_network),
     "run": (_run, _facts_of_run),
     "sweep": (_sweep, _facts_of_sweep),
     "report": (_report, _facts_of_report),

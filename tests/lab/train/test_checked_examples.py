@@ -10,9 +10,7 @@ import torch
 
 import normless as nl
 from normless.models import wide_resnet
-from normless_lab.data import load_data
-from normless_lab.train import TrainConfig
-from normless_lab.train.image_task import build_network, example_inputs
+from normless_lab.train import ImageTask, TrainConfig
 
 FEW, WHOLE = 8, 48
 
@@ -42,8 +40,7 @@ def seen_by(scheme: str, folder: Path) -> set[int]:
     file = folder / "counting_nets.py"
     file.write_text(NETS)
     config = TrainConfig(model=f"{file}:net", scheme=scheme, data="digits", batch_size=WHOLE, device="cpu")
-    data = load_data("digits")
-    network = build_network(config, data, example_inputs(config, data))
+    network = ImageTask(config).build_network()
     return set(sys.modules[type(network[0]).__module__].SEEN)  # type: ignore[index]
 
 

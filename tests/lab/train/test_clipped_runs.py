@@ -42,5 +42,5 @@ def test_a_clipped_run_moves_less(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("clip", [0, -0.01])
 def test_a_configuration_clips_at_something_above_zero(clip: float) -> None:
-    with pytest.raises(ValueError, match=r"Expected clip above 0, got "):
+    with pytest.raises(ValueError, match=r"clip should be greater than 0, got "):
         TrainConfig(clip=clip)

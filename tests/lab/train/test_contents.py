@@ -10,7 +10,7 @@ from run_helpers import Interrupt
 
 import normless as nl
 from normless.models import build_model
-from normless_lab.train import TextConfig, TrainConfig, train
+from normless_lab.train import TrainConfig, train
 from normless_lab.train.directory import RunDirectoryError
 
 NETWORK = """
@@ -86,31 +86,3 @@ def test_other_weights_in_the_folder_of_a_saved_network_are_another_run(tmp_path
     assert second.hash != first.hash
     with pytest.raises(RunDirectoryError, match=r"another content of .*saved"):
         train(second, tmp_path / "run")
-
-
-def _table(folder: Path, words: str) -> None:
-    folder.mkdir(exist_ok=True)
-    lines = "".join(f"{word} {index}\t{index % 2}\n" for index, word in enumerate(words.split() * 8))
-    for name in ("train.tsv", "test.tsv"):
-        (folder / name).write_text(f"sentence\tlabel\n{lines}")
-
-
-def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter(range(100))
-    monkeypatch.setattr("normless_lab.train.contents.time.monotonic", lambda: next(seconds))
-
-    def config(folder: str) -> TextConfig:
-        return TextConfig(
-            model="transformers:bert(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8)",
-            data="labelled_text",
-            data_root=str(tmp_path / folder),
-            epochs=1,
-            device="cpu",
-        )
-
-    _table(tmp_path / "one", "good bad fine poor")
-    _table(tmp_path / "copy", "good bad fine poor")
-    first = config("one")
-    assert config("copy").hash == first.hash, "the place of the data does not matter"
-    _table(tmp_path / "one", "good bad fine Poor")
-    assert config("one").hash != first.hash

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -55,7 +54,7 @@ def test_every_thread_of_a_convolution_that_starts_inside_takes_them_as_zero() -
     assert done.stdout.strip() == "0"
 
 
-class _Seen(RunListener[Any, Any]):
+class _Seen(RunListener):
     """Records the setting at each step."""
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -25,7 +24,7 @@ CONFIG = TrainConfig(
 )
 
 
-class Reader(RunListener[Any, Any]):
+class Reader(RunListener):
     """Reads the losses of the unfinished epoch before each step's are written."""
 
     def __init__(self, path: Path) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from normless.conversion import convert
 from normless.models import wide_resnet
 from normless_lab.data import Batch, load_data
-from normless_lab.train import RunDirectory, RunResult, TrainConfig, train
-from normless_lab.train.image_task import ImageTask, augmentation_of, build_network, example_inputs
+from normless_lab.train import TrainConfig, train
+from normless_lab.train.image_task import ImageTask
 from normless_lab.train.objective import accumulate_gradients, count_correct, l2_term
 
 FABRIC = Fabric(accelerator="cpu", devices=1)
@@ -37,7 +37,7 @@ def gradients(network: nn.Module, batch: Batch, micro: int | None) -> tuple[list
     network.zero_grad()
     wrapped = FABRIC.setup(network)
     config = TrainConfig(batch_size=12, micro_batch_size=micro, label_smoothing=0.1)
-    task = ImageTask(config, RunDirectory(Path(), TrainConfig, RunResult))
+    task = ImageTask(config)
     loss, accuracy = accumulate_gradients(FABRIC, wrapped, task, batch)
     grads = [p.grad.clone() for p in network.parameters() if p.grad is not None]
     return grads, float(loss), round(float(accuracy) * len(batch.inputs))
@@ -89,12 +89,13 @@ def test_an_epoch_against_a_loop_written_by_hand(tmp_path: Path, mixup: float) -
     )
     result = train(config, tmp_path)
     data = load_data("digits")
-    network = build_network(config, data, example_inputs(config, data))
+    task = ImageTask(config)
+    network = task.build_network()
     optimizer = torch.optim.SGD(network.parameters(), lr=1.0, momentum=0.9, weight_decay=0.01, foreach=False)
     step = 0
     for epoch, row in enumerate(result.epochs):
         losses, with_l2, right = [], [], []
-        batches = data.train_batches(256, seed=0, epoch=epoch, augmentation=augmentation_of(config, data))
+        batches = data.train_batches(256, seed=0, epoch=epoch, augmentation=task.augmentation)
         for inputs, targets in batches:
             warm = min(1.0, (step + 1) / 5)
             rate = 0.05 * warm * 0.5 * (1 + float(torch.cos(torch.tensor(torch.pi * step / 10))))

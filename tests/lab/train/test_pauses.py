@@ -9,14 +9,13 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from run_helpers import Interrupt, assert_same_run, without_seconds
 
 from normless.cli import main
-from normless_lab.train import RunListener, RunResult, TextConfig, TrainConfig, TranslationConfig, train
+from normless_lab.train import RunListener, RunResult, TrainConfig, train
 from normless_lab.train.directory import RunDirectoryError
 from normless_lab.train.pauses import Pauses, TerminatedError, seconds_of
 
@@ -33,7 +32,7 @@ CONFIG = TrainConfig(
 STEPS = 5
 
 
-class Terminate(RunListener[Any, Any]):
+class Terminate(RunListener):
     """Sends SIGTERM to this process at a step."""
 
     def __init__(self, at: int) -> None:
@@ -81,36 +80,6 @@ def test_a_killed_run_goes_on_from_the_last_checkpoint_within_the_epoch(
     assert rest.steps == list(range(resumed, 2 * STEPS + 1))
     assert without_seconds(result) == without_seconds(whole[1])
     assert_same_run(tmp_path, whole[0], CONFIG.epochs, {"momentum_buffer"})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "config",
-    [
-        TextConfig(
-            model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
-            data="sentiment(train=160, test=20)",
-            epochs=1,
-            device="cpu",
-        ),
-        TranslationConfig(
-            model="normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre', dropout=0.1)",
-            data="grammar(train=400, validation=20, test=20)",
-            epochs=1,
-            beam_width=1,
-            warmup_steps=2,
-            longer_by=2,
-            device="cpu",
-        ),
-    ],
-    ids=["text", "translation"],
-)
-def test_text_and_translation_go_on_within_an_epoch(tmp_path: Path, config: Any) -> None:
-    whole = train(config, tmp_path / "whole")
-    with pytest.raises(TerminatedError):
-        train(config, tmp_path / "parts", listeners=[Terminate(3)])
-    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
-    assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, {"step", "exp_avg", "exp_avg_sq"})
 
 
 def test_the_command_says_how_it_was_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from text_helpers import quick
 from torch import nn
 
 import normless as nl
@@ -19,16 +16,8 @@ from normless.cli import main
 from normless.conversion import scheme_of
 from normless.models.spec import build_model
 from normless_lab.data import load_data
-from normless_lab.train import (
-    RunListener,
-    TrainConfig,
-    TranslationConfig,
-    train,
-    trained_network,
-    trained_text_classifier,
-    trained_translator,
-)
-from normless_lab.train.image_task import build_network, example_inputs
+from normless_lab.train import RunListener, TrainConfig, train, trained_network
+from normless_lab.train.image_task import ImageTask
 
 MODEL = "normless:resnet_cifar(depth=8, classes=10, in_channels=1)"
 FOREIGN = "timm:test_resnet(num_classes=10, in_chans=1)"
@@ -62,7 +51,7 @@ def mean_loss(net: nn.Module) -> float:
 @pytest.mark.parametrize("model", [MODEL, FOREIGN])
 def test_a_run_starts_at_the_saved_weights(tmp_path: Path, model: str, scheme: str) -> None:
     net, requested = saved(tmp_path, model), config(tmp_path, scheme=scheme, seed=5)
-    network = build_network(requested, DATA, example_inputs(requested, DATA))
+    network = ImageTask(requested).build_network()
     assert scheme_of(network) == "fixup"
     assert list(network.state_dict()) == list(net.state_dict())
     for name, value in network.state_dict().items():
@@ -153,46 +142,3 @@ def test_convert_then_train_on_the_command_line(
     assert main(["train", *settings, "--out", run, "--scheme", "fixup"]) == 2
     assert main(["train", "--config", f"{run}/config.yaml", "--out", run, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outcome"] in ("trained", "chance")
-
-
-TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
-
-
-def saved_sentence_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
-    """A short run of text or translation, and its network saved in a folder without its vocabulary."""
-    if kind == "text":
-        first: Any = quick(folder, epochs=1, scheme="skipinit", data="sentiment(train=64, test=20)")
-        train(first, folder / "first")
-        net, data = trained_text_classifier(folder / "first")
-        size, inputs = data.tokens.size, (data.longest_sentence,)
-        model = f"{first.model}(vocabulary={size}, classes=2, padding=0)"
-    else:
-        first = TranslationConfig(
-            model=TRANSLATOR, scheme="skipinit", data="grammar(train=40, validation=3, test=4)", vocabulary=120,
-            batch_tokens=600, epochs=1, warmup_steps=1, longer_by=2, beam_width=2, device="cpu",
-        )  # fmt: skip
-        train(first, folder / "first")
-        net, pairs = trained_translator(folder / "first")
-        batch = next(pairs.train_batches(600, seed=0, epoch=0))
-        size, inputs = pairs.vocabulary.size, (batch.source, batch.target)
-        model = TRANSLATOR.replace(")", f", vocabulary={size})")
-    nl.save(net, folder / "net", model, example_inputs=inputs)
-    return replace(first, model=str(folder / "net"), scheme="skipinit", rate=1e-12), net
-
-
-@pytest.mark.parametrize("kind", ["text", "translation"])
-def test_a_saved_network_of_sentences_is_trained_further(tmp_path: Path, kind: str) -> None:
-    further, net = saved_sentence_run(tmp_path, kind)
-    shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
-    # The vocabulary beside the network is taken, and not one of this size.
-    further = replace(further, vocabulary=300)
-    result = train(further, tmp_path / "run")
-    before = json.loads((tmp_path / "first" / "result.json").read_text())
-    assert (result.test_loss, result.test_accuracy) == pytest.approx((before["test_loss"], before["test_accuracy"]))
-    assert (tmp_path / "run/vocabulary.json").read_text() == (tmp_path / "first/vocabulary.json").read_text()
-    tuned, _ = (trained_text_classifier if kind == "text" else trained_translator)(tmp_path / "run")
-    assert scheme_of(tuned) == "skipinit"
-    for name, value in tuned.state_dict().items():
-        torch.testing.assert_close(value, net.state_dict()[name])
-    with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
-        train(replace(further, scheme="fixup"), tmp_path / "no")

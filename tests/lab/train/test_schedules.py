@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless_lab.train.schedules import SCHEDULES, inverse_square_root, rate_multiplier, set_rate
+from normless_lab.train.schedules import SCHEDULES, rate_multiplier, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -73,18 +73,6 @@ def test_multipliers_never_rise_but_in_the_warm_up(schedule: str, total: int, wa
     plain = [rate_multiplier(schedule, done, total) for done in range(total)]
     assert plain[0] == 1
     assert later == plain[warmup:]
-
-
-@given(st.integers(1, 10_000), st.integers(1, 4096), st.integers(0, 30_000))
-def test_inverse_square_root_is_that_of_the_paper(warmup: int, width: int, done: int) -> None:
-    step = done + 1
-    published = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
-    largest = width**-0.5 * warmup**-0.5
-    found = rate_multiplier("inverse_square_root", done, 40_000, warmup)
-    assert found == pytest.approx(published / largest, rel=1e-12)
-    assert found == inverse_square_root(done, warmup) <= 1
-    assert inverse_square_root(warmup - 1, warmup) == 1
-    assert inverse_square_root(4 * warmup - 1, warmup) == 0.5
 
 
 def test_refusals_are_sentences() -> None:

@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 from normless_lab.train.config import TrainConfig
-from normless_lab.train.image_task import load_config_data
+from normless_lab.train.image_task import ImageTask
 from normless_lab.train.training_run import train
 
 CONFIG = TrainConfig(model="normless:wide_resnet(depth=10, width=1)", data="digits", epochs=1, device="cpu")
 
 
 def test_the_same_data_is_loaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_config_data(CONFIG)
-    assert load_config_data(replace(CONFIG, seed=1, rate=0.2)) is first
-    other = load_config_data(replace(CONFIG, data="digits(train=100)"))
+    first = ImageTask(CONFIG).data
+    assert ImageTask(replace(CONFIG, seed=1, rate=0.2)).data is first
+    other = ImageTask(replace(CONFIG, data="digits(train=100)")).data
     assert other is not first
     assert other.train_size == 100
-    assert load_config_data(replace(CONFIG, data_root=str(tmp_path))) is not first
+    assert ImageTask(replace(CONFIG, data_root=str(tmp_path))).data is not first
     monkeypatch.setenv("NORMLESS_DATA", str(tmp_path / "moved"))
-    assert load_config_data(CONFIG) is not first
+    assert ImageTask(CONFIG).data is not first
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_it_prints_one_json_object_and_goes_on_where_it_was(
 
 
 def row(epoch: int, accuracy: float) -> EpochRow:
-    return EpochRow(epoch, 0.1, 1.0, 1.1, 0.5, 1.2, accuracy, None, 2.0)
+    return EpochRow(epoch, 0.1, 1.0, 0.5, 2.0, 1.1, 1.2, accuracy, None)
 
 
 def test_the_bar_shows_where_the_run_stands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,12 @@ import json
 from dataclasses import fields, replace
 from typing import Any
 
-import docstring_parser
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from normless_lab.train import RunConfig, TextConfig, TrainConfig, TranslationConfig
-from normless_lab.train.command import descriptions
+from normless_lab.train import TrainConfig
 
 configs = st.builds(
     TrainConfig,
@@ -58,7 +56,6 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "recompute": "auto",
         "strategy": "fsdp2",
         "devices": 2,
-        "epochs_until_plateau": True,
         "compile": True,
         "graph": "never",
         "sync_batch_norm": True,
@@ -68,21 +65,10 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "batch_size": 32,
         "epochs": 7,
         "warmup_epochs": 3,
-        "warm_start_epochs": 1,
-        "max_doublings": 1,
         "seed": 9,
     }
     changed = replace(TrainConfig(), **{field: other.get(field, 0.25)})
     assert (changed.hash == TrainConfig().hash) == (field in PLACE)
-
-
-@pytest.mark.parametrize("kind", [TrainConfig, TextConfig, TranslationConfig])
-def test_every_field_has_its_line(kind: type[RunConfig]) -> None:
-    described = descriptions(kind)
-    assert set(described) >= {field.name for field in fields(kind)}
-    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
-    assert own <= {field.name for field in fields(kind)}
-    assert all(described[field.name] for field in fields(kind))
 
 
 def test_ghost_batch_size_chooses_ghost_batch_norm() -> None:
@@ -91,45 +77,41 @@ def test_ghost_batch_size_chooses_ghost_batch_norm() -> None:
 
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [
-    ({"batch_size": 0}, "Expected batch_size 1 or more, got 0."),
-    ({"batch_size": 2.5}, "Expected batch_size to be a whole number, got 2.5."),
-    ({"batch_size": True}, "Expected batch_size to be a whole number, got True."),
-    ({"micro_batch_size": 0}, "Expected micro_batch_size 1 or more, got 0."),
+    ({"batch_size": 0}, "batch_size should be greater than or equal to 1, got 0."),
+    ({"batch_size": 2.5}, "batch_size should be a valid integer, got 2.5"),
+    ({"batch_size": True}, "batch_size should be a valid integer, got True"),
+    ({"micro_batch_size": 0}, "micro_batch_size should be greater than or equal to 1, got 0."),
     ({"micro_batch_size": 129}, "at most the 128 examples of a batch that each process has, got 129"),
     ({"micro_batch_size": 65, "devices": 2}, "at most the 64 examples of a batch that each process has, got 65"),
     ({"ghost_batch_size": 8, "scheme": "fixup"}, "ghost_batch_size=8 turns scheme batch_norm into ghost batch norm"),
-    ({"epochs": 0}, "Expected epochs 1 or more, got 0."),
-    ({"rate": 0}, "Expected rate above 0, got 0."),
-    ({"rate": "fast"}, "Expected rate to be a finite number, got 'fast'."),
-    ({"rate": float("inf")}, "Expected rate to be a finite number, got inf."),
-    ({"momentum": 1.0}, r"Expected momentum in \[0, 1\), got 1.0."),
+    ({"epochs": 0}, "epochs should be greater than or equal to 1, got 0."),
+    ({"rate": 0}, "rate should be greater than 0, got 0"),
+    ({"rate": "fast"}, "rate should be a valid number, got 'fast'"),
+    ({"rate": float("inf")}, "rate should be a finite number, got inf"),
+    ({"momentum": 1.0}, r"momentum should be less than 1, got 1.0."),
     (
         {"schedule": "polynomial"},
-        "Expected schedule to be one of hold_then_halve, step, cosine, linear, constant; got 'polynomial'.",
+        "schedule should be 'hold_then_halve', .* or 'constant', got 'polynomial'",
     ),
-    ({"warmup_epochs": -1}, "Expected warmup_epochs 0 or more, got -1."),
+    ({"warmup_epochs": -1}, "warmup_epochs should be greater than or equal to 0, got -1."),
     ({"warmup_epochs": 5, "epochs": 5}, "Expected warmup_epochs below epochs=5, got 5"),
-    ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
-    ({"warm_start_rate": 0}, "Expected warm_start_rate above 0, got 0."),
-    ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
-    ({"max_doublings": -1}, "Expected max_doublings 0 or more, got -1."),
-    ({"weight_decay": -1e-4}, "Expected weight_decay 0 or more, got -0.0001."),
+    ({"weight_decay": -1e-4}, "weight_decay should be greater than or equal to 0, got -0.0001."),
     ({"decay_policy": "some"}, "There is no decay policy 'some'; the policies are guidelines, all, weights"),
-    ({"scalar_rate_scale": -1}, "Expected scalar_rate_scale 0 or more"),
-    ({"label_smoothing": 1}, r"Expected label_smoothing in \[0, 1\), got 1."),
-    ({"dropout": 1}, r"Expected dropout in \[0, 1\), got 1."),
-    ({"dropout": "much"}, "Expected dropout to be a finite number or null, got 'much'."),
-    ({"mixup": -1}, "Expected mixup 0 or more"),
-    ({"crop": -1}, "Expected crop 0 or more"),
-    ({"cutout": 1.5}, "Expected cutout to be a whole number or null, got 1.5."),
-    ({"flip": 1}, "Expected flip to be true or false or null, got 1."),
-    ({"precision": "8"}, "Expected precision to be one of 32-true, 64-true, bf16-mixed, bf16-true; got '8'."),
-    ({"compile": None}, "Expected compile to be true or false, got None."),
-    ({"seed": -1}, "Expected seed 0 or more, got -1."),
-    ({"device": "tpu"}, "Expected device to be one of auto, cpu, cuda; got 'tpu'."),
+    ({"scalar_rate_scale": -1}, "scalar_rate_scale should be greater than or equal to 0"),
+    ({"label_smoothing": 1}, r"label_smoothing should be less than 1, got 1."),
+    ({"dropout": 1}, r"dropout should be less than 1, got 1."),
+    ({"dropout": "much"}, "dropout should be a valid number, got 'much'"),
+    ({"mixup": -1}, "mixup should be greater than or equal to 0"),
+    ({"crop": -1}, "crop should be greater than or equal to 0"),
+    ({"cutout": 1.5}, "cutout should be a valid integer, got 1.5"),
+    ({"flip": 1}, "flip should be a valid boolean, got 1"),
+    ({"precision": "8"}, "precision should be '32-true', .*, got '8'"),
+    ({"compile": None}, "compile should be a valid boolean, got None"),
+    ({"seed": -1}, "seed should be greater than or equal to 0, got -1."),
+    ({"device": "tpu"}, "device should be 'auto', 'cpu' or 'cuda', got 'tpu'"),
     ({"devices": 3}, "A batch of batch_size=128 cannot be shared evenly by devices=3."),
-    ({"model": " "}, "Expected model to be a text, got ' '."),
-    ({"data": 3}, "Expected data to be a text, got 3."),
+    ({"model": " "}, "model should match pattern .*, got ' '"),
+    ({"data": 3}, "data should be a valid string, got 3"),
 ]
 
 
@@ -140,7 +122,7 @@ def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
 
 
 def test_all_mistakes_are_reported_together() -> None:
-    with pytest.raises(ValueError, match=r"Expected epochs 1 or more, got 0\. Expected rate above 0, got -1\.$"):
+    with pytest.raises(ValueError, match=r"epochs should be .*, got 0\. rate should be .*, got -1\.$"):
         TrainConfig(epochs=0, rate=-1)
     with pytest.raises(ValueError, match=r"by devices=3\. Expected warmup_epochs below epochs=5, got 5"):
         TrainConfig(devices=3, warmup_epochs=5, epochs=5)
@@ -151,13 +133,13 @@ def test_unknown_setting_is_named() -> None:
         TrainConfig.from_dict({"learning_rate": 1})
 
 
-@pytest.mark.parametrize("kind", [TrainConfig, TranslationConfig])
-def test_every_kind_of_run_takes_the_terms_of_a_decay_policy(kind: Any) -> None:
+def test_a_decay_policy_has_terms() -> None:
+    kind: Any = TrainConfig
     assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
     assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
     with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
         kind(decay_policy="weights+lost")
     with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
         kind(decay_policy="some")
-    with pytest.raises(ValueError, match="Expected decay_policy to be a text, got 3"):
+    with pytest.raises(ValueError, match="decay_policy should be a valid string, got 3"):
         kind(decay_policy=3)

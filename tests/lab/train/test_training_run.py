@@ -140,31 +140,6 @@ def test_a_run_that_diverges_stops_at_once(tmp_path: Path) -> None:
     assert repr(train(config, tmp_path)) == repr(result)  # NaN differs from itself, its name does not
 
 
-@pytest.mark.slow
-def test_epochs_double_until_the_loss_plateaus(tmp_path: Path) -> None:
-    config = replace(SHORT, epochs=2, rate=0.05, epochs_until_plateau=True, max_doublings=1)
-    note = Note()
-    result = train(config, tmp_path, listeners=[note])
-    assert [start.config.epochs for start in note.starts] == [2, 4]
-    assert all(not start.config.epochs_until_plateau for start in note.starts)
-    assert (result.doublings, len(result.epochs), result.plateaued) == (1, 4, False)
-    assert result.config_hash == config.hash
-    assert sorted(path.name for path in tmp_path.glob("epochs-*")) == ["epochs-2", "epochs-4"]
-    assert train(config, tmp_path) == result
-
-    still = train(replace(config, rate=1e-9), tmp_path, resume=False)
-    assert (still.doublings, len(still.epochs), still.plateaued) == (0, 2, True)
-    assert [path.name for path in tmp_path.glob("epochs-*")] == ["epochs-2"]
-
-
-def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
-    config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
-    assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.1, 0.1]
-    cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
-    first, same = (train(one, tmp_path / name).epochs[0] for name, one in (("warm", config), ("cold", cold)))
-    assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
-
-
 def test_double_precision_accumulates_exactly(tmp_path: Path) -> None:
     config = replace(SHORT, scheme="skipinit(alpha=1)", precision="64-true", epochs=2, batch_size=300)
     whole = train(config, tmp_path / "whole")
@@ -237,10 +212,6 @@ def test_mistakes_leave_no_files(tmp_path: Path, change: dict[str, object], sent
     directory = tmp_path / "run"
     with pytest.raises(ValueError, match=sentence):
         train(TrainConfig.from_dict(SHORT.to_dict() | change), directory)
-    assert not directory.exists()
-    doubled = SHORT.to_dict() | {"epochs": 2, "epochs_until_plateau": True} | change
-    with pytest.raises(ValueError, match=sentence):
-        train(TrainConfig.from_dict(doubled), directory)
     assert not directory.exists()
 
 

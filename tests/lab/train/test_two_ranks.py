@@ -95,7 +95,8 @@ def is_running(name: str) -> bool:
     return name.endswith(("running_mean", "running_var", "num_batches_tracked"))
 
 
-@pytest.mark.parametrize("norm_free", [("fixup",), pytest.param(NORM_FREE, marks=pytest.mark.slow)], ids=len)
+@pytest.mark.slow
+@pytest.mark.parametrize("norm_free", [("fixup",), NORM_FREE], ids=len)
 def test_two_ranks_are_one_without_norms_that_mix_examples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], norm_free: tuple[str, ...]
 ) -> None:

@@ -84,6 +84,7 @@ SLOW = {
     *(("resnet18", scheme) for scheme in SUBJECTS["resnet18"].schemes),
     *(("test_vit", scheme) for scheme in ("rezero", "batch_norm_sqrt2")),
     *(("resnet_cifar_8", scheme) for scheme in ("skipinit", "batch_norm_sqrt2")),
+    ("functional", "skipinit"),
 }
 SURVIVORS = [(name, scheme) for name, subject in SUBJECTS.items() for scheme in subject.schemes]
 

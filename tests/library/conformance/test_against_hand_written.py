@@ -156,20 +156,16 @@ INSIDE = {
 }
 
 CASES: dict[str, tuple[str, Callable[[], nn.Module], Callable[[], nn.Module], str, int]] = {
-    "fixup resnet 8": ("resnet", lambda: FixupResNet(1, 3), lambda: resnet_cifar(8), "fixup", 3),
-    "fixup resnet 20 gray": (
-        "resnet", lambda: FixupResNet(3, 1), lambda: resnet_cifar(20, in_channels=1), "fixup", 1
+    "fixup resnet 14 gray": (
+        "resnet", lambda: FixupResNet(2, 1), lambda: resnet_cifar(14, in_channels=1), "fixup", 1
     ),
     "fixup wide 10-2": (
         "wide", lambda: WideResNet(FixupWideBlock, 1, 2, 3), lambda: wide_resnet(10, 2), "fixup", 3
     ),
-    "fixup wide 22-1": (
-        "wide", lambda: WideResNet(FixupWideBlock, 3, 1, 3), lambda: wide_resnet(22, 1), "fixup", 3
-    ),
-    "skipinit wide 16-2 gray": (
+    "skipinit wide 16-1 gray": (
         "wide",
-        lambda: WideResNet(SkipInitWideBlock, 2, 2, 1),
-        lambda: wide_resnet(16, 2, in_channels=1),
+        lambda: WideResNet(SkipInitWideBlock, 2, 1, 1),
+        lambda: wide_resnet(16, 1, in_channels=1),
         "skipinit(alpha=1)",
         1,
     ),
@@ -236,26 +232,6 @@ def test_outputs_and_all_gradients(case: str) -> None:
         assert found is not None, name
         assert parameter.grad.any(), name
         assert_close(found, parameter.grad, name)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_parameters_after_a_few_steps(case: str) -> None:
-    hand, net, names, _ = matched(case)
-    before = {name: parameter.clone() for name, parameter in hand.named_parameters()}
-    optimizers = [
-        torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-4) for model in (hand, net)
-    ]
-    channels = CASES[case][4]
-    for _ in range(4):
-        x, labels = torch.randn(6, channels, 8, 8, dtype=torch.float64), torch.randint(10, (6,))
-        for model, optimizer in zip((hand, net), optimizers, strict=True):
-            optimizer.zero_grad()
-            F.cross_entropy(model(x), labels).backward()
-            optimizer.step()
-    theirs = dict(net.named_parameters())
-    for name, parameter in hand.named_parameters():
-        assert not torch.equal(parameter, before[name]), name
-        assert_close(theirs[names[name]], parameter, name)
 
 
 def test_fixup_initialization_is_the_papers() -> None:

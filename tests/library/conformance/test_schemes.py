@@ -82,7 +82,10 @@ def test_the_suite_covers_every_scheme() -> None:
     assert len(set(SCHEME_TEXTS)) == len(SCHEME_TEXTS)
 
 
-@pairs([pair for pair in PAIRS if pair[1] == "cifar_8" and pair[0] not in WITH_ARGUMENTS])
+@pairs(
+    [pair for pair in PAIRS if pair[1] == "cifar_8" and pair[0] not in WITH_ARGUMENTS],
+    slow=lambda scheme, _: scheme not in ("fixup", "nf_resnet", "only_top_norm", "dyt"),
+)
 def test_to_convert_takes_steps_in_proportion_to_the_number_of_layers(
     scheme: str, network: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,16 +116,11 @@ def test_refusals(scheme: str, network: str) -> None:
     [
         "partial_batch_norm(mean=maybe)",
         "fixup(biases=nope)",
-        "fixup(gain=large)",
         "layer_scale(init=small)",
-        "skipinit(alpha=None)",
         "skipinit(alpha=nan)",
-        "zeroinit(dropout=much)",
         "zeroinit(dropout=1)",
         "ghost_batch_norm(size=big)",
-        "ghost_batch_norm(size=2.5)",
         "ghost_batch_norm(size=0)",
-        "group_norm(groups=many)",
         "batch_norm(initialization=hee)",
         "norm_on_skip(place=elsewhere)",
     ],
@@ -263,7 +261,7 @@ def check_every_parameter_learns(net: nn.Module, scheme: str, network: str) -> N
         assert value > 1e-9 if name in learning else value < 1e-11, name
 
 
-@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("network", SMALLEST)
 def test_batch_norm_fails_both(network: str) -> None:
     net = perturbed(converted("batch_norm", network, dtype=torch.float64))
     x, y = NETWORKS[network].batch().double(), targets(6)
@@ -314,16 +312,3 @@ def test_a_converted_network_is_an_ordinary_module(scheme: str, network: str) ->
     program = torch.export.export(net, (x,), strict=False)
     other = NETWORKS[network].batch()
     torch.testing.assert_close(program.module()(other), net(other), rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "network"), [("fixup", "cifar_8"), ("skipinit(alpha=1)", "wide_10_2_gray")])
-def test_compile(scheme: str, network: str) -> None:
-    net, x = perturbed(converted(scheme, network)), NETWORKS[network].batch()
-    expected = gradients(net, x, targets(6))
-    compiled = torch.compile(net)
-    torch.testing.assert_close(compiled(x), net(x), rtol=1e-4, atol=1e-4)
-    net.zero_grad()
-    F.cross_entropy(compiled(x), targets(6)).backward()
-    for name, parameter in net.named_parameters():
-        torch.testing.assert_close(parameter.grad, expected[name], rtol=1e-3, atol=1e-4)

@@ -63,33 +63,22 @@ def test_class_and_weight_keys(network: str, converted_by: str) -> None:
 
 
 @survivors
-def test_deepcopy(network: str, converted_by: str) -> None:
-    net, x = survivor(network, converted_by).eval(), images(network)
-    copied, expected = deepcopy(net), net(x)
-    assert expected.std() > 0
-    assert torch.equal(copied(x), expected)
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            parameter.mul_(2)
-    assert torch.equal(net(x), expected)
-    assert not torch.allclose(copied(x), expected)
-
-
-@survivors
-def test_state_dict(network: str, converted_by: str) -> None:
+def test_copied_pickled_and_saved(network: str, converted_by: str, tmp_path: Path) -> None:
+    """`deepcopy`, `pickle`, a state dict, and `nl.save`: another network of the same function."""
     net, other = survivor(network, converted_by).eval(), survivor(network, converted_by).eval()
     x = images(network)
-    assert not torch.allclose(other(x), net(x))
+    expected = net(x)
+    nl.save(net, tmp_path, example_inputs=x)
+    assert not torch.allclose(other(x), expected)
     assert not any(other.load_state_dict(net.state_dict()))
-    assert torch.equal(other(x), net(x))
-
-
-@survivors
-def test_pickle(network: str, converted_by: str) -> None:
-    net, x = survivor(network, converted_by).eval(), images(network)
-    copied = pickle.loads(pickle.dumps(net))
-    assert type(copied) is type(net)
-    assert torch.equal(copied(x), net(x))
+    for copied in (deepcopy(net), pickle.loads(pickle.dumps(net)), other, nl.load(tmp_path, original(network))):
+        assert type(copied) is type(net)
+        assert torch.equal(copied(x), expected)
+        with torch.no_grad():
+            for parameter in copied.parameters():
+                parameter.mul_(2)
+        assert torch.equal(net(x), expected)
+        assert not torch.allclose(copied(x), expected)
 
 
 def test_pickle_in_a_process_that_converted_nothing(tmp_path: Path) -> None:
@@ -155,22 +144,18 @@ def test_autocast(network: str, converted_by: str) -> None:
 
 
 @survivors
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.bfloat16, 0.03), (torch.float64, 1e-5)], ids=["bf16", "f64"])
-def test_dtype(network: str, converted_by: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_dtypes_and_channels_last(network: str, converted_by: str) -> None:
     net, x = survivor(network, converted_by).eval(), images(network)
     expected = net(x)
-    found = net.to(dtype)(x.to(dtype))
-    assert found.dtype == dtype
-    assert relative_error(found, expected) < tolerance
-    assert all(value.dtype == dtype for value in net.state_dict().values() if value.is_floating_point())
-
-
-@survivors
-def test_channels_last(network: str, converted_by: str) -> None:
-    net, x = survivor(network, converted_by).double().eval(), images(network).double()
-    expected = net(x)
-    net.to(memory_format=torch.channels_last)
-    torch.testing.assert_close(net(x.to(memory_format=torch.channels_last)), expected, rtol=1e-10, atol=1e-10)
+    for dtype, tolerance in ((torch.bfloat16, 0.03), (torch.float64, 1e-5)):
+        made = deepcopy(net).to(dtype)
+        found = made(x.to(dtype))
+        assert found.dtype == dtype
+        assert relative_error(found, expected) < tolerance
+        assert all(value.dtype == dtype for value in made.state_dict().values() if value.is_floating_point())
+    made.to(memory_format=torch.channels_last)
+    other = made(x.double().to(memory_format=torch.channels_last))
+    torch.testing.assert_close(other, found, rtol=1e-10, atol=1e-10)
 
 
 @survivors
@@ -221,11 +206,3 @@ def test_distributed(network: str, converted_by: str) -> None:
     assert {name.removeprefix("module.") for name in found} == expected.keys()
     for name, value in found.items():
         torch.testing.assert_close(value, expected[name.removeprefix("module.")], msg=name)
-
-
-@survivors
-def test_saved_and_loaded(network: str, converted_by: str, tmp_path: Path) -> None:
-    net, x = survivor(network, converted_by).eval(), images(network)
-    nl.save(net, tmp_path, example_inputs=x)
-    loaded = nl.load(tmp_path, original(network))
-    assert torch.equal(loaded(x), net(x))

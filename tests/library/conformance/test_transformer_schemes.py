@@ -1,14 +1,14 @@
-"""Every scheme on the transformer, norms ahead and behind: what a conversion promises, or why it has no place."""
+"""Schemes for transformers on ours, norms ahead and behind: what holds beyond `test_foreign.py`."""
 
 from __future__ import annotations
 
 import math
-import re
-from typing import Any, Literal
+from copy import deepcopy
+from typing import Literal
 
 import pytest
 import torch
-from conformance_cases import SCHEME_TEXTS, WITHOUT_NORMS, perturbed
+from conformance_cases import perturbed
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,68 +19,11 @@ from normless.nn import ResidualSum
 Norm = Literal["pre", "post"]
 LAYERS, DECODER_LAYERS, WIDTH, HEADS, HIDDEN, VOCABULARY = 2, 1, 16, 2, 24, 30
 BLOCKS = 2 * LAYERS + 3 * DECODER_LAYERS
-ATTENTIONS, FEED_FORWARDS = LAYERS + 2 * DECODER_LAYERS, LAYERS + DECODER_LAYERS
 NORMS: tuple[Norm, Norm] = ("pre", "post")
 # Those that the paper and its successors have for transformers.
 CHOSEN = ["fixup", "skipinit", "rezero", "t_fixup", "deepnorm", "none", "xavier"]
 CHOSEN += ["dyt", "derf", "layer_norm_scaling", "peri_norm"]
 IDENTITY_AT_START = ["fixup", "skipinit", "rezero", "zeroinit", "fixup(multiplier=False)", "fixup(gain=10)"]
-
-_BATCH_NORMS = "it is a LayerNorm, not a batch norm of vectors, images or volumes"
-_NOT_RUN = "does not run on the example inputs: running_mean"
-REFUSALS: dict[str, dict[Norm, str]] = {
-    **{
-        text: dict.fromkeys(NORMS, _BATCH_NORMS)
-        for text in SCHEME_TEXTS
-        if re.match("ghost|partial|alternating|plain|frozen|group|weight_standardization$", text)
-    },
-    "zero_gamma": {
-        "pre": "an operation that is not a layer follows the last norm of its branch",
-        "post": "its branch has no norm",
-    },
-    **{text: dict.fromkeys(NORMS, _NOT_RUN) for text in SCHEME_TEXTS if text.startswith("norm_on_skip")},
-    "only_final_norm": dict.fromkeys(NORMS, _NOT_RUN),
-    # Where the norms lie ahead of the branches, there is one on top.
-    "only_top_norm": {"post": _NOT_RUN},
-    "weight_standardization(groups=None)": dict.fromkeys(NORMS, "no branch has a convolution"),
-    **{
-        text: {"post": "its branch does not begin with a normalization"}
-        for text in SCHEME_TEXTS
-        if re.match("layer_norm_scaling|peri|sandwich", text)
-    },
-    "admin": {
-        "pre": "Admin is for transformers whose normalizations follow the residual sums, and its branch has one"
-    },
-    "deepnorm": {"pre": "normalizations follow the residual sums, and its branch has one"},
-    **{
-        text: dict.fromkeys(NORMS, "no residual sum is followed by an activation")
-        for text in SCHEME_TEXTS
-        if text.startswith("zeroinit_v1")
-    },
-    **{
-        text: dict.fromkeys(NORMS, "its branch does not end in a weight layer")
-        for text in SCHEME_TEXTS
-        if text.startswith("nf_resnet")
-    },
-    **{
-        text: dict.fromkeys(NORMS, "the correlation after its attention is not known")
-        for text in SCHEME_TEXTS
-        if text.startswith("tailored")
-    },
-}
-PAIRS = [(scheme, norm) for scheme in SCHEME_TEXTS for norm in NORMS if norm not in REFUSALS.get(scheme, {})]
-CHOSEN_PAIRS = [pair for pair in PAIRS if pair[0] in CHOSEN]
-
-
-def small(norm: Norm = "post", dropout: float = 0.0, **sizes: int) -> Transformer:
-    given: dict[str, Any] = {
-        "layers": LAYERS,
-        "width": WIDTH,
-        "heads": HEADS,
-        "feed_forward": HIDDEN,
-        "decoder_layers": DECODER_LAYERS,
-    }
-    return transformer(VOCABULARY, norm=norm, dropout=dropout, **(given | sizes))
 
 
 def words(*shape: int) -> Tensor:
@@ -88,7 +31,7 @@ def words(*shape: int) -> Tensor:
 
 
 def converted(scheme: str, norm: Norm, dropout: float = 0.0) -> Transformer:
-    model = small(norm, dropout)
+    model = transformer(VOCABULARY, LAYERS, WIDTH, HEADS, HIDDEN, norm, dropout, DECODER_LAYERS)
     return nl.convert(model, scheme, *model.example_inputs())
 
 
@@ -96,43 +39,18 @@ def loss_of(net: nn.Module, source: Tensor, target: Tensor, labels: Tensor) -> T
     return F.cross_entropy(net(source, target).flatten(0, 1), labels.flatten())
 
 
-def pairs(chosen: list[tuple[str, Norm]]) -> pytest.MarkDecorator:
+def pairs(schemes: list[str]) -> pytest.MarkDecorator:
+    """Each scheme with both places of the norms, but for those that are for one of them."""
+    refused = {"pre": {"deepnorm"}, "post": {"layer_norm_scaling", "peri_norm"}}
+    chosen = [(scheme, norm) for scheme in schemes for norm in NORMS if scheme not in refused[norm]]
     return pytest.mark.parametrize(("scheme", "norm"), chosen, ids=["-".join(pair) for pair in chosen])
 
 
-@pairs([(scheme, norm) for scheme, refused in REFUSALS.items() for norm in refused])
-def test_refused_with_a_reason(scheme: str, norm: Norm) -> None:
-    with pytest.raises(nl.UnsupportedEditError, match=REFUSALS[scheme][norm]):
-        converted(scheme, norm)
-
-
-@pairs(PAIRS)
-def test_it_learns_and_the_original_is_untouched(scheme: str, norm: Norm) -> None:
-    model = small(norm, dropout=0.1)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    net = nl.convert(model, scheme, *model.example_inputs())
-    assert isinstance(net, Transformer)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+@pairs(IDENTITY_AT_START)
+def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, norm: Norm) -> None:
+    net = converted(scheme, norm, dropout=0.2).train()
     assert net.classifier.weight is net.embedding.weight
     assert not net.embedding.weight[0].any()
-    source, target, labels = words(6, 7), words(6, 5), words(6, 5)
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        losses.append(loss_of(net, source, target, labels))
-        losses[-1].backward()
-        optimizer.step()
-    assert all(math.isfinite(loss.item()) for loss in losses)
-    if scheme in WITHOUT_NORMS:
-        assert not [name for name, module in net.named_modules() if isinstance(module, nn.LayerNorm)]
-        assert nl.residual_map(net).norms == {}
-
-
-@pairs([pair for pair in PAIRS if pair[0] in IDENTITY_AT_START])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, norm: Norm, training: bool) -> None:
-    net = converted(scheme, norm, dropout=0.2).train(training)
     seen: dict[str, bool] = {}
     for name, module in net.named_modules():
         if isinstance(module, ResidualSum):
@@ -151,74 +69,29 @@ def test_every_block_starts_as_its_skip_path_bit_for_bit(scheme: str, norm: Norm
         torch.testing.assert_close(net(source, target), states @ net.embedding.weight.T)
 
 
-@pairs([pair for pair in PAIRS if pair[0] in [*CHOSEN, "zeroinit", "fixup(multiplier=False)", "fixup(biases=False)"]])
-def test_multipliers_and_scalar_biases(scheme: str, norm: Norm) -> None:
-    """By hand: a bias before each of an attention's 4 layers, a feed-forward's 3 and the classifier."""
-    every, biases = BLOCKS, 4 * ATTENTIONS + 3 * FEED_FORWARDS + 1
-    expected = {
-        "fixup": (every, biases),
-        "fixup(multiplier=False)": (0, biases),
-        "fixup(biases=False)": (every, 0),
-        "skipinit": (every, 0),
-        "rezero": (every, 0),
-        "zeroinit": (every, 0),
-    }
-    net = converted(scheme, norm)
-    single = [name.rpartition(".")[2] for name, one in net.named_parameters() if one.numel() == 1]
-    found = (single.count("multiplier"), single.count("input_bias") + single.count("output_bias"))
-    assert found == expected.get(scheme, (0, 0))
-    assert len(single) == sum(found) + single.count("alpha") + single.count("shift")
-    pointwise = (BLOCKS + 2 * (norm == "pre")) * (scheme in ("dyt", "derf"))
-    assert (single.count("alpha"), single.count("shift")) == (pointwise, pointwise * (scheme == "derf"))
-
-
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("gain", [1.0, 0.1])
-def test_fixup_rescales_value_and_first_layer_alone(norm: Norm, gain: float) -> None:
-    """m = 2 on every branch: L^(-1/2) on all its weights but queries and keys, of which the last is zero."""
-    model = small(norm)
-    net = nl.convert(model, f"fixup(gain={gain})")
-    for name, before in model.named_modules():
-        if not isinstance(before, nn.Linear):
-            continue
-        after = net.get_submodule(name)
-        last = name.rpartition(".")[2]
-        if last in ("output", "linear2"):
-            assert not after.weight.any(), name
-        else:
-            factor = gain * BLOCKS**-0.5 if last in ("value", "linear1") else 1.0
-            torch.testing.assert_close(after.weight, before.weight * factor, msg=name)
-    assert torch.equal(net.embedding.weight, model.embedding.weight)
-
-
-@pairs(CHOSEN_PAIRS)
-def test_each_example_is_computed_on_its_own(scheme: str, norm: Norm) -> None:
-    net = perturbed(converted(scheme, norm).double())
-    source, target = words(5, 6), words(5, 4)
+@pairs(CHOSEN)
+def test_examples_alone_cached_decoding_and_gradients(scheme: str, norm: Norm) -> None:
+    """Each example is computed on its own, token by token as all at once; every parameter gets a gradient."""
+    net = converted(scheme, norm).double()
+    check_every_parameter_learns(deepcopy(net))
+    perturbed(net)
+    source, target = words(4, 6), words(4, 5)
     source[2, 3:] = 0
     together = net(source, target)
-    alone = torch.cat([net(source[[row]], target[[row]]) for row in range(5)])
     assert together.std() > 1e-3
+    alone = torch.cat([net(source[[row]], target[[row]]) for row in range(4)])
     torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
-    if (scheme, norm) in (("fixup", "pre"), ("none", "post")):
-        assert not nl.mixes_examples(net, source, target)
-
-
-@pairs(CHOSEN_PAIRS)
-def test_cached_decoding_of_a_converted_network(scheme: str, norm: Norm) -> None:
-    net = perturbed(converted(scheme, norm).double())
-    source, target = words(3, 6), words(3, 5)
     memory, cache, logits = net.encode(source), None, []
     for step in range(5):
         new, cache = net.decode(target[:, [step]], memory, cache)
         logits.append(new)
-    torch.testing.assert_close(torch.cat(logits, 1), net(source, target), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(torch.cat(logits, 1), together, rtol=1e-9, atol=1e-9)
+    if (scheme, norm) in (("fixup", "pre"), ("none", "post")):
+        assert not nl.mixes_examples(net, source, target)
 
 
-@pairs(CHOSEN_PAIRS)
-def test_every_parameter_has_a_gradient_once_the_branches_are_open(scheme: str, norm: Norm) -> None:
+def check_every_parameter_learns(net: Transformer) -> None:
     """Those of the decoder after one step; what the encoder makes is read only then, so its own follow one later."""
-    net = converted(scheme, norm).double()
     source, target, labels = words(8, 7), words(8, 5), words(8, 5)
     for step in range(3):
         net.zero_grad()
@@ -226,17 +99,14 @@ def test_every_parameter_has_a_gradient_once_the_branches_are_open(scheme: str, 
         idle = {name for name, one in net.named_parameters() if one.grad.abs().max() < 1e-14}
         # What shifts all keys alike shifts all scores of a query alike, and the softmax takes that away.
         idle -= {name for name, _ in net.named_parameters() if name.endswith("key.input_bias")}
-        if step == 1:
-            assert {name for name in idle if not name.startswith("encoder")} == set()
-        if step == 2:
-            assert idle == set()
+        assert step == 0 or not {name for name in idle if step == 2 or not name.startswith("encoder")}
         with torch.no_grad():
             for parameter in net.parameters():
                 parameter -= 0.1 * parameter.grad
 
 
 # Those whose formula has the depth, and one of those that start a branch at zero.
-@pairs([("fixup", "post"), ("deepnorm", "post"), ("layer_norm_scaling", "pre")])
+@pytest.mark.parametrize(("scheme", "norm"), [("fixup", "post"), ("deepnorm", "post"), ("layer_norm_scaling", "pre")])
 def test_200_layers_deep_outputs_and_gradients_are_finite(scheme: str, norm: Norm) -> None:
     model = transformer(VOCABULARY, 100, 8, 2, 8, norm=norm)
     net = nl.convert(model, scheme)

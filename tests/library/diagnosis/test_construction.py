@@ -8,9 +8,9 @@ from math import sqrt
 
 import pytest
 import torch
-import torch.nn.functional as F
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import normless as nl

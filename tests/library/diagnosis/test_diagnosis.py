@@ -1,4 +1,4 @@
-"""Each finding on a network that has it; none on healthy networks."""
+"""Findings of a diagnosis: each where its cause is, and none in healthy networks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+import torchvision
 from diagnosed import diagnose, images, kinds, narrow, vectors
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, AdamW
 
 import normless as nl
 from normless.diagnosis import treat
 from normless.edits import RemoveNorms, ScaleSums
 from normless.models import resnet_cifar, wide_resnet
+from normless.nn import FrozenBatchNorm
 from normless.schemes import Scheme
 
 HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
@@ -233,3 +236,60 @@ def test_branch_that_never_grew_in_training() -> None:
     diagnosis = diagnose(network, vectors())
     assert kinds(diagnosis) == ["branch_never_grew"]
     assert diagnosis.findings[0].where == ("blocks.4",)
+
+
+class Block(nn.Module):
+    def __init__(self, std: float) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+        nn.init.normal_(self.layer.weight, std=std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.layer(x)
+        return y
+
+
+def stack(depth: int, std: float, *end: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(Block(std) for _ in range(depth)), *end, nn.Linear(16, 3))
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor, Tensor], Tensor], str]] = {
+    "squares of outputs": (lambda: stack(70, 0.45), F.mse_loss, "growing_variance")
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_which_is_named_first(name: str) -> None:
+    make, loss, first = CASES[name]
+    batch = torch.randn(8, 16), torch.randn(8, 3)
+    diagnosis = diagnose(make(), batch, loss=loss, trial_steps=0)
+    assert "not_finite" in kinds(diagnosis)
+    assert kinds(diagnosis)[0] == first, str(diagnosis)
+
+
+FROZEN: dict[str, Callable[[int], nn.Module]] = {
+    "torchvision": torchvision.ops.FrozenBatchNorm2d,
+    "ours": FrozenBatchNorm,
+    "batch norm": nn.BatchNorm2d,
+}
+
+
+def network(norm: Callable[[int], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3), norm(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)]
+    return nn.Sequential(*layers)
+
+
+@pytest.mark.parametrize("has_statistics", [False, True])
+@pytest.mark.parametrize("name", FROZEN)
+def test_initial_statistics_of_frozen_norms_are_a_finding(name: str, has_statistics: bool) -> None:
+    model = network(FROZEN[name])
+    if has_statistics:
+        model[1].running_mean.fill_(0.3)
+    batch = (torch.randn(16, 3, 8, 8), torch.arange(16) % 2)
+    found = nl.diagnose(model, batch, optimizer=torch.optim.SGD(model.parameters(), 0.1))
+    kinds = {one.kind: one for one in found.findings}
+    assert ("initial_frozen_norms" in kinds) == (name != "batch norm" and not has_statistics)
+    if "initial_frozen_norms" in kinds:
+        assert "1" in kinds["initial_frozen_norms"].where

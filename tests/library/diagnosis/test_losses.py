@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import Adam
 
 import normless as nl

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from diagnosed import diagnose, images, kinds
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 import normless as nl

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
-import torch.nn.functional as F
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 from normless.diagnosis import Finding

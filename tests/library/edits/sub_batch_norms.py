@@ -89,17 +89,6 @@ class Chosen(nn.Module):
         return self.norms[self.domain](x)
 
 
-class Named(nn.Module):
-    """One of two attributes by a flag."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.bn_source, self.bn_target, self.is_target = nn.BatchNorm2d(width), nn.BatchNorm2d(width), False
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bn_target(x) if self.is_target else self.bn_source(x)
-
-
 class Passed(nn.Module):
     """One norm of a list by an argument."""
 
@@ -135,8 +124,7 @@ class Network(nn.Module):
         x = torch.relu(self.norm(self.conv(x), *domain))
         for block in self.blocks:
             x = block(x, *domain)
-        logits: Tensor = self.head(x.mean((2, 3)))
-        return logits
+        return self.head(x.mean((2, 3)))
 
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -146,7 +134,6 @@ NORMS: dict[str, Callable[[int], nn.Module]] = {
     "halves": Halves,
     "mixed": Mixed,
     "chosen": Chosen,
-    "named": Named,
     "passed": Passed,
 }
 

@@ -9,44 +9,41 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from written_networks import Written
 
 import normless as nl
 from normless.nn import Pointwise
 
 
-class Branches(nn.Module):
-    """Pre-norm branches whose inputs have the given scale."""
+def branches(classes: int = 5) -> nn.Module:
+    """Pre-norm branches."""
 
-    def __init__(self, scale: float, classes: int = 5) -> None:
-        super().__init__()
-        self.scale, self.stem, self.head = scale, nn.Linear(8, 16), nn.Linear(16, classes)
-        self.norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(3))
-        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.scale * self.stem(x)
-        for norm, layer in zip(self.norms, self.layers, strict=True):
+    def forward(m: Written, x: Tensor) -> Tensor:
+        h = m.stem(x)
+        for norm, layer in zip(m.norms, m.layers, strict=True):
             h = h + layer(norm(h))
-        out: Tensor = self.head(h)
-        return out
+        return m.head(h)
+
+    norms = nn.ModuleList(nn.LayerNorm(16) for _ in range(3))
+    layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+    return Written(forward, stem=nn.Linear(8, 16), norms=norms, layers=layers, head=nn.Linear(16, classes))
 
 
-class Images(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6)
-        self.conv, self.head = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 2, 1)
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        h = self.stem(x)
-        return {"map": self.head(h + self.conv(self.norm(h).relu()))}
+def mapped_images() -> nn.Module:
+    return Written(
+        lambda m, x: {"map": m.head((h := m.stem(x)) + m.conv(m.norm(h).relu()))},
+        stem=nn.Conv2d(3, 6, 3, padding=1),
+        norm=nn.BatchNorm2d(6),
+        conv=nn.Conv2d(6, 6, 3, padding=1),
+        head=nn.Conv2d(6, 2, 1),
+    )
 
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
-    "classes": (lambda: Branches(1.0), torch.randn(12, 8)),
-    "sequences": (lambda: Branches(1.0), torch.randn(3, 7, 8)),
-    "one value": (lambda: Branches(1.0, classes=1), torch.randn(12, 8)),
-    "images": (Images, torch.randn(2, 3, 8, 8)),
+    "classes": (branches, torch.randn(12, 8)),
+    "sequences": (branches, torch.randn(3, 7, 8)),
+    "one value": (lambda: branches(classes=1), torch.randn(12, 8)),
+    "images": (mapped_images, torch.randn(2, 3, 8, 8)),
 }
 
 
@@ -83,7 +80,7 @@ def test_the_candidate_of_the_lowest_loss_is_taken(name: str, scheme: str) -> No
 
 def test_a_searched_network_is_saved(tmp_path: Path) -> None:
     x = torch.randn(12, 8)
-    model = Branches(1.0)
+    model = branches()
     net = nl.convert(model, "dyt(alpha=search)", x)
     nl.save(net, tmp_path)
     assert alphas(nl.load(tmp_path, model)) == alphas(net)
@@ -92,11 +89,11 @@ def test_a_searched_network_is_saved(tmp_path: Path) -> None:
 def test_what_is_refused() -> None:
     x = torch.randn(12, 8)
     with pytest.raises(nl.UnsupportedEditError, match="attention_alpha goes with a number"):
-        nl.convert(Branches(1.0), "dyt(alpha=search, attention_alpha=0.2)", x)
+        nl.convert(branches(), "dyt(alpha=search, attention_alpha=0.2)", x)
     with pytest.raises(ValueError, match="alpha is a number or search, not 'find'"):
-        nl.convert(Branches(1.0), "dyt(alpha=find)", x)
+        nl.convert(branches(), "dyt(alpha=find)", x)
     with pytest.raises(nl.UnsupportedEditError, match="finite and not all alike"):
-        nl.convert(Branches(1.0), "dyt(alpha=search)", x * float("nan"))
-    mapped = nl.residual_map(Branches(1.0), x)
+        nl.convert(branches(), "dyt(alpha=search)", x * float("nan"))
+    mapped = nl.residual_map(branches(), x)
     with pytest.raises(nl.UnsupportedEditError, match=r"pass a batch, as in convert\(model, 'dyt\(alpha=search\)'"):
-        nl.convert(Branches(1.0), "dyt(alpha=search)", residual_map=mapped)
+        nl.convert(branches(), "dyt(alpha=search)", residual_map=mapped)

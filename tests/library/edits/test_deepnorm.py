@@ -10,6 +10,7 @@ import torch
 from edit_helpers import altered, edited
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written, linear_layers
 
 import normless as nl
 from normless.edits import DeepNorm, RemoveNorms, TFixup
@@ -18,86 +19,65 @@ from normless.nn import ResidualSum
 WIDTH = 64
 
 
-class Attention(nn.Module):
+def attention(*, packed: bool = False) -> nn.Module:
     """One head; queries, keys and values from matrices of their own or from one."""
 
-    def __init__(self, packed: bool = False) -> None:
-        super().__init__()
-        if packed:
-            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
-        else:
-            self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-        self.packed = packed
-        self.out = nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
+    def forward(m: Written, x: Tensor, memory: Tensor | None = None) -> Tensor:
         memory = x if memory is None else memory
-        q, k, v = self.qkv(x).chunk(3, -1) if self.packed else (self.query(x), self.key(memory), self.value(memory))
-        h: Tensor = self.out(F.scaled_dot_product_attention(q, k, v))
-        return h
+        q, k, v = m.qkv(x).chunk(3, -1) if packed else (m.query(x), m.key(memory), m.value(memory))
+        return m.out(F.scaled_dot_product_attention(q, k, v))
+
+    projections = {"qkv": nn.Linear(WIDTH, 3 * WIDTH)} if packed else linear_layers("query key value", WIDTH)
+    return Written(forward, **projections, out=nn.Linear(WIDTH, WIDTH))
 
 
-class FeedForward(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear1, self.linear2 = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h: Tensor = self.linear2(F.relu(self.linear1(x)))
-        return h
+def feed_forward() -> nn.Module:
+    layers = {"linear1": nn.Linear(WIDTH, 2 * WIDTH), "linear2": nn.Linear(2 * WIDTH, WIDTH)}
+    return Written(lambda m, x: m.linear2(F.relu(m.linear1(x))), **layers)
 
 
-class TransformerLayer(nn.Module):
+def transformer_layer(*, cross: bool = False, packed: bool = False) -> nn.Module:
     """Post-norm; the sums are modules."""
 
-    def __init__(self, cross: bool = False, packed: bool = False) -> None:
-        super().__init__()
-        self.attention, self.feed_forward = Attention(packed), FeedForward()
-        self.cross = Attention() if cross else None
-        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3 if cross else 2))
-        self.sums = nn.ModuleList(ResidualSum() for _ in range(3 if cross else 2))
+    def forward(m: Written, x: Tensor, memory: Tensor | None = None) -> Tensor:
+        x = m.norms[0](m.sums[0](x, m.attention(x)))
+        if cross:
+            x = m.norms[1](m.sums[1](x, m.cross(x, memory)))
+        return m.norms[-1](m.sums[-1](x, m.feed_forward(x)))
 
-    def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        x = self.norms[0](self.sums[0](x, self.attention(x)))
-        if self.cross is not None:
-            x = self.norms[1](self.sums[1](x, self.cross(x, memory)))
-        h: Tensor = self.norms[-1](self.sums[-1](x, self.feed_forward(x)))
-        return h
+    count, further = 3 if cross else 2, {"cross": attention()} if cross else {}
+    norms, sums = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(count)), [ResidualSum() for _ in range(count)]
+    parts = {"attention": attention(packed=packed), **further, "feed_forward": feed_forward()}
+    return Written(forward, **parts, norms=norms, sums=nn.ModuleList(sums))
 
 
-class Encoder(nn.Module):
-    def __init__(self, depth: int, packed: bool = False) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(2000, WIDTH, padding_idx=0)
-        self.layers = nn.ModuleList(TransformerLayer(packed=packed) for _ in range(depth))
-        self.classifier = nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.tokens(x)
-        for layer in self.layers:
+def encoder(depth: int, *, packed: bool = False) -> nn.Module:
+    def forward(m: Written, x: Tensor) -> Tensor:
+        h = m.tokens(x)
+        for layer in m.layers:
             h = layer(h)
-        logits: Tensor = self.classifier(h)
-        return logits
+        return m.classifier(h)
+
+    layers = nn.ModuleList(transformer_layer(packed=packed) for _ in range(depth))
+    return Written(
+        forward, tokens=nn.Embedding(2000, WIDTH, padding_idx=0), layers=layers, classifier=nn.Linear(WIDTH, 5)
+    )
 
 
-class EncoderDecoder(nn.Module):
-    def __init__(self, encoder: int, decoder: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(2000, WIDTH)
-        self.encoder = nn.ModuleList(TransformerLayer() for _ in range(encoder))
-        self.decoder = nn.ModuleDict(
-            {"tokens": nn.Embedding(2000, WIDTH), **{f"l{i}": TransformerLayer(cross=True) for i in range(decoder)}}
-        )
-        self.classifier = nn.Linear(WIDTH, 5)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        memory, h = self.tokens(x), self.decoder["tokens"](y)
-        for layer in self.encoder:
+def encoder_decoder(depth: int, decoder_depth: int) -> nn.Module:
+    def forward(m: Written, x: Tensor, y: Tensor) -> Tensor:
+        memory, h = m.tokens(x), m.decoder["tokens"](y)
+        for layer in m.encoder:
             memory = layer(memory)
-        for name, layer in self.decoder.items():
+        for name, layer in m.decoder.items():
             h = h if name == "tokens" else layer(h, memory)
-        logits: Tensor = self.classifier(h)
-        return logits
+        return m.classifier(h)
+
+    stack = nn.ModuleList(transformer_layer() for _ in range(depth))
+    layers = {f"l{index}": transformer_layer(cross=True) for index in range(decoder_depth)}
+    decoder = nn.ModuleDict({"tokens": nn.Embedding(2000, WIDTH), **layers})
+    tokens, classifier = nn.Embedding(2000, WIDTH), nn.Linear(WIDTH, 5)
+    return Written(forward, tokens=tokens, encoder=stack, decoder=decoder, classifier=classifier)
 
 
 TOKENS = torch.randint(1, 2000, (2, 7), generator=torch.Generator().manual_seed(0))
@@ -112,7 +92,7 @@ def close(value: float | list[float]) -> Any:
     return pytest.approx(value, rel=0.05)
 
 
-def check_layer(layer: TransformerLayer, beta: float, attention: Attention | None = None) -> None:
+def check_layer(layer: nn.Module, beta: float, attention: nn.Module | None = None) -> None:
     attention = layer.attention if attention is None else attention
     assert [gain(one.weight) for one in (attention.query, attention.key)] == close([1.0] * 2)
     ends = (attention.value, attention.out, layer.feed_forward.linear1, layer.feed_forward.linear2)
@@ -123,7 +103,7 @@ def check_layer(layer: TransformerLayer, beta: float, attention: Attention | Non
 @pytest.mark.parametrize("depth", [1, 4])
 def test_deepnorm_of_one_stack(depth: int) -> None:
     """N layers: α = (2N)^(1/4), β = (8N)^(-1/4); table 2, encoder-only."""
-    model = Encoder(depth)
+    model = encoder(depth)
     net = edited(model, DeepNorm(), inputs=(TOKENS,))
     for layer in net.layers:
         assert [total.skip_factor for total in layer.sums] == pytest.approx([(2 * depth) ** 0.25] * 2, rel=1e-12)
@@ -132,7 +112,7 @@ def test_deepnorm_of_one_stack(depth: int) -> None:
 
 
 def test_deepnorm_is_the_norm_of_alpha_x_plus_branch() -> None:
-    net = edited(Encoder(2), DeepNorm(), inputs=(TOKENS,))
+    net = edited(encoder(2), DeepNorm(), inputs=(TOKENS,))
     layer, x = net.layers[1], torch.randn(2, 7, WIDTH)
     h = layer.norms[0](4**0.25 * x + layer.attention(x))
     torch.testing.assert_close(layer(x), layer.norms[1](4**0.25 * h + layer.feed_forward(h)))
@@ -140,7 +120,7 @@ def test_deepnorm_is_the_norm_of_alpha_x_plus_branch() -> None:
 
 def test_deepnorm_of_an_encoder_and_a_decoder() -> None:
     n, m = 2, 3
-    net = edited(EncoderDecoder(n, m), DeepNorm(), inputs=(TOKENS, TOKENS))
+    net = edited(encoder_decoder(n, m), DeepNorm(), inputs=(TOKENS, TOKENS))
     for layer in net.encoder:
         alpha = 0.81 * (n**4 * m) ** (1 / 16)
         assert [total.skip_factor for total in layer.sums] == pytest.approx([alpha] * 2, rel=1e-12)
@@ -153,7 +133,7 @@ def test_deepnorm_of_an_encoder_and_a_decoder() -> None:
 
 
 def test_packed_queries_keys_and_values_are_told_apart() -> None:
-    net = edited(Encoder(2, packed=True), DeepNorm(), inputs=(TOKENS,))
+    net = edited(encoder(2, packed=True), DeepNorm(), inputs=(TOKENS,))
     query, key, value = net.layers[0].attention.qkv.weight.chunk(3)
     assert [gain(query), gain(key)] == close([1.0] * 2)
     assert gain(value) == close(16**-0.25)
@@ -162,7 +142,7 @@ def test_packed_queries_keys_and_values_are_told_apart() -> None:
 def test_t_fixup_of_one_stack() -> None:
     """0.67·N^(-1/4) on values, outputs and feed-forward; embeddings of deviation d^(-1/2)·(9N)^(-1/4)."""
     depth = 3
-    net = edited(Encoder(depth), RemoveNorms(), TFixup(), inputs=(TOKENS,))
+    net = edited(encoder(depth), RemoveNorms(), TFixup(), inputs=(TOKENS,))
     for layer in net.layers:
         check_layer(layer, 0.67 * depth**-0.25)
         assert all(total.is_plain for total in layer.sums)
@@ -174,7 +154,7 @@ def test_t_fixup_of_one_stack() -> None:
 
 
 def test_t_fixup_of_an_encoder_and_a_decoder() -> None:
-    net = edited(EncoderDecoder(2, 4), RemoveNorms(), TFixup(), inputs=(TOKENS, TOKENS))
+    net = edited(encoder_decoder(2, 4), RemoveNorms(), TFixup(), inputs=(TOKENS, TOKENS))
     for layer in net.encoder:
         check_layer(layer, 0.67 * 2**-0.25)
     for name, layer in net.decoder.items():
@@ -186,7 +166,7 @@ def test_t_fixup_of_an_encoder_and_a_decoder() -> None:
 
 
 def test_a_table_that_is_the_classifier_too_is_drawn_as_a_table() -> None:
-    model = Encoder(1)
+    model = encoder(1)
     model.classifier = nn.Linear(WIDTH, 2000, bias=False)
     model.classifier.weight = model.tokens.weight
     net = edited(model, RemoveNorms(), TFixup(), inputs=(TOKENS,))
@@ -195,7 +175,7 @@ def test_a_table_that_is_the_classifier_too_is_drawn_as_a_table() -> None:
 
 
 def test_a_stack_that_is_no_whole_layers_is_refused() -> None:
-    model = EncoderDecoder(1, 1)
-    model.decoder["l1"] = TransformerLayer()
+    model = encoder_decoder(1, 1)
+    model.decoder["l1"] = transformer_layer()
     with pytest.raises(nl.UnsupportedEditError, match="a layer of the decoder was expected to have 3 residual sums"):
         edited(model, DeepNorm(), inputs=(TOKENS, TOKENS))

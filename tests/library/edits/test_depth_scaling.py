@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 import normless as nl
 from normless.edits import ScaleBranches
-from normless.models import resnet_cifar, wide_resnet
+from normless.models import wide_resnet
 from normless.nn import ResidualSum
 from normless.residual.declared import BlockStructure, Structure
 
@@ -32,8 +32,7 @@ class Block(nn.Module):
         nn.init.normal_(self.linear.weight, std=sqrt(2 / WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.sum(x, self.linear(self.relu(x)))
-        return y
+        return self.sum(x, self.linear(self.relu(x)))
 
 
 class Residual(nn.Module):
@@ -45,8 +44,7 @@ class Residual(nn.Module):
         self.blocks = nn.Sequential(*(Block() for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(self.blocks(self.stem(x)))
-        return y
+        return self.head(self.blocks(self.stem(x)))
 
 
 class Stated(Residual):
@@ -118,12 +116,9 @@ def test_without_the_rates_or_without_the_factor_it_grows_with_depth() -> None:
     ("scheme", "factor", "rate", "epsilon"),
     [
         ("depth_mup", 6**-0.5, 6**-0.5, 1.0),
-        ("depth_mup(a=2)", 2 * 6**-0.5, 6**-0.5, 1.0),
         ("depth_mup(optimizer=sgd)", 6**-0.5, 1.0, 1.0),
         ("completep", 1 / 6, 1.0, 1 / 6),
-        ("completep(alpha=0.5)", 6**-0.5, 6**-0.5, 6**-0.5),
         ("completep(alpha=0.75, base_depth=2)", 3**-0.75, 3**-0.25, 3**-0.75),
-        ("completep(base_depth=6)", 1.0, 1.0, 1.0),
         ("as_written + ScaleBranches(exponent=0.75, optimizer='sgd')", 6**-0.75, 6**0.5, 1.0),
     ],
 )
@@ -178,8 +173,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.qkv(x).chunk(3, -1)
-        y: Tensor = self.out((q @ k.mT + self.table).softmax(-1) @ v)
-        return y
+        return self.out((q @ k.mT + self.table).softmax(-1) @ v)
 
 
 class Tokens(nn.Module):
@@ -193,8 +187,7 @@ class Tokens(nn.Module):
         x = x + self.positions
         for norm, attention in zip(self.norms, self.attentions, strict=False):
             x = x + attention(norm(x))
-        y: Tensor = self.head(self.norms[2](x).mean(1))
-        return y
+        return self.head(self.norms[2](x).mean(1))
 
 
 def test_a_parameter_that_no_layer_reads_goes_with_the_module_around_it() -> None:
@@ -222,9 +215,7 @@ def test_rates_survive_copies_wrappers_and_files(tmp_path: Path) -> None:
         assert torch.equal(copy(x), net(x))
     assert rates(torch.compile(net)) == expected  # type: ignore[arg-type]
     assert "branch_factor=0.5, branch_rate=0.5, branch_epsilon=0.5" in str(loaded)
-    with pytest.raises(
-        ValueError, match=r"The residual map is not this network's: it does not have the residual sum"
-    ):
+    with pytest.raises(ValueError, match="map is not this network's"):
         nl.param_groups(net, lr=0.1, weight_decay=0.0, residual_map=nl.residual_map(model, x))
 
 
@@ -243,18 +234,6 @@ def test_the_moments_are_predicted_with_the_factor(traced: bool) -> None:
         assert growth.to_numpy() == pytest.approx([1 + 1 / 8] * 8, rel=0.1)
 
 
-def test_folding_keeps_the_factors() -> None:
-    torch.manual_seed(0)
-    net = nl.convert(resnet_cifar(8), "depth_mup", images())
-    for _ in range(3):
-        net(images(16))
-    folded, report = nl.fold(net.eval(), images())
-    assert report.counts["folded"] == 7
-    x = images()
-    torch.testing.assert_close(folded(x), net(x), rtol=1e-4, atol=1e-5)
-    assert all(one.branch_factor == 3**-0.5 for one in folded.modules() if isinstance(one, ResidualSum))
-
-
 @pytest.mark.parametrize(
     "edit",
     [
@@ -265,7 +244,5 @@ def test_folding_keeps_the_factors() -> None:
     ],
 )
 def test_bad_arguments_are_refused(edit: ScaleBranches) -> None:
-    with pytest.raises(
-        nl.UnsupportedEditError, match="an exponent of 1/2 to 1, a base depth above 0, and adam or sgd"
-    ):
+    with pytest.raises(nl.UnsupportedEditError, match=r"exponent of 1/2 to 1.* base depth .*adam or sgd"):
         edited(wide_resnet(10, 1), edit)

@@ -55,70 +55,9 @@ class Stacked(Operator):
         return self.head(torch.stack([h, self.last(self.relu(self.first(h)))]).sum(0))
 
 
-class TwoModes(Operator):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        h = h + self.last(self.relu(self.first(h)))
-        return self.head(2 * h if self.training else h)
-
-
-class InATable(Operator):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        return self.head({"sum": wrapped}["sum"](h, self.last(self.relu(self.first(h)))))
-
-
-def wrapped(x: Tensor, y: Tensor) -> Tensor:
-    return x + y
-
-
-class Unpacking(Operator):
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.stem(x)
-        rows = [row + self.last(self.relu(self.first(row))) for row in h]
-        return self.head(torch.stack(rows))
-
-
-@pytest.mark.parametrize(
-    ("kind", "reason"),
-    [
-        (Stacked, "is not an addition of two tensors"),
-        (InATable, "`{'sum': wrapped}['sum']` does not name the function that does it"),
-    ],
-)
-def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why(kind, reason) -> None:
-    with pytest.raises(nl.UnsupportedEditError) as caught:
-        edited(kind(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
-    message = str(caught.value)
-    assert message.startswith("test is not possible: ScaleSums(factor=0.7071067811865475) is not possible ")
-    assert reason in message
-    assert "normless.nn.ResidualSum" in message
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_forward_code_may_do_other_things_in_training_than_in_evaluation(training: bool) -> None:
-    model, x = TwoModes(nn.Linear(4, 4)).train(training), torch.randn(3, 4)
-    net = edited(model, ScaleSums(0.5), inputs=(x,))
-    for mode in (False, True):
-        model.train(mode)
-        h = model.stem(x)
-        h = (h + model.last(torch.relu(model.first(h)))) / 2
-        torch.testing.assert_close(net.train(mode)(x), model.head(2 * h if mode else h))
-
-
-def test_sums_in_a_loop_over_rows_are_edited_each() -> None:
-    model, x = Unpacking(nn.Linear(4, 4)), torch.randn(3, 4)
-    net = edited(model, ScaleSums(0.5), inputs=(x,))
-    h = model.stem(x)
-    torch.testing.assert_close(net(x), model.head((h + model.last(torch.relu(model.first(h)))) / 2))
-
-
-def test_a_traced_network_takes_a_multiplier() -> None:
-    model, x = Operator(nn.Linear(4, 4)), torch.randn(3, 4)
-    net = edited(model, BranchMultiplier(0.5), inputs=(x,))
-    h = model.stem(x)
-    expected = model.head(h + 0.5 * model.last(torch.relu(model.first(h))))
-    torch.testing.assert_close(net(x), expected)
+def test_where_the_forward_code_cannot_be_rewritten_an_edit_of_the_sum_says_why() -> None:
+    with pytest.raises(nl.UnsupportedEditError, match=r"ScaleSums.*not an addition of two tensors.*nn\.ResidualSum"):
+        edited(Stacked(nn.Linear(4, 4)), ScaleSums(), inputs=(torch.randn(3, 4),))
 
 
 class OwnLinear(nn.Linear):
@@ -145,24 +84,6 @@ def test_scalars_come_around_a_layer_whose_forward_is_not_known() -> None:
     expected = model.head(h + model.last(torch.tanh(model.first(h + 0.3) - 0.2)))
     for one in (net, deepcopy(net), pickle.loads(pickle.dumps(net))):
         torch.testing.assert_close(one(x), expected)
-
-
-def test_a_layer_that_takes_no_scalars_is_named_with_its_type() -> None:
-    model = Operator(nn.Linear(4, 4))
-    model.first = nn.Sequential(Transposing())
-    with pytest.raises(nl.UnsupportedEditError, match=r"ScalarBiases\(\) is not possible at first\.0"):
-        edited(model, ScalarBiases(), inputs=(torch.randn(3, 4),))
-
-
-class Transposing(nn.Module):
-    """A weight layer of no kind that torch has."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight
 
 
 def test_a_multiplier_comes_behind_an_activation_that_ends_the_branch() -> None:
@@ -196,9 +117,9 @@ def test_checking_a_conversion_moves_no_running_statistics() -> None:
     assert net.last[0].num_batches_tracked.item() == 0
 
 
-@pytest.mark.parametrize("name", nl.SCHEMES)
-def test_every_edit_of_every_scheme_compares_and_prints_as_data(name: str) -> None:
-    one, other = nl.scheme(name), nl.scheme(name)
-    assert one == other
-    assert hash(one) == hash(other)
-    assert all(repr(edit).startswith(f"{type(edit).__name__}(") for edit in one.edits)
+def test_every_edit_of_every_scheme_compares_and_prints_as_data() -> None:
+    for name in nl.SCHEMES:
+        one, other = nl.scheme(name), nl.scheme(name)
+        assert one == other
+        assert hash(one) == hash(other)
+        assert all(repr(edit).startswith(f"{type(edit).__name__}(") for edit in one.edits)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from written_networks import Written
 
 import normless as nl
 from normless.models import resnet_cifar
@@ -17,53 +18,39 @@ from normless.nn import Pointwise
 WIDTH = 8
 
 
-class PreNorm(nn.Module):
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.norm, self.first, self.second = norm(WIDTH), nn.Linear(WIDTH, 16), nn.Linear(16, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = x + self.second(torch.relu(self.first(self.norm(x))))
-        return y
+def pre_norm(norm: Callable[[int], nn.Module]) -> nn.Module:
+    return Written(
+        lambda m, x: x + m.second(torch.relu(m.first(m.norm(x)))),
+        norm=norm(WIDTH), first=nn.Linear(WIDTH, 16), second=nn.Linear(16, WIDTH),
+    )  # fmt: skip
 
 
-class Language(nn.Module):
-    """Tied embeddings, and a norm before the head."""
+def language(norm: Callable[[int], nn.Module], *, two_heads: bool = False) -> nn.Module:
+    """Tied embeddings, and a norm before the head, or one for each of two."""
 
-    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
-        super().__init__()
-        self.embed, self.blocks = nn.Embedding(11, WIDTH), nn.Sequential(PreNorm(norm), PreNorm(norm))
-        self.ln_f, self.head = norm(WIDTH), nn.Linear(WIDTH, 11, bias=False)
-        self.head.weight = self.embed.weight
+    def forward(m: Written, tokens: Tensor) -> Any:
+        x = m.blocks(m.embed(tokens))
+        return (m.head(m.ln_f(x)), m.value(m.ln_v(x))) if two_heads else m.head(m.ln_f(x))
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.ln_f(self.blocks(self.embed(tokens))))
-        return logits
-
-
-class TwoHeads(Language):
-    """A norm for each of two heads."""
-
-    def __init__(self) -> None:
-        super().__init__(nn.LayerNorm)
-        self.ln_v, self.value = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 1)
-
-    def forward(self, tokens: Tensor) -> Any:
-        x = self.blocks(self.embed(tokens))
-        return self.head(self.ln_f(x)), self.value(self.ln_v(x))
+    blocks, head = nn.Sequential(pre_norm(norm), pre_norm(norm)), nn.Linear(WIDTH, 11, bias=False)
+    embed, value = nn.Embedding(11, WIDTH), {"ln_v": norm(WIDTH), "value": nn.Linear(WIDTH, 1)} if two_heads else {}
+    head.weight = embed.weight
+    return Written(forward, embed=embed, blocks=blocks, ln_f=norm(WIDTH), head=head, **value)
 
 
 TOKENS = torch.arange(10).reshape(2, 5)
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor, set[str]]] = {
-    "layer norm": (lambda: Language(nn.LayerNorm), TOKENS, {"ln_f"}),
-    "root mean square": (lambda: Language(nn.RMSNorm), TOKENS, {"ln_f"}),
-    "two heads": (TwoHeads, TOKENS, {"ln_f", "ln_v"}),
-    "ViT": (lambda: build_model("timm:test_vit"), torch.randn(2, 3, 160, 160), {"norm"}),
+    "layer norm": (lambda: language(nn.LayerNorm), TOKENS, {"ln_f"}),
+    "root mean square": (lambda: language(nn.RMSNorm), TOKENS, {"ln_f"}),
+    "two heads": (lambda: language(nn.LayerNorm, two_heads=True), TOKENS, {"ln_f", "ln_v"}),
+    "ViT": (lambda: build_model("timm:test_vit(img_size=32)"), torch.randn(2, 3, 32, 32), {"norm"}),
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("scheme", ["dyt(final=keep)", "derf(final=keep)", "dyt(final=keep, alpha=0.2)"])
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [*((name, "dyt(final=keep)") for name in NETWORKS), ("two heads", "derf(final=keep, alpha=0.2)")],
+)
 def test_the_norms_after_the_last_block_stay_with_their_weights(name: str, scheme: str) -> None:
     make, x, kept = NETWORKS[name]
     model = make().eval()
@@ -95,4 +82,4 @@ def test_without_one_there_is_nothing_to_keep(make: Callable[[], nn.Module], wor
 
 def test_another_word_is_refused() -> None:
     with pytest.raises(ValueError, match="replace, keep"):
-        nl.convert(Language(nn.LayerNorm), "dyt(final=leave)", TOKENS)
+        nl.convert(language(nn.LayerNorm), "dyt(final=leave)", TOKENS)

@@ -45,6 +45,9 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+QUICK = ("resnet18", "convnext", "vit", "gpt2")
+
+
 def built(name: str, seed: int = 0) -> tuple[nn.Module, Tensor]:
     torch.manual_seed(seed)
     build, size = NETWORKS[name]
@@ -60,7 +63,9 @@ def spread(net: nn.Module, x: Tensor) -> float:
     return float((found if isinstance(found, Tensor) else found.logits).std())
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NETWORKS]
+)
 def test_logits_have_the_scale_of_the_normalized_networks(name: str) -> None:
     model, x = built(name)
     mapped = nl.residual_map(model, x[:2])
@@ -119,13 +124,6 @@ def test_an_embedding_that_makes_the_logits_too_goes_half_of_the_way() -> None:
     assert "makes the logits too" in plan_of(model, x)["transformer.wte.weight"].what
 
 
-def test_what_a_transformers_norms_did_not_make_irrelevant_stays() -> None:
-    model, x = built("vit")
-    assert altered(model, nl.convert(model, "none", x[:2])) == {
-        "cls_token", "pos_embed", "patch_embed.proj.weight", "patch_embed.proj.bias"
-    }  # fmt: skip
-
-
 def test_zero_gammas_leave_branches_that_learn() -> None:
     """timm starts the last γ of each branch at 0, which a multiplier stands for: the branch itself is not 0."""
     torch.manual_seed(0)
@@ -138,11 +136,3 @@ def test_zero_gammas_leave_branches_that_learn() -> None:
     conv.register_forward_hook(lambda _, inputs, output: outputs.append(float(output.square().mean())))
     spread(net, x)
     assert 0.3 < outputs[0] < 3
-
-
-def test_a_trained_network_is_left_and_its_plan_says_so() -> None:
-    model, x = built("resnetv2")
-    with torch.no_grad():
-        model.get_submodule("norm").weight[0] += 1e-3
-    assert not altered(model, nl.convert(model, "skipinit", x[:2]))
-    assert plan_of(model, x)[""].what.startswith("left: norm is trained, and so are the weights")

@@ -35,27 +35,6 @@ class ConvolutionAndAttention(nn.Module):
         return self.head(x + torch.relu(self.norm(y)).transpose(1, 2))
 
 
-class RootNorm(nn.Module):
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.weight * x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
-
-
-class MixerWithRootNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.norm = nn.Conv2d(3, WIDTH, 3), nn.BatchNorm2d(WIDTH)
-        self.ahead, self.inner, self.head = RootNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.norm(self.stem(x)).flatten(2).transpose(1, 2)
-        x = x + self.inner(self.ahead(x))
-        return self.head(nn.functional.layer_norm(x, (WIDTH,)).mean(1))
-
-
 def generator() -> nn.Module:
     down = [nn.Conv2d(3, WIDTH, 3), nn.InstanceNorm2d(WIDTH, affine=True), nn.ReLU()]
     return nn.Sequential(*down, nn.Conv2d(WIDTH, WIDTH, 3), nn.BatchNorm2d(WIDTH), nn.ReLU(), nn.Conv2d(WIDTH, 3, 1))
@@ -63,19 +42,15 @@ def generator() -> nn.Module:
 
 HYBRIDS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], set[str]]] = {
     "conformer": (ConvolutionAndAttention, (4, 6, 5), {"ahead", "before"}),
-    "root norms": (MixerWithRootNorm, (4, 3, 7, 7), {"ahead", ":layer_norm"}),
     "generator": (generator, (4, 3, 9, 9), {"1"}),
 }
-SCHEMES = [
-    "group_norm(groups=2)",
-    "ghost_batch_norm(size=2)",
-    "partial_batch_norm(mean=False)",
-    "alternating_batch_norm",
-]
+SCHEMES = ["ghost_batch_norm(size=2)", "partial_batch_norm(mean=False)", "alternating_batch_norm"]
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("name", HYBRIDS)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [*((name, "group_norm(groups=2)") for name in HYBRIDS), *(("conformer", scheme) for scheme in SCHEMES)],
+)
 def test_batch_norms_change_and_other_norms_stay(name: str, scheme: str) -> None:
     build, shape, kept = HYBRIDS[name]
     model, x = build(), torch.randn(shape)
@@ -85,18 +60,10 @@ def test_batch_norms_change_and_other_norms_stay(name: str, scheme: str) -> None
     listed = {change.path: change.what for change in nl.plan(model, scheme, x) if change.what.startswith("kept")}
     assert set(listed) == kept
     assert all("not a batch norm" in what for what in listed.values())
-    for path in kept - {":layer_norm"}:
+    for path in kept:
         assert type(net.get_submodule(path)) is type(model.get_submodule(path))
     if scheme.startswith("group"):
         torch.testing.assert_close(net(x)[:1], net(x[:1]), rtol=1e-4, atol=1e-5)
-
-
-def test_a_mobile_vision_transformer_gets_group_norms() -> None:
-    model, x = timm.create_model("mobilevit_xxs", num_classes=10), torch.randn(2, 3, 64, 64)
-    net = nl.convert(model, "group_norm", x)
-    count = sum(isinstance(one, nn.LayerNorm) for one in model.modules())
-    assert count == sum(isinstance(one, nn.LayerNorm) for one in net.modules())
-    assert not [one for one in net.modules() if isinstance(one, nn.modules.batchnorm._BatchNorm)]
 
 
 def test_a_batch_norm_in_forward_code_is_no_norm_to_keep() -> None:
@@ -117,7 +84,7 @@ def pooled(width: int) -> nn.Module:
     return nn.Sequential(*pool, nn.Flatten(), nn.Linear(width, 2))
 
 
-@pytest.mark.parametrize(("width", "asked", "groups"), [(32, 32, 2), (64, 32, 4), (8, 4, 1), (24, 8, 8), (40, 20, 2)])
+@pytest.mark.parametrize(("width", "asked", "groups"), [(32, 32, 2), (8, 4, 1), (40, 20, 2)])
 def test_a_group_norm_of_pooled_maps_has_groups_of_more_than_two_values(width: int, asked: int, groups: int) -> None:
     net = nl.convert(pooled(width), f"group_norm(groups={asked})", torch.randn(4, 3, 8, 8))
     assert net[2].num_groups == groups
@@ -172,10 +139,9 @@ def test_norms_of_others_become_torchs_own_and_train(name: str) -> None:
     assert not torch.equal(norm.running_mean, before)
 
 
-@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: torchvision.models.resnet18(num_classes=3)])
-def test_frozen_norms_compute_what_evaluation_did_and_load_as_torchvisions(build: Callable[[], nn.Module]) -> None:
+def test_frozen_norms_compute_what_evaluation_did_and_load_as_torchvisions() -> None:
     x = torch.randn(2, 3, 32, 32)
-    model = trained(build(), x)
+    model = trained(torchvision.models.resnet18(num_classes=3), x)
     net = nl.convert(model, "frozen_batch_norm", x)
     torch.testing.assert_close(net.train()(x), model(x), rtol=1e-4, atol=1e-4)
     frozen = {path: one for path, one in net.named_modules() if isinstance(one, FrozenBatchNorm)}
@@ -196,7 +162,7 @@ def test_norms_are_synchronized_and_back() -> None:
     torch.testing.assert_close(net(x), model(x))
 
 
-@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: pooled(8), lambda: torchvision.models.resnet18()])
+@pytest.mark.parametrize("build", [lambda: resnet_cifar(8), lambda: pooled(8)])
 def test_domains_have_statistics_of_their_own(build: Callable[[], nn.Module]) -> None:
     x = torch.randn(4, 3, 32, 32)
     model = trained(build(), x)
@@ -226,19 +192,6 @@ class Selecting(nn.Module):
         return self.norms[self.domain](x)
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm2d, nn.SyncBatchNorm, nn.InstanceNorm2d])
-def test_idle_norms_of_domains_are_removed_with_the_one_that_ran(
-    norm: Callable[[int], nn.Module],
-) -> None:
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(norm), nn.ReLU(), nn.Conv2d(8, 2, 3)).eval()
-    x = torch.randn(4, 3, 8, 8)
-    net = nl.convert(model, "none(keep_scale=False)", x)
-    for domain in range(3):
-        net[1].domain = domain
-        torch.testing.assert_close(net(x), model[3](torch.relu(model[0](x))))
-    assert {change.path for change in nl.plan(model, "none", x)} >= {f"1.norms.{domain}" for domain in range(3)}
-
-
 def test_a_pointwise_function_does_not_leave_norms_of_other_domains() -> None:
     model, x = (
         nn.Sequential(nn.Conv2d(3, 8, 3), Selecting(nn.BatchNorm2d), nn.Conv2d(8, 2, 3)),
@@ -260,17 +213,3 @@ def test_a_norm_of_one_domain_is_not_folded_into_a_layer_that_all_read() -> None
     for domain in range(3):
         folded[1].domain = model[1].domain = domain
         torch.testing.assert_close(folded(x), model(x), rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("norm", "words"),
-    [
-        (nn.InstanceNorm2d(8, affine=True), "an instance norm 8"),
-        (nn.GroupNorm(2, 8), "a GroupNorm"),
-        (nn.LayerNorm((8, 6, 6)), "a LayerNorm"),
-    ],
-)
-def test_a_refused_norm_has_its_article(norm: nn.Module, words: str) -> None:
-    model, x = nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.Conv2d(8, 2, 3)), torch.randn(4, 3, 8, 8)
-    with pytest.raises(nl.UnsupportedEditError, match=f"it is {words}, not a batch norm"):
-        nl.convert(model, "plain_batch_norm", x)

@@ -12,12 +12,12 @@ import pytest
 import timm
 import torch
 import transformers as hf
-from edit_helpers import edited, images, randomized
+from edit_helpers import images, randomized
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.edits import BranchEndNorms, PointwiseNorms
+from normless.edits import BranchEndNorms
 from normless.models import dense, resnet_cifar, transformer, wide_resnet
 from normless.nn import Pointwise
 
@@ -133,14 +133,21 @@ def conversion(name: str, scheme: str, **options: Any) -> tuple[nn.Module, nn.Mo
     return model, net, inputs
 
 
+QUICK = ("timm vit", "torch pre-norm", "gemma", "resnet", "dense")
 DERF = ("derf(alpha=0.7)", torch.erf, 0.7)
 
 
 @pytest.mark.parametrize(
     ("name", "scheme", "function", "alpha"),
     [
-        *((name, "dyt", torch.tanh, 0.5) for name in NETWORKS),
-        *((name, *DERF) for name in ("gpt2", "wide resnet", "torch post-norm")),
+        *((name, "dyt", torch.tanh, 0.5) for name in QUICK),
+        ("gpt2", *DERF),
+        *(
+            pytest.param(name, "dyt", torch.tanh, 0.5, marks=pytest.mark.slow)
+            for name in NETWORKS
+            if name not in QUICK
+        ),
+        *(pytest.param(name, *DERF, marks=pytest.mark.slow) for name in ("wide resnet", "torch post-norm")),
     ],
 )
 def test_norms_become_the_published_functions(name: str, scheme: str, function: Any, alpha: float) -> None:
@@ -159,10 +166,7 @@ def test_norms_become_the_published_functions(name: str, scheme: str, function: 
 def test_alpha_of_the_norms_ahead_of_attention() -> None:
     expected = {
         "gpt2": {"transformer.h.0.ln_1", "transformer.h.1.ln_1"},
-        "llama": {"model.layers.0.input_layernorm", "model.layers.1.input_layernorm"},
-        "torch pre-norm": {f"encoder.layers.{index}.norm1" for index in range(3)},
         "torch post-norm": {f"encoder.layers.{index}.norm2" for index in range(2)},
-        "bert": {"bert.embeddings.LayerNorm", "bert.encoder.layer.0.output.LayerNorm"},
         "timm vit": {f"blocks.{index}.norm1" for index in range(6)},
     }
     for name, paths in expected.items():
@@ -172,17 +176,6 @@ def test_alpha_of_the_norms_ahead_of_attention() -> None:
         assert {round(alpha, 6) for alpha in alphas.values()} == {0.2, 0.8}
     with pytest.raises(nl.UnsupportedEditError, match="it has no normalization that an attention reads"):
         nl.convert(resnet_cifar(8), "dyt(attention_alpha=0.8)")
-
-
-def test_a_fused_activation_stays_and_one_in_place_overwrites_nothing_that_is_needed() -> None:
-    model, x = timm.create_model("resnetv2_18", num_classes=10), torch.randn(2, 3, 32, 32)
-    for scheme in ("dyt", "weight_standardization"):
-        net = nl.convert(model, scheme, x)
-        acts = sum(isinstance(one, nn.ReLU) for one in net.modules())
-        assert acts == sum(isinstance(one, nn.ReLU) for one in model.modules()) > 0
-        assert not any(type(one).__name__.startswith("BatchNorm") for one in net.modules())
-    block = nn.Sequential(nn.Conv2d(3, 3, 3), nn.GroupNorm(1, 3, affine=False), nn.ReLU(inplace=True))
-    edited(block, PointwiseNorms("tanh"), inputs=(x,))(x).sum().backward()
 
 
 def test_roles_of_the_parameters() -> None:
@@ -199,11 +192,6 @@ def test_roles_of_the_parameters() -> None:
 
 LAYERS = {
     "gpt2": {f"transformer.h.{index}.ln_{part}": index + 1 for index in range(2) for part in (1, 2)},
-    "llama": {
-        f"model.layers.{index}.{part}_layernorm": index + 1
-        for index in range(2)
-        for part in ("input", "post_attention")
-    },
     "torch pre-norm": {f"encoder.layers.{index}.norm{part}": index + 1 for index in range(3) for part in (1, 2)},
     "timm vit": {f"blocks.{index}.norm{part}": index + 1 for index in range(6) for part in (1, 2)},
 }
@@ -239,6 +227,7 @@ def test_encoder_and_decoder_count_their_layers_each() -> None:
     torch.testing.assert_close(net(*inputs), scaled(model, numbers)(*inputs))
 
 
+@pytest.mark.slow
 def test_attention_and_feed_forward_in_one_block_are_a_layer() -> None:
     sizes = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12, "rotary_dim": 4}
     model = hf.GPTJForCausalLM(hf.GPTJConfig(**sizes)).eval()
@@ -258,10 +247,9 @@ def test_peri_norm_of_a_torch_encoder() -> None:
     torch.testing.assert_close(run(net, x), model.classifier(h.mean(1)), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma"])
-def test_peri_norm_takes_rms_norms_of_others(name: str) -> None:
+def test_peri_norm_takes_rms_norms_of_others() -> None:
     """A hook on the last layer of each branch; the new γ is 2 where it is 1 + w too."""
-    model, net, inputs = conversion(name, "peri_norm(gamma=2)")
+    model, net, inputs = conversion("gemma", "peri_norm(gamma=2)")
     reference = deepcopy(model)
     for path, module in reference.named_modules():
         if path.endswith(("o_proj", "down_proj")):
@@ -303,9 +291,7 @@ def test_peri_norm_of_a_convolutional_network() -> None:
 
 def test_peri_norm_refuses_branches_that_end_in_a_norm() -> None:
     model = hf.Gemma2ForCausalLM(hf.Gemma2Config(**SIZES))
-    with pytest.raises(
-        nl.UnsupportedEditError, match=r"ends in a normalization already, model\.layers\.0\.post_attention"
-    ):
+    with pytest.raises(nl.UnsupportedEditError, match=r"already, model\.layers\.0\.post_attention"):
         nl.convert(model, nl.Scheme("test", (BranchEndNorms(),)), input_ids=tokens(), use_cache=False)
 
 
@@ -326,23 +312,9 @@ def test_weight_standardization_has_no_gain(scheme: str) -> None:
     assert names == before
 
 
-@pytest.mark.parametrize("scheme", ["dyt", "derf(shift=0.3)", "dyt(alpha=2)"])
+@pytest.mark.parametrize("scheme", ["dyt(alpha=2)", "derf(shift=0.3)"])
 def test_moments_through_dyt_are_predicted(scheme: str) -> None:
     table = nl.probe(nl.convert(dense(4, 512, in_features=64), scheme), torch.randn(512, 64), ["signal"]).signal
     for side in ("branch", "sum"):
         expected = table[f"{side}_second_moment"].to_numpy()
         assert table[f"predicted_{side}_second_moment"].to_numpy() == pytest.approx(expected, rel=0.15), side
-
-
-@pytest.mark.parametrize(
-    ("scheme", "build"), [("peri_norm", lambda: wide_resnet(16, 2)), ("layer_norm_scaling", vit)]
-)
-def test_moments_with_further_or_scaled_norms_are_predicted(scheme: str, build: Callable[[], nn.Module]) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(16, 3, 32, 32)
-    net = nl.convert(build(), scheme, x).train()
-    table = nl.probe(net, x, ["signal"]).signal
-    known = table["predicted_branch_second_moment"].notna().to_numpy()
-    assert known.any() or scheme == "layer_norm_scaling"
-    expected = table["branch_second_moment"].to_numpy()[known]
-    assert table["predicted_branch_second_moment"].to_numpy()[known] == pytest.approx(expected, rel=0.2)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import cos, pi, sin, sqrt
 
 import pytest
@@ -12,6 +12,7 @@ import torchvision
 from edit_helpers import edited
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written, linear_layers
 
 import normless as nl
 from normless.edits import TailorActivations
@@ -32,8 +33,7 @@ class Plain(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
             x = F.relu(layer(x))
-        y: Tensor = self.head(x)
-        return y
+        return self.head(x)
 
 
 def vgg(depth: int, channels: int = 16) -> nn.Sequential:
@@ -56,8 +56,7 @@ def slope_of(net: nn.Module) -> float:
     return float(slope)
 
 
-@pytest.mark.parametrize("slope", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("c", [-0.5, 0.0, 0.4, 0.95, 1.0])
+@pytest.mark.parametrize(("slope", "c"), [(0.0, -0.5), (0.3, 0.4), (0.9, 0.0), (0.3, 0.95)])
 def test_the_map_is_the_correlation_of_outputs_for_normal_inputs(slope: float, c: float) -> None:
     generator = torch.Generator().manual_seed(0)
     x, z = torch.randn(2, 1_000_000, generator=generator, dtype=torch.float64)
@@ -135,9 +134,7 @@ def test_a_deep_convolutional_network_without_norms_keeps_its_scale_at_borders_t
     assert max(norms) < 20 * min(norms)
 
 
-@pytest.mark.parametrize(
-    "shape", [(5, 8), (8, 5), (6, 4, 3), (4, 6, 3, 3), (12, 4, 5, 1), (3, 3, 4, 4), (6, 1, 3, 3)]
-)
+@pytest.mark.parametrize("shape", [(5, 8), (8, 5), (6, 4, 3), (12, 4, 5, 1), (6, 1, 3, 3)])
 def test_delta_weights_are_orthogonal_at_the_centre_and_keep_the_mean_square(shape: tuple[int, ...]) -> None:
     weight = (
         torch.randn(shape).contiguous(memory_format=torch.channels_last) if len(shape) == 4 else torch.randn(shape)
@@ -160,24 +157,8 @@ def test_predictions_follow_the_tailored_activations() -> None:
     assert ratio.to_numpy() == pytest.approx([1.0] * 12, abs=0.2)
 
 
-class Smooth(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
-            x = F.gelu(layer(x))
-        y: Tensor = self.head(x)
-        return y
-
-
-class Gated(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(F.relu(self.layers[0](x)) * torch.sigmoid(self.layers[1](x)))
-        return y
-
-
-class Several(Plain):
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.head(x + F.relu(self.layers[0](x)) + F.relu(self.layers[1](x)))
-        return y
+def written(forward: Callable[[Written, Tensor], Tensor]) -> Callable[[], nn.Module]:
+    return lambda: Written(forward, **linear_layers("f g h", 64))
 
 
 class Fused(nn.Sequential):
@@ -189,22 +170,25 @@ class Fused(nn.Sequential):
 
 
 REFUSALS = [
-    (TailorActivations(), lambda: Smooth(2), (2, 64), "it is not a ReLU or leaky ReLU, and has no slope to tailor"),
-    (TailorActivations(), lambda: Gated(2), (2, 64), "the correlation after its gate is not known"),
-    (TailorActivations(), lambda: Several(2), (2, 64), "it has a global skip path, or a sum of several branches"),
+    (TailorActivations(), written(lambda m, x: m.h(F.gelu(m.f(x)))), (2, 64), "no slope to tailor"),
+    (TailorActivations(), written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid())), (2, 64), "after its gate"),
+    (TailorActivations(), written(lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x))), (2, 64), "several branches"),
     (TailorActivations(), Fused, (2, 3, 8, 8), "an activation was part of this normalization"),
-    (TailorActivations(), lambda: resnet_cifar(8), (2, 3, 8, 8), "it reads more than outputs of weight layers"),
-    (TailorActivations(eta=1.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 1.0 and 0.7"),
-    (TailorActivations(skip=0.0), lambda: Plain(2), (2, 64), "η and w lie between 0 and 1, got 0.9 and 0.0"),
+    (TailorActivations(), lambda: resnet_cifar(8), (2, 3, 8, 8), "reads more than outputs of weight layers"),
+    (TailorActivations(eta=1.0), lambda: Plain(2), (2, 64), "got 1.0 and 0.7"),
+    (TailorActivations(skip=0.0), lambda: Plain(2), (2, 64), "got 0.9 and 0.0"),
 ]
 
 
 @pytest.mark.parametrize(("edit", "build", "shape", "sentence"), REFUSALS)
-def test_refusals(edit: TailorActivations, build: type[nn.Module], shape: tuple[int, ...], sentence: str) -> None:
+def test_refusals(
+    edit: TailorActivations, build: Callable[[], nn.Module], shape: tuple[int, ...], sentence: str
+) -> None:
     with pytest.raises(nl.UnsupportedEditError, match=sentence):
         edited(build(), edit, inputs=(torch.randn(shape),))
 
 
+@pytest.mark.slow
 def test_a_network_of_torchvision_with_concatenations() -> None:
     model, x = torchvision.models.squeezenet1_1(num_classes=4), torch.randn(2, 3, 64, 64)
     net = nl.convert(model, "tailored_activations", x)

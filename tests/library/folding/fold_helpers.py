@@ -8,23 +8,18 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from written_networks import Written
 
 import normless as nl
 
 
-class Net(nn.Module):
-    """Modules, and what the forward pass does with them."""
+class Net(Written):
+    """In double precision, its batch norms drawn at random."""
 
     def __init__(self, run: Callable[[Net, Tensor], Tensor], **modules: nn.Module) -> None:
-        super().__init__()
-        self.run = run
-        for name, module in modules.items():
-            self.add_module(name, module)
+        super().__init__(run, **modules)
         randomize(self)
         self.double()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.run(self, x)
 
 
 @torch.no_grad()

@@ -10,6 +10,7 @@ import timm
 import torch
 import torchvision
 from torch import Tensor, nn
+from written_networks import Written
 
 from normless import convert, fuse_for_inference
 from normless.folding.constants import ConstantActivation
@@ -53,7 +54,7 @@ def in_place(fused: nn.Module) -> list[str]:
         return [name for name, module in fused.named_modules() if isinstance(module, InPlace) and module.inplace]
 
 
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "sqrt2", "batch_norm"])
+@pytest.mark.parametrize("scheme", ["fixup", "sqrt2", "batch_norm"])
 def test_resnets_work_in_place_throughout(scheme: str) -> None:
     network = randomized(convert(resnet_cifar(8), scheme))
     fused = fuse_for_inference(network, images())
@@ -79,8 +80,7 @@ def test_the_first_activation_of_a_wide_resnets_block_keeps_its_input(scheme: st
     ("network", "scheme"),
     [
         (lambda: torchvision.models.resnet18(num_classes=5), "sqrt2"),
-        (lambda: torchvision.models.resnet18(num_classes=5), "fixup"),
-        (lambda: timm.create_model("resnetv2_18", num_classes=5), "fixup"),
+        pytest.param(lambda: timm.create_model("resnetv2_18", num_classes=5), "fixup", marks=pytest.mark.slow),
         (lambda: timm.create_model("test_vit", num_classes=5, img_size=16), "skipinit"),
     ],
 )
@@ -90,18 +90,11 @@ def test_networks_of_other_packages(network: Any, scheme: str) -> None:
     assert_same(original, fused, images())
 
 
-class Written(nn.Module):
+def written(code: Any) -> nn.Module:
     """Forward code given as a function of the module and x; its modules have three channels in and out."""
-
-    def __init__(self, code: Any) -> None:
-        super().__init__()
-        self.code = code
-        self.conv, self.conv2 = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
-        self.relu, self.sum, self.dropout, self.idle = nn.ReLU(), ResidualSum(), nn.Dropout(), nn.Identity()
-        self.weight = nn.Parameter(torch.ones(3, 1, 1))
-
-    def forward(self, x: Tensor) -> Any:
-        return self.code(self, x)
+    convolutions = {name: nn.Conv2d(3, 3, 3, padding=1) for name in ("conv", "conv2")}
+    rest = {"relu": nn.ReLU(), "sum": ResidualSum(), "dropout": nn.Dropout(), "idle": nn.Identity()}
+    return Written(code, **convolutions, **rest, weight=nn.Parameter(torch.ones(3, 1, 1)))
 
 
 def view_read_later(m: Any, x: Tensor) -> Tensor:
@@ -150,7 +143,7 @@ CODES: dict[str, tuple[Any, list[str]]] = {
 @pytest.mark.parametrize("case", CODES)
 def test_forward_code(case: str) -> None:
     code, expected = CODES[case]
-    network = randomized(Written(code))
+    network = randomized(written(code))
     fused = fuse_for_inference(network, images())
     assert_same(network, fused, images())
     assert in_place(fused) == expected
@@ -168,9 +161,8 @@ class Kept(dict[str, Any]):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("scheme", ["skipinit", "fixup"])
-def test_hooks_see_what_they_saw(scheme: str) -> None:
-    network = randomized(convert(resnet_cifar(8), scheme))
+def test_hooks_see_what_they_saw() -> None:
+    network = randomized(convert(resnet_cifar(8), "fixup"))
     fused, x = fuse_for_inference(network, images()), images()
     expected = fused(x)
     # Of the same network, with nothing in place.
@@ -189,7 +181,7 @@ def test_hooks_see_what_they_saw(scheme: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", ["conv1", "norm1", "conv2", "relu1", "sum"])
+@pytest.mark.parametrize("name", ["norm1", "relu1", "sum"])
 def test_one_hook_in_a_block(name: str) -> None:
     network = randomized(convert(resnet_cifar(8), "skipinit"))
     fused, x, kept = fuse_for_inference(network, images()), images(), []
@@ -209,10 +201,3 @@ def test_one_hook_in_a_block(name: str) -> None:
     everywhere.remove()
     handle.remove()
     assert len(in_place(fused)) == 10
-
-
-def test_a_branch_that_is_broadcast_is_kept() -> None:
-    network = randomized(Written(lambda m, x: m.sum(x, m.conv(x.mean((2, 3), keepdim=True)))))
-    assert_same(network, fuse_for_inference(network, images()), images())
-    # One that is only so on other inputs than the example's.
-    assert_same(network, fuse_for_inference(network, images(1)), images())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.models import resnet_cifar
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation, scalar_affine
 from normless.nn.standardized import scaled_std
 
@@ -77,8 +75,7 @@ def with_parts(layer: ScalarAffine, parts: tuple[str, ...]) -> ScalarAffine:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_scalar_layers_with_any_parts(layer: str, lifted: Callable[[nn.Module], ScalarAffine]) -> None:
     build, shape = LAYERS[layer]
-    for chosen in product((False, True), repeat=4):
-        parts = tuple(name for name, taken in zip(ScalarAffine.PARTS, chosen, strict=True) if taken)
+    for parts in ((), ScalarAffine.PARTS[:2], ScalarAffine.PARTS[2:], ScalarAffine.PARTS):
         assert_per_example(with_parts(lifted(build()), parts), torch.randn(3, *shape, dtype=torch.float64))
 
 
@@ -91,8 +88,7 @@ def test_frozen_weights_and_a_multiplier_shared_by_two_layers() -> None:
     assert_per_example(nn.Sequential(first, nn.Tanh(), second), torch.randn(3, 4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("size", [1, 4])
-@pytest.mark.parametrize("factors", [(1.0, 1.0, 1.0), (0.5, 2.0, 3.0)])
+@pytest.mark.parametrize(("size", "factors"), [(1, (1.0, 1.0, 1.0)), (4, (0.5, 2.0, 3.0))])
 def test_residual_sums(size: int, factors: tuple[float, float, float]) -> None:
     total = ResidualSum()
     total.multiplier = nn.Parameter(torch.randn(size))
@@ -119,8 +115,13 @@ def perturbed(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("scheme", ["skipinit", "zeroinit(dropout=0)", "fixup", "nf_resnet", "layer_scale"])
-@pytest.mark.parametrize("block", [BasicBlock, Bottleneck])
+@pytest.mark.parametrize(
+    ("block", "scheme"),
+    [
+        *((BasicBlock, scheme) for scheme in ("zeroinit(dropout=0)", "fixup", "nf_resnet", "layer_scale")),
+        pytest.param(Bottleneck, "fixup", marks=pytest.mark.slow),
+    ],
+)
 def test_converted_torchvision_networks(block: type[nn.Module], scheme: str) -> None:
     images = torch.randn(2, 3, 32, 32)
     model = torchvision_resnet(block)
@@ -128,11 +129,6 @@ def test_converted_torchvision_networks(block: type[nn.Module], scheme: str) -> 
         model = ModuleValidator.fix(model)
     net = prepare(nl.convert(model, scheme, images), images)
     assert_per_example(perturbed(net), images.double())
-
-
-def test_a_converted_network_of_our_own() -> None:
-    images = torch.randn(3, 3, 8, 8)
-    assert_per_example(perturbed(nl.convert(resnet_cifar(8), "zeroinit_v1(dropout=0)")), images.double())
 
 
 @pytest.mark.parametrize("norms", ["removed", "replaced"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import normless as nl
-from normless.lifting.calls import unfused
+from normless._internal.state import unfused
 
 X = torch.randn(2, 5, 8)
 
@@ -28,8 +28,7 @@ def by_modules(model: nn.TransformerEncoder, scheme: str) -> torch.Tensor:
     return h
 
 
-@pytest.mark.parametrize("scheme", ["none", "sqrt2", "batch_norm_sqrt2"])
-@pytest.mark.parametrize("gradients", [True, False])
+@pytest.mark.parametrize(("scheme", "gradients"), [("none", False), ("sqrt2", True), ("batch_norm_sqrt2", False)])
 def test_converted_layers_run_their_modules_in_evaluation_mode(scheme: str, gradients: bool) -> None:
     model = encoder()
     net = nl.convert(model, scheme, X).eval()

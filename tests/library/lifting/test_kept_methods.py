@@ -32,12 +32,10 @@ class Keeping(nn.Module):
         return (x + y) / 2
 
     def branch(self, x: Tensor) -> Tensor:
-        y: Tensor = self.second(torch.relu(self.first(self.norm(x))))
-        return y
+        return self.second(torch.relu(self.first(self.norm(x))))
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.fusion(x, self.branch(x))
-        return y
+        return self.fusion(x, self.branch(x))
 
 
 class OneOfTwo(Keeping):
@@ -53,15 +51,6 @@ class OfADictionary(Keeping):
         return self.ways["add"](x, self.branch(x))
 
 
-class OfAList(Keeping):
-    def keep(self) -> None:
-        self.ways = [self.branch, self._add]
-
-    def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.ways[1](x, self.ways[0](x))
-        return y
-
-
 class Partially(Keeping):
     def keep(self) -> None:
         self.fusion = partial(self._scaled, factor=0.5)
@@ -70,7 +59,7 @@ class Partially(Keeping):
         return x + factor * y
 
 
-KINDS = [Keeping, OneOfTwo, OfADictionary, OfAList, Partially]
+KINDS = [Keeping, OneOfTwo, OfADictionary, Partially]
 
 
 @pytest.mark.parametrize("kind", KINDS)

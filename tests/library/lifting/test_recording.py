@@ -91,22 +91,6 @@ def _forward_lines() -> list[tuple[int, str]]:
     return list(enumerate(lines, start))
 
 
-def test_a_modules_runs_are_told_apart_and_know_their_calls() -> None:
-    calls = calls_of(Net(), X)
-    first, second = (call for call in calls if call.module == "act")
-    assert [first.run, second.run] == [0, 1]
-    assert [first.around, second.around] == named(calls, "act")
-    assert all(call.around is None for call in calls if call.module == "")
-
-
-def test_layers_that_are_functions_carry_their_calls() -> None:
-    found = nl.residual_map(Net(), X)
-    assert found.flow is not None
-    layers = {layer.path: layer for layer in found.layers()}
-    assert [layers[f":leaky_relu{end}"].made_by for end in ("", "_1", "_2")] == named(found.flow.calls, "leaky_relu")
-    assert layers["layer"].made_by is None
-
-
 class Repeated(nn.Module):
     """Adds as often as it is told."""
 

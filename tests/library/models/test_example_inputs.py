@@ -78,7 +78,5 @@ def test_a_file_may_return_its_inputs(tmp_path: Path) -> None:
     assert isinstance(build_model(f"{file}:named"), torch.nn.Linear)
     with pytest.raises(ValueError, match="returned inputs of type list, expected a tensor, a tuple of positional"):
         build_with_inputs(f"{file}:listed")
-    with pytest.raises(
-        ValueError, match=r"returned an object of type tuple, expected a torch\.nn\.Module, or one and its inputs"
-    ):
+    with pytest.raises(ValueError, match="object of type tuple"):
         build_model(f"{file}:three")

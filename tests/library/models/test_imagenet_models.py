@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from normless import UnsupportedEditError, convert, residual_map
+from normless import convert, residual_map
 from normless.models import resnet, resnet_v2
 from normless.models.spec import build_model
 from normless.residual import traced_map
@@ -33,9 +31,8 @@ NETWORKS = {
     "ResNeXt-50 gray": lambda: resnet(50, in_channels=1, groups=32, width_per_group=4),
     "V2-50": lambda: resnet_v2(50),
 }
-SCHEMES = ["ghost_batch_norm(size=256)", "skipinit", "zeroinit(dropout=0.2)", "fixup"]
+SCHEMES = ["ghost_batch_norm(size=256)", "zeroinit(dropout=0.2)", "fixup"]
 V1_SCHEME = "zeroinit_v1(dropout=0.2)"
-V2_PAIRS = [("V2-50", scheme) for scheme in SCHEMES]
 
 
 def parameter_count(model: nn.Module) -> int:
@@ -65,7 +62,7 @@ def test_names_and_shapes_are_those_of_torchvision(name: str) -> None:
     assert parameter_count(ours) == parameter_count(theirs)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnext50_32x4d"])
+@pytest.mark.parametrize("name", ["resnet18", "resnext50_32x4d"])
 def test_outputs_are_those_of_torchvision(name: str) -> None:
     theirs = disturbed(torchvision.models.get_model(name))
     ours = resnet(**TORCHVISION[name])
@@ -79,20 +76,19 @@ def test_outputs_are_those_of_torchvision(name: str) -> None:
         torch.testing.assert_close(ours.state_dict()[key], value, msg=key)
 
 
-@pytest.mark.parametrize("training", [False, True])
-def test_with_the_stride_on_the_first_convolution_it_is_torchvisions_with_the_stride_moved(training: bool) -> None:
+def test_with_the_stride_on_the_first_convolution_it_is_torchvisions_with_the_stride_moved() -> None:
     """ResNet-50-V1 of He et al. (2016a): conv3_1, conv4_1 and conv5_1 have the stride in their first 1×1."""
-    theirs = disturbed(torchvision.models.resnet50()).train(training)
+    theirs = disturbed(torchvision.models.resnet50())
     for stage in (theirs.layer2, theirs.layer3, theirs.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    ours = build_model("normless:resnet(depth=50, stride_on=conv1)").train(training)
+    ours = build_model("normless:resnet(depth=50, stride_on=conv1)")
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(4, 3, 40, 33)
     with torch.no_grad():
         expected, found = theirs(images), ours(images)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5 * expected.abs().max().item())
     with torch.no_grad():
-        usual = resnet(50).train(training)
+        usual = resnet(50)
         usual.load_state_dict(theirs.state_dict())
         assert (usual(images) - expected).abs().max() > 0.01 * expected.abs().max()
     strided = {name for name, one in ours.named_modules() if getattr(one, "stride", 1) == (2, 2)}
@@ -152,8 +148,7 @@ def appendix_g(model: nn.Module, x: Tensor) -> Tensor:
     return F.linear(features, classifier.weight, classifier.bias)
 
 
-@pytest.mark.parametrize("scheme", ["batch_norm", "zeroinit(dropout=0.2)"])
-@pytest.mark.parametrize("size", [(64, 64), (47, 54)], ids=str)
+@pytest.mark.parametrize(("scheme", "size"), [("batch_norm", (47, 54)), ("zeroinit(dropout=0.2)", (64, 64))])
 def test_resnet_v2_is_appendix_g(scheme: str, size: tuple[int, int]) -> None:
     model = disturbed(convert(resnet_v2(50, classes=10), scheme)).double().eval()
     images = torch.randn(2, 3, *size, dtype=torch.float64)
@@ -201,28 +196,21 @@ def test_fixup_of_50_layers_by_the_numbers(build: type) -> None:
     assert not classifier.bias.any()
 
 
-def test_zeroinit_v1_has_a_multiplier_and_a_scalar_bias_in_each_block() -> None:
-    with torch.device("meta"):
-        first, second = resnet(50), resnet_v2(50)
-    net = convert(first, V1_SCHEME)
-    scalars = Counter(name.rpartition(".")[2] for name, parameter in net.named_parameters() if parameter.numel() == 1)
-    assert sorted(scalars.values()) == [16, 16]
-    assert scalars["multiplier"] == 16
-    assert all(module.bias is not None for module in net.modules() if isinstance(module, nn.Conv2d))
-    with pytest.raises(UnsupportedEditError, match="followed by an activation"):
-        convert(second, V1_SCHEME)
-
-
 @pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
+def test_stated_map_is_the_traced_one(name: str) -> None:
     with torch.device("meta"):
-        model = NETWORKS[name]().train(training)
+        model = NETWORKS[name]()
         images = torch.empty(2, 1 if "gray" in name else 3, 33, 40)
     assert residual_map(model) == traced_map(model, images)
 
 
-@pytest.mark.parametrize(("name", "scheme"), [("V1-50", scheme) for scheme in [*SCHEMES, V1_SCHEME]] + V2_PAIRS)
+@pytest.mark.parametrize(
+    ("name", "scheme"),
+    [
+        ("V1-18", V1_SCHEME),
+        *(pytest.param(name, scheme, marks=pytest.mark.slow) for name in ("V1-50", "V2-50") for scheme in SCHEMES),
+    ],
+)
 def test_also_after_conversion(name: str, scheme: str) -> None:
     with torch.device("meta"):
         net = convert(NETWORKS[name](), scheme)
@@ -230,28 +218,18 @@ def test_also_after_conversion(name: str, scheme: str) -> None:
     assert residual_map(net) == traced_map(net, images)
 
 
-def test_152_layers_need_no_trace() -> None:
-    with torch.device("meta"):
-        model = resnet(152)
-    found = residual_map(model, strict=True)
-    assert found.depth == 3 + 8 + 36 + 3
-    assert [block.name for block in found.blocks if not block.identity_skip] == [f"layer{n}.0" for n in (1, 2, 3, 4)]
-
-
-def test_wrong_sizes_are_one_sentence() -> None:
-    with pytest.raises(ValueError, match="has depth 18, 34, 50, 101, 152, got depth=20"):
-        resnet(20)
-    with pytest.raises(ValueError, match="A ResNet-V2 has depth 50, 101, 152, got depth=18"):
-        resnet_v2(18)
-    with pytest.raises(ValueError, match="Only bottleneck networks are grouped or widened"):
-        resnet(34, width_per_group=128)
-    with pytest.raises(ValueError, match="got groups=0 and width_per_group=64"):
-        resnet(50, groups=0)
-    with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
-        resnet(18, channels=0)
-    with pytest.raises(ValueError, match="at least one channel in its first stage, got channels=0"):
-        resnet_v2(50, channels=0)
-    with pytest.raises(ValueError, match="stride_on is conv1, conv2, not 'conv3'"):
-        build_model("normless:resnet(stride_on=conv3)")
-    with pytest.raises(ValueError, match="got depth=34 with stride_on='conv1'"):
-        resnet(34, stride_on="conv1")
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("resnet(depth=20)", "18, 34, 50, 101, 152, got depth=20"),
+        ("resnet_v2(depth=18)", "50, 101, 152, got depth=18"),
+        ("resnet(depth=34, width_per_group=128)", "Only bottleneck networks"),
+        ("resnet(depth=50, groups=0)", "groups=0 and width_per_group=64"),
+        ("resnet_v2(depth=50, channels=0)", "got channels=0"),
+        ("resnet(stride_on=conv3)", "conv1, conv2, not 'conv3'"),
+        ("resnet(depth=34, stride_on=conv1)", "depth=34 with stride_on='conv1'"),
+    ],
+)
+def test_wrong_sizes_are_refused(spec: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        build_model(f"normless:{spec}")

@@ -56,19 +56,12 @@ def fans(weight: torch.Tensor) -> tuple[int, int]:
     return weight.shape[1] * area, weight.shape[0] * area
 
 
-@pytest.mark.parametrize("kind", VARIANCE)
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("name", "kind"), [*zip(SMALL, [*VARIANCE, "he"], strict=True)])
 def test_every_weight_has_the_variance_of_the_kind_that_the_text_names(name: str, kind: str) -> None:
     network = built(name, f", initialization={kind}")
     for path, layer in layers(network).items():
         assert_normal(layer.weight, VARIANCE[kind](*fans(layer.weight)), path)
     assert not classifier_of(network).bias.any()
-
-
-@pytest.mark.parametrize("name", FAN_IN_BY_DEFAULT)
-def test_the_networks_of_de_and_smith_start_from_fan_in_the_classifier_too(name: str) -> None:
-    default, stated = built(name), built(name, ", initialization=he_fan_in")
-    assert all(torch.equal(one, two) for one, two in zip(default.parameters(), stated.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", sorted({*SMALL} - {*FAN_IN_BY_DEFAULT}))
@@ -92,11 +85,11 @@ def test_the_stream_of_wide_resnet_doubles_with_every_block_by_fan_in_alone() ->
     The mean over draws; weights of fan-out, whose variance is half as large where the width doubles, fall behind.
     """
     torch.manual_seed(0)
-    images = torch.randn(8, 3, 32, 32)
+    images = torch.randn(4, 3, 32, 32)
     growth = {}
     for kind in ("he_fan_in", None):
         drawn = []
-        for _ in range(12):
+        for _ in range(6):
             network = convert(wide_resnet(16, 4, initialization=kind), "none(keep_scale=False)")
             with torch.no_grad():
                 stem = network.stem(images)

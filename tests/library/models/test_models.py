@@ -49,17 +49,6 @@ def test_specs_build_fitted_networks() -> None:
     assert build_model("timm:resnet10t(num_classes=6)", image_shape=(1, 8, 8)).num_classes == 6
 
 
-def test_a_file_of_the_users_own(tmp_path: object) -> None:
-    path = f"{tmp_path}/mine.py"
-    with open(path, "w") as file:  # noqa: PTH123
-        file.write(
-            "from torch import nn\ndef net(width=3):\n    return nn.Linear(width, 1)\ndef no():\n    return 3\n"
-        )
-    assert build_model(f"{path}:net(width=5)").in_features == 5
-    with pytest.raises(ValueError, match=r"returned an object of type int, expected a torch\.nn\.Module"):
-        build_model(f"{path}:no")
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

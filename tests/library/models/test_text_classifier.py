@@ -76,15 +76,6 @@ def test_the_network_is_that_of_transformers(kind: str) -> None:
         assert torch.equal(model(tokens), logits)
 
 
-def test_blocks_and_roles_are_found() -> None:
-    model = text_classifier(KINDS["bert"], classes=2, tokens=TOKENS)
-    found = nl.residual_map(model, *model.example_inputs())
-    assert found.depth == 4
-    assert sorted(found.norms.values()) == ["last"] * 4 + ["stem"]
-    net = nl.convert(model, "fixup", sentences(5, 7))
-    assert torch.equal(net.eval()(sentences(9, 3, 4)), torch.zeros(3, 2))
-
-
 def test_a_converted_one_is_saved_and_loaded(tmp_path: Path) -> None:
     text = fitted_spec(f"transformers:{KINDS['bert']}", classes=3)
     model, inputs = build_with_inputs(text)
@@ -141,10 +132,7 @@ MISTAKES: list[tuple[str, str]] = [
     ("bert(hidden=32)", "The configuration of bert in transformers has no setting hidden; it has .*hidden_size"),
     ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert.* as a classifier of sentences"),
     ("clip", "cannot build clip as a classifier of sentences"),
-    (
-        "no/such/folder",
-        "There is no file .*config.json: expected .* Nothing is downloaded",
-    ),
+    ("no/such/folder", "There is no file .*config.json: expected .* Nothing is downloaded"),
     ("nowhere.json", "There is no file nowhere.json"),
 ]
 

@@ -182,29 +182,20 @@ class _OwnConv(nn.Conv2d):
 
 @pytest.mark.parametrize("layer", [nn.ConvTranspose2d(1, 1, 1), nn.ReLU(), nn.Bilinear(1, 1, 1), _OwnConv(1, 1, 1)])
 def test_other_types_are_refused_by_name(layer: nn.Module) -> None:
-    with pytest.raises(
-        UnsupportedEditError, match=rf"Conv1d, Conv2d, Conv3d, Linear, not into a {type(layer).__name__}"
-    ):
+    with pytest.raises(UnsupportedEditError, match=f"Linear, not into a {type(layer).__name__}"):
         scalar_affine(layer)
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_is_added_once(part: str) -> None:
-    layer = scalar_affine(nn.Linear(2, 3))
+    layer = scalar_affine(nn.Linear(2, 3).double())
     add_random_parts(layer, {part})
     first = getattr(layer, part)
+    assert isinstance(first, nn.Parameter)
+    assert first.dtype is torch.float64
     with pytest.raises(UnsupportedEditError, match=f"the layer already has its {part.replace('_', ' ')}"):
         add_random_parts(layer, {part})
     assert getattr(layer, part) is first
-
-
-def test_a_part_takes_the_dtype_of_the_weight() -> None:
-    layer = scalar_affine(nn.Linear(2, 3).double())
-    layer.add_part("multiplier", one_element(0.5))
-    assert isinstance(layer.multiplier, nn.Parameter)
-    assert layer.multiplier.dtype is torch.float64
-    assert layer.multiplier.shape == (1,)
-    assert layer.multiplier.requires_grad
 
 
 def test_a_parameter_given_as_a_part_is_shared() -> None:
@@ -216,11 +207,3 @@ def test_a_parameter_given_as_a_part_is_shared() -> None:
     x = torch.randn(4, 2)
     (one(x).sum() + other(x).sum()).backward()
     torch.testing.assert_close(one.input_bias.grad, 4 * (one.weight.sum() + other.weight.sum()).reshape(1))
-
-
-def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
-    layer = scalar_affine(nn.Linear(3, 2))
-    layer.before = nn.ReLU()
-    layer.add_part("input_bias", torch.tensor([0.7]))
-    x = torch.randn(5, 3)
-    torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))

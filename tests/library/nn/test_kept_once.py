@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from normless import convert
 from normless.models import resnet_cifar
-from normless.nn import ShiftedActivation, kept_once
+from normless.nn import kept_once
 from normless.nn.affine import ScalarConv2d
 from normless.nn.kept_once import ShiftedReLU, shifted_convolution
 
@@ -109,15 +109,6 @@ def test_each_activation_is_kept_once() -> None:
     assert len([one for one in kept.values() if one.shape[1] != 3]) == 13
 
 
-def test_a_hook_of_the_activation_runs() -> None:
-    module, x = ShiftedActivation(nn.ReLU()), torch.randn(5, requires_grad=True)
-    module.add_part("output_bias", torch.ones(1))
-    seen = []
-    module.activation.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
-    module(x)
-    assert len(seen) == 1
-
-
 # torch 2.15 compiles its forward-mode rules with what it deprecates itself.
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")
@@ -135,6 +126,5 @@ def test_autocast_compilers_and_transforms_see_the_operators() -> None:
     torch.testing.assert_close(together, x.grad)
     tangent = torch.randn_like(x)
     torch.testing.assert_close(
-        torch.func.jvp(layer, (x.detach(),), (tangent,))[1],
-        nn.functional.conv2d(tangent, layer.weight, padding=1),
+        torch.func.jvp(layer, (x.detach(),), (tangent,))[1], nn.functional.conv2d(tangent, layer.weight, padding=1)
     )

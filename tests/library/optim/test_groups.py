@@ -1,21 +1,24 @@
-"""Parameter groups: every parameter once, by its role, and what a policy decays."""
+"""Parameter groups: every parameter once, by its role, and what policies, terms and patterns decay."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from timm.optim import create_optimizer_v2
 from timm.scheduler import create_scheduler_v2
 from torch import Tensor, nn
 
 import normless as nl
-from normless.models import dense, resnet_cifar, wide_resnet
+from normless.models import dense, resnet, resnet_cifar, transformer, wide_resnet
 from normless.nn import ResidualSum
 from normless.optim import param_groups
-from normless.optim.decay import GROUPS
+from normless.optim.decay import GROUPS, POLICIES, SHORT, decays_of
 from normless.residual import BlockStructure, Structure
 
 NETWORKS = {
@@ -23,16 +26,7 @@ NETWORKS = {
     "cifar": lambda: resnet_cifar(8),
     "dense": lambda: dense(2, 8, in_features=192, branch_layers=2),
 }
-SCHEMES = [
-    "batch_norm",
-    "group_norm(groups=4)",
-    "norm_on_skip",
-    "layer_scale",
-    "none",
-    "skipinit",
-    "zeroinit",
-    "fixup",
-]
+SCHEMES = ["norm_on_skip", "layer_scale", "none", "fixup"]
 
 
 def by_name(model: nn.Module, **arguments: Any) -> dict[str, set[str]]:
@@ -40,13 +34,6 @@ def by_name(model: nn.Module, **arguments: Any) -> dict[str, set[str]]:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = param_groups(model, **{"lr": 0.1, "weight_decay": 0.01} | arguments)
     return {group["name"]: {names[id(parameter)] for parameter in group["params"]} for group in groups}
-
-
-def decayed(model: nn.Module, **arguments: Any) -> set[str]:
-    """Names of the groups with weight decay."""
-    groups = param_groups(model, **{"lr": 0.1, "weight_decay": 0.01} | arguments)
-    assert {group["weight_decay"] for group in groups} <= {0.0, 0.01}
-    return {group["name"] for group in groups if group["weight_decay"] == 0.01}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -61,18 +48,6 @@ def test_every_parameter_is_in_exactly_one_group(network: str, scheme: str) -> N
     order = [GROUPS.index(group["name"]) for group in groups]
     assert order == sorted(set(order))
     assert all(set(group) == {"params", "name", "lr", "rate_scale", "weight_decay"} for group in groups)
-
-
-def test_roles_of_a_cifar_resnet() -> None:
-    found = by_name(resnet_cifar(8))
-    assert found["gamma_stem"] == {"norm.weight"}
-    assert found["gamma_last"] == {f"blocks.{index}.norm2.weight" for index in range(3)}
-    assert found["gamma_other"] == {f"blocks.{index}.norm1.weight" for index in range(3)}
-    weights = {"stem.weight", "classifier.weight", *(f"blocks.{i}.conv{j}.weight" for i in range(3) for j in (1, 2))}
-    assert found["weights"] == weights
-    norms = {"norm.bias", *(f"blocks.{i}.norm{j}.bias" for i in range(3) for j in (1, 2))}
-    assert found["biases"] == {"classifier.bias"} | norms
-    assert set(found) == {"weights", "gamma_stem", "gamma_last", "gamma_other", "biases"}
 
 
 def test_norms_that_a_scheme_adds_have_their_roles() -> None:
@@ -97,90 +72,35 @@ def test_scalars_are_those_a_scheme_added(network: str) -> None:
     assert "scalars" not in by_name(scaled)
 
 
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize(
-    ("policy", "expected"),
+    ("scheme", "policy", "decays"),
     [
-        # The columns of table 2: weights alone, and with each role of γ.
-        ({"weights": True}, {"weights": 0.01}),
-        ({"weights": True, "last": True}, {"weights": 0.01, "gamma_last": 0.01}),
-        ({"weights": True, "down": True}, {"weights": 0.01, "gamma_down": 0.01}),
-        ({"weights": True, "other": True}, {"weights": 0.01, "gamma_other": 0.01}),
-        # A strength of its own, as for figure 3.
-        ({"weights": True, "down": 0.3, "gamma_last": 0}, {"weights": 0.01, "gamma_down": 0.3}),
-        ({"weights": 0.5, "stem": True, "biases": False, "scalars": 1}, {"weights": 0.5}),
-        ({}, {}),
+        ("layer_scale(init=0.5)", "guidelines", {"weights": 0.02, "gamma_last": 0.02, "gamma_other": 0.02}),
+        ("layer_scale(init=0.5)", {"stem": True, "layer_scale": 0.3}, {"gamma_stem": 0.02, "layer_scale": 0.3}),
+        ("fixup", {"weights": True, "scalars": 0.3}, {"weights": 0.02, "scalars": 0.3}),
     ],
 )
-def test_a_policy_by_role(policy: dict[str, bool | float], expected: dict[str, float]) -> None:
-    groups = param_groups(wide_resnet(16, 1), lr=0.1, weight_decay=0.01, policy=policy)
-    decays = {group["name"]: group["weight_decay"] for group in groups}
-    assert set(decays) == {"weights", "gamma_last", "gamma_down", "gamma_other", "biases"}
-    assert {name: decay for name, decay in decays.items() if decay} == expected
-    assert all(type(decay) is float for decay in decays.values())
-
-
-@pytest.mark.parametrize(
-    "policy",
-    ["guidelines", "all", "weights", {"gamma_stem": True, "layer_scale": True}],
-    ids=["guidelines", "all", "weights", "own"],
-)
-def test_only_decayed_parameters_shrink_under_zero_gradients(policy: Any) -> None:
-    net = nl.convert(resnet_cifar(8), "layer_scale(init=0.5)")
+def test_without_gradients_parameters_shrink_by_the_rate_and_the_decay_of_their_group(
+    scheme: str, policy: Any, decays: dict[str, float], kind: Any
+) -> None:
+    net = nl.convert(resnet_cifar(8), scheme).double()
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(1.0)
             parameter.grad = torch.zeros_like(parameter)
-    expected = decayed(net, policy=policy)
-    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
-    optimizer = torch.optim.SGD(param_groups(net, lr=0.1, weight_decay=0.01, policy=policy), lr=123.0)
-    optimizer.step()
-    current = dict(net.named_parameters())
-    assert expected
-    for group, names in by_name(net).items():
-        factor = 1 - 0.1 * 0.01 if group in expected else 1.0
-        for name in names:
-            torch.testing.assert_close(current[name].detach(), before[name].detach() * factor, rtol=1e-6, atol=0)
-
-
-def test_scalars_take_their_own_rate() -> None:
-    net = nl.convert(resnet_cifar(8), "fixup")
-    groups = param_groups(net, lr=0.2, weight_decay=0.01, scalar_lr_scale=0.1)
-    rates = {group["name"]: (group["lr"], group["rate_scale"]) for group in groups}
-    assert rates == {"weights": (0.2, 1.0), "biases": (0.2, 1.0), "scalars": (pytest.approx(0.02), 0.1)}
-    optimizer = torch.optim.SGD(groups, lr=0.2)
-    before = {name: parameter.clone() for name, parameter in net.named_parameters()}
-    for parameter in net.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    for group in optimizer.param_groups:
-        group["weight_decay"] = 0.0
-    optimizer.step()
-    for name, parameter in net.named_parameters():
-        step = 0.02 if parameter.numel() == 1 else 0.2
-        torch.testing.assert_close(before[name] - parameter, torch.full_like(parameter, step), rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),
-        lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4]),
-        lambda optimizer: torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step)),
-    ],
-    ids=["cosine", "steps", "lambda"],
-)
-def test_schedulers_keep_the_proportion(schedule: Any) -> None:
-    net = nl.convert(wide_resnet(10, 1), "fixup")
-    optimizer = torch.optim.SGD(param_groups(net, lr=0.2, weight_decay=0.0, scalar_lr_scale=0.1), lr=0.2)
-    scheduler = schedule(optimizer)
-    seen = set()
-    for _ in range(4):
+    before = {name: parameter.detach().clone() for name, parameter in net.named_parameters()}
+    groups = param_groups(net, lr=0.1, weight_decay=0.02, policy=policy, scalar_lr_scale=0.1)
+    optimizer = kind(groups, lr=123.0)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+    for _ in range(3):
         optimizer.step()
         scheduler.step()
-        base = next(group["lr"] for group in optimizer.param_groups if group["name"] == "weights")
-        for group in optimizer.param_groups:
-            assert group["lr"] == pytest.approx(base * group["rate_scale"])
-        seen.add(base)
-    assert len(seen) > 1
+    for group, names in by_name(net).items():
+        rate = 0.1 * (0.1 if group == "scalars" else 1.0)
+        factor = math.prod(1 - rate * 0.5**step * decays.get(group, 0.0) for step in range(3))
+        for name in names:
+            torch.testing.assert_close(net.get_parameter(name).detach(), before[name] * factor, rtol=1e-13, atol=0)
 
 
 def test_frozen_parameters_are_left_out() -> None:
@@ -228,21 +148,13 @@ def test_tied_parameters_are_listed_once() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            {"policy": "everything"},
-            "There is no decay policy 'everything'; the policies are guidelines, all, weights",
-        ),
-        (
-            {"policy": {"gamma": True}},
-            "There is no parameter group gamma; the groups are weights, hidden, embedding, head, gamma_last",
-        ),
-        ({"policy": {"gamma": True}}, "and last, down, stem, other for those of γ"),
-        ({"policy": {"last": True, "gamma_last": 0.1}}, "names the group gamma_last twice"),
-        ({"policy": {"down": -0.1}}, r"of 0 or more, got -0\.1 for the group gamma_down"),
-        ({"policy": {"down": float("nan")}}, "got nan for the group gamma_down"),
-        ({"lr": -0.1}, r"of 0 or more, got lr=-0\.1"),
-        ({"weight_decay": -1e-4}, r"of 0 or more, got .*weight_decay=-0\.0001"),
-        ({"scalar_lr_scale": -1.0}, r"of 0 or more, got .*scalar_lr_scale=-1\.0"),
+        ({"policy": "everything"}, "'everything'.* guidelines, all, weights"),
+        ({"policy": {"gamma": True}}, "group gamma; .* weights, hidden, .* last, down, stem, other"),
+        ({"policy": {"last": True, "gamma_last": 0.1}}, "gamma_last twice"),
+        ({"policy": {"down": -0.1}}, r"-0\.1 for the group gamma_down"),
+        ({"policy": {"down": float("nan")}}, "nan for the group gamma_down"),
+        ({"weight_decay": -1e-4}, r"weight_decay=-0\.0001"),
+        ({"scalar_lr_scale": -1.0}, r"scalar_lr_scale=-1\.0"),
         ({"lr": float("nan")}, "lr=nan"),
     ],
 )
@@ -262,3 +174,70 @@ def test_timms_factories_keep_the_rates_of_the_groups() -> None:
         expected = 0.05 * (1 + math.cos(math.pi * epoch / 10))
         assert rates["weights"] == pytest.approx((expected, 5e-4))
         assert rates["scalars"] == pytest.approx((0.1 * expected, 0))
+
+
+TERMS = [*POLICIES, *GROUPS, *SHORT]
+
+
+def decayed(model: nn.Module, policy: Any) -> set[str]:
+    """The names of the parameters that decay."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, policy=policy)
+    listed = [id(one) for group in groups for one in group["params"]]
+    assert sorted(listed) == sorted(names)
+    return {names[id(one)] for group in groups if group["weight_decay"] > 0 for one in group["params"]}
+
+
+@given(st.lists(st.sampled_from(TERMS), min_size=1, max_size=5))
+def test_a_sum_of_terms_decays_what_any_of_them_does(terms: list[str]) -> None:
+    alone = [set(decays_of(term, 0.3)) for term in terms]
+    together = decays_of("+".join(terms), 0.3)
+    assert set(together) == set().union(*alone)
+    assert set(together.values()) == {0.3}
+    assert set(together) <= set(GROUPS)
+    assert together == decays_of(" + ".join(reversed(terms)), 0.3)
+
+
+def test_table_2_of_kim_et_al_column_by_column() -> None:
+    """Weights, and weights with the γ of one role: the union is a partition of all γ, by module name on ResNet-18."""
+    model = resnet(18, channels=4)
+    weights = {name for name, one in model.named_parameters() if one.dim() > 1}
+    assert decayed(model, "weights") == weights
+    columns = {role: decayed(model, f"weights+{role}") - weights for role in ("last", "down", "stem", "other")}
+    assert columns["stem"] == {"bn1.weight"}
+    assert columns["down"] == {f"layer{stage}.0.downsample.1.weight" for stage in (2, 3, 4)}
+    assert columns["last"] == {f"layer{stage}.{index}.bn2.weight" for stage in (1, 2, 3, 4) for index in (0, 1)}
+    assert columns["other"] == {f"layer{stage}.{index}.bn1.weight" for stage in (1, 2, 3, 4) for index in (0, 1)}
+    for one, other in itertools.combinations(columns.values(), 2):
+        assert not one & other
+    assert len(set().union(*columns.values())) == 20
+    assert decayed(model, "weights+last+other") == decayed(model, "guidelines")
+
+
+def test_a_pattern_takes_the_norms_of_one_kind_of_block() -> None:
+    """γ_1 and γ_2 of a transformer block are both `last`: their names tell them apart."""
+    model = transformer(30, layers=2, width=8, heads=2, feed_forward=8, norm="pre")
+    weights = decayed(model, "weights")
+    first = decayed(model, "weights+*attention.norm.weight") - weights
+    second = decayed(model, "weights+*feed_forward.norm.weight") - weights
+    assert len(first) == 2 + 4
+    assert len(second) == 4
+    assert first | second == decayed(model, "weights+last") - weights
+    assert not first & second
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, policy="weights+*feed_forward.norm.weight")
+    named = {group["name"]: (len(group["params"]), group["weight_decay"]) for group in groups}
+    assert named["gamma_last"] == (6, 0.0)
+    assert named["gamma_last:*feed_forward.norm.weight"] == (4, 0.01)
+
+
+def test_a_pattern_goes_before_its_group_and_the_last_before_the_others() -> None:
+    model = resnet(18, channels=4)
+    policy = {"weights": True, "conv1.*": 0.5, "layer?.0.conv1.*": 0.25, "layer4.0.conv1.*": False}
+    groups = param_groups(model, lr=0.1, weight_decay=0.01, policy=policy)
+    found = {id(one): group["weight_decay"] for group in groups for one in group["params"]}
+    assert found[id(model.conv1.weight)] == 0.5
+    assert found[id(model.layer1[0].conv1.weight)] == 0.25
+    assert found[id(model.layer4[0].conv1.weight)] == 0
+    assert found[id(model.layer1[0].conv2.weight)] == 0.01
+    with pytest.raises(ValueError, match=r"matches \*attention\*, encoder\.\*, or a later"):
+        param_groups(model, lr=0.1, weight_decay=0.1, policy="weights+*attention*+encoder.*")

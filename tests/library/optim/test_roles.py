@@ -11,6 +11,7 @@ from timm.layers.grn import GlobalResponseNorm
 from torch import Tensor, nn
 from torchvision.ops import FrozenBatchNorm2d
 from transformers.models.t5.modeling_t5 import T5LayerNorm
+from written_networks import Written
 
 import normless as nl
 from normless.optim.roles import parameter_roles
@@ -24,42 +25,27 @@ def roles(model: nn.Module, *inputs: Tensor) -> dict[str, str]:
     return parameter_roles(model, nl.residual_map(model, *inputs))
 
 
-class RootMeanSquare(nn.Module):
+def root_mean_square() -> nn.Module:
     """A norm written by hand."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.factor = nn.Parameter(torch.ones(channels, 1, 1))
-        self.shift = nn.Parameter(torch.zeros(channels, 1, 1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.factor * x * (x.square().mean(1, keepdim=True) + 1e-6).rsqrt() + self.shift
+    return Written(
+        lambda m, x: m.factor * x * (x.square().mean(1, keepdim=True) + 1e-6).rsqrt() + m.shift,
+        factor=nn.Parameter(torch.ones(8, 1, 1)),
+        shift=nn.Parameter(torch.zeros(8, 1, 1)),
+    )
 
 
-class TokenNorm(nn.Module):
+def of_tokens(norm: nn.Module) -> nn.Module:
     """A norm over the last axis, of images."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.inner = norm
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x.movedim(1, -1)).movedim(-1, 1)
+    return Written(lambda m, x: m.inner(x.movedim(1, -1)).movedim(-1, 1), inner=norm)
 
 
-class OneBlock(nn.Module):
-    """conv → x + conv(norm(x)) → mean → linear."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = norm
-        self.conv = nn.Conv2d(8, 8, 3, padding=1)
-        self.head = nn.Linear(8, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        return self.head((x + self.conv(self.norm(x))).mean((2, 3)))
+def one_block(norm: nn.Module, **further: nn.Module | nn.Parameter) -> Written:
+    """conv → x + conv(norm(x)) → mean → linear, and parts that do not run."""
+    layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "norm": norm, "conv": nn.Conv2d(8, 8, 3, padding=1)}
+    return Written(
+        lambda m, x: m.head(((h := m.stem(x)) + m.conv(m.norm(h))).mean((2, 3))),
+        **layers, head=nn.Linear(8, 2), **further,
+    )  # fmt: skip
 
 
 PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, group in
@@ -77,8 +63,8 @@ PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, 
             lambda: GlobalResponseNorm(8, channels_last=False),
             {"weight": "gamma_last", "bias": "biases"},
         ),
-        (lambda: TokenNorm(T5LayerNorm(8)), {"inner.weight": "gamma_last"}),
-        (lambda: RootMeanSquare(8), {"factor": "gamma_last", "shift": "biases"}),
+        (lambda: of_tokens(T5LayerNorm(8)), {"inner.weight": "gamma_last"}),
+        (lambda: root_mean_square(), {"factor": "gamma_last", "shift": "biases"}),
         (lambda: FrozenBatchNorm2d(8), {}),
         (lambda: nn.BatchNorm2d(8, affine=False), {}),
         (lambda: nn.GroupNorm(2, 8), {"weight": "gamma_last", "bias": "biases"}),
@@ -93,13 +79,13 @@ PLAIN = {f"{path}.{kind}": group for path in ("stem", "conv", "head") for kind, 
     ],
 )  # fmt: skip
 def test_a_norm_is_known_by_what_it_computes(norm: Callable[[], nn.Module], expected: dict[str, str]) -> None:
-    found = roles(OneBlock(norm()), images(8))
+    found = roles(one_block(norm()), images(8))
     assert found == PLAIN | {f"norm.{name}": group for name, group in expected.items()}
 
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
-    model = OneBlock(nn.Identity())
+    model = one_block(nn.Identity())
     model.conv = nn.Conv2d(8, 8, 3, padding=1, bias=bias)
     nn.utils.parametrizations.weight_norm(model.conv)
     nn.utils.parametrizations.weight_norm(model.head)
@@ -115,22 +101,14 @@ def test_the_gain_of_a_normalized_weight(bias: bool) -> None:
     }
 
 
-class PackedAttention(nn.Module):
-    """x + attention(norm(x)), with every parameter that torch's attention can have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(8)
-        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
-        self.temperature = nn.Parameter(torch.ones(()))
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(x)
-        return (x + self.attention(h, h, h, need_weights=False)[0]) * self.temperature
-
-
 def test_packed_attention() -> None:
-    assert roles(PackedAttention(), torch.zeros(2, 5, 8)) == {
+    def forward(m: Written, x: Tensor) -> Tensor:
+        h = m.norm(x)
+        return (x + m.attention(h, h, h, need_weights=False)[0]) * m.temperature
+
+    attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
+    model = Written(forward, norm=nn.LayerNorm(8), attention=attention, temperature=nn.Parameter(torch.ones(())))
+    assert roles(model, torch.zeros(2, 5, 8)) == {
         "norm.weight": "gamma_last",
         "norm.bias": "biases",
         "attention.in_proj_weight": "weights",
@@ -143,28 +121,16 @@ def test_packed_attention() -> None:
     }
 
 
-class PartlyIdle(OneBlock):
-    """A network with modules that do not run in training: an auxiliary head."""
-
-    def __init__(self) -> None:
-        super().__init__(RootMeanSquare(8))
-        self.idle = nn.ModuleDict(
-            {
-                "norm": nn.BatchNorm2d(8),
-                "own": RootMeanSquare(8),
-                "conv": nn.Conv2d(8, 1, 1),
-                "slopes": nn.PReLU(8),
-                "cell": nn.GRUCell(1, 4),
-            }
-        )
-        self.token = nn.Parameter(torch.zeros(1, 1, 8))
-        self.matrix = nn.Parameter(torch.zeros(3, 5))
-        self.vector = nn.Parameter(torch.zeros(5))
-        self.relative_bias_table = nn.Parameter(torch.zeros(3, 5))
-
-
 def test_parameters_that_no_layer_reads() -> None:
-    found = roles(PartlyIdle(), images(8))
+    idle = nn.ModuleDict(
+        {
+            "norm": nn.BatchNorm2d(8), "own": root_mean_square(), "conv": nn.Conv2d(8, 1, 1), "slopes": nn.PReLU(8),
+            "cell": nn.GRUCell(1, 4),
+        }
+    )  # fmt: skip
+    shapes = {"token": (1, 1, 8), "matrix": (3, 5), "vector": (5,), "relative_bias_table": (3, 5)}
+    parameters = {name: nn.Parameter(torch.zeros(shape)) for name, shape in shapes.items()}
+    found = roles(one_block(root_mean_square(), idle=idle, **parameters), images(8))
     assert {
         name: group for name, group in found.items() if not name.startswith(("stem", "conv", "head", "norm"))
     } == {
@@ -186,27 +152,21 @@ def test_parameters_that_no_layer_reads() -> None:
     }
 
 
-class OddNames(nn.Module):
+def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:
     """Biases and gains under names that say the opposite."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.head = nn.Linear(8, 8, bias=False), nn.Linear(8, 2)
-        self.weight, self.bias_free = nn.Parameter(torch.ones(8, 8)), nn.Parameter(torch.zeros(8))
-        self.a_2, self.b_2 = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
-        self.bias_of_gain, self.gain_of_bias = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
-        self.position = nn.Parameter(torch.zeros(1, 3, 8))
+    def forward(m: Written, x: Tensor) -> Tensor:
+        x = m.stem(x) + m.gain_of_bias + m.position
+        y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * m.a_2 + m.b_2
+        y = nn.functional.layer_norm(y, (8,), m.bias_of_gain)
+        return m.head(x + nn.functional.linear(y, m.weight, m.bias_free))
 
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x) + self.gain_of_bias + self.position
-        y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) * self.a_2 + self.b_2
-        y = nn.functional.layer_norm(y, (8,), self.bias_of_gain)
-        found: Tensor = self.head(x + nn.functional.linear(y, self.weight, self.bias_free))
-        return found
-
-
-def test_roles_follow_from_what_is_done_with_a_parameter_not_from_its_name() -> None:
-    assert roles(OddNames(), torch.randn(2, 3, 8)) == {
+    values = {"weight": torch.ones(8, 8), "a_2": torch.ones(8), "bias_of_gain": torch.ones(8)}
+    values |= {name: torch.zeros(8) for name in ("bias_free", "b_2", "gain_of_bias")}
+    parameters = {name: nn.Parameter(value) for name, value in values.items()}
+    position, stem = nn.Parameter(torch.zeros(1, 3, 8)), nn.Linear(8, 8, bias=False)
+    model = Written(forward, stem=stem, head=nn.Linear(8, 2), position=position, **parameters)
+    assert roles(model, torch.randn(2, 3, 8)) == {
         "stem.weight": "weights",
         "head.weight": "weights",
         "head.bias": "biases",

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from streams_of_networks import Network
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -25,31 +26,6 @@ RATES: Any = {"lr": 0.1, "weight_decay": 1e-4}
 EXPECTED = [("weights", 6), ("biases", 1), ("scalars", 2)]
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # the wrappers' own
-
-
-class Block(nn.Module):
-    """x + norm(conv(relu(norm(conv(x)))))."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv1, self.conv2 = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
-        self.norm1, self.norm2 = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.norm2(self.conv2(self.norm1(self.conv1(x)).relu()))
-
-
-class Network(nn.Module):
-    """A stem, two blocks, a classifier."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.blocks = nn.Conv2d(3, 8, 3, bias=False), nn.Sequential(Block(), Block())
-        self.head = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
-        return logits
 
 
 @pytest.fixture(scope="module")

@@ -191,8 +191,7 @@ def test_recomputed_layers_are_observed_once() -> None:
         def forward(self, x: Tensor) -> Tensor:
             if torch.compiler.is_exporting():
                 return self.inner(x)
-            y: Tensor = checkpoint(self.inner, x, use_reentrant=False)
-            return y
+            return checkpoint(self.inner, x, use_reentrant=False)
 
     torch.manual_seed(0)
     model = stack(Recomputed())

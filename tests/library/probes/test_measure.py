@@ -117,25 +117,10 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
     ]
 
 
-def test_a_given_watcher() -> None:
-    class Calls(Watcher):
-        def on_layer(self, layer: object, module: nn.Module, x: Tensor, y: Tensor) -> None:
-            self.count = getattr(self, "count", 0) + 1
-
-        def table(self) -> pd.DataFrame:
-            return pd.DataFrame({"calls": [self.count]})
-
-    model = network()
-    assert nl.probe(model, batch(), [Calls()])["Calls"]["calls"][0] == len(list(nl.residual_map(model).layers()))
-
-
 @pytest.mark.parametrize(
     ("measure", "said"),
     [
-        (
-            lambda: nl.probe(network(), batch(), ["signals"]),
-            r"There is no probe 'signals'. Did you mean signal\? The probes are ",
-        ),
+        (lambda: nl.probe(network(), batch(), ["signals"]), "'signals'.*Did you mean signal"),
         (lambda: nl.probe(network(), batch(), ["signal", "signal"]), "'signal' is named twice"),
         (lambda: nl.probe(network(), batch()[0]), "so targets are needed"),
         (lambda: nl.probe(network(), (*batch(), None)), "Expected a batch of two, .*got tuple of 3"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,32 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 
 
-class Shuffled(nn.Module):
-    """Shuffles examples, applies a layer, and optionally restores the order."""
-
-    def __init__(self, *, restored: bool) -> None:
-        super().__init__()
-        self.shuffle = Code(lambda x: x.roll(1, 0))
-        self.layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
-        self.restore = Code(lambda x: x.roll(-1 if restored else 0, 0))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.restore(self.layer(self.shuffle(x)))
-
-
-class Code(nn.Module):
+def code(function: Callable[..., Any]) -> nn.Module:
     """A function as a module."""
+    return Written(lambda _, *inputs, **named: function(*inputs, **named))
 
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+def shuffled(*, restored: bool) -> nn.Sequential:
+    """Shuffles examples, applies a layer, and optionally restores the order."""
+    layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    return nn.Sequential(code(lambda x: x.roll(1, 0)), layer, code(lambda x: x.roll(-1 if restored else 0, 0)))
 
 
 def mixup(x: Tensor) -> Tensor:
@@ -87,24 +76,19 @@ def contrast(x: Tensor) -> Tensor:
     ],
 )
 def test_forward_code(function: Callable[[Tensor], Tensor], mixes: bool) -> None:
-    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), Code(function)), torch.randn(5, 7))
+    found = nl.mixes_examples(nn.Sequential(nn.Linear(7, 7), code(function)), torch.randn(5, 7))
     assert bool(found) is mixes
     assert [module.path for module in found.modules] == ["1"] * mixes
 
 
 def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
-    class Scaled(nn.Module):
-        def __init__(self, *, trained: bool) -> None:
-            super().__init__()
-            self.norm = nn.BatchNorm1d(5)
-            self.multiplier = nn.Parameter(torch.zeros(()), requires_grad=trained)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.multiplier * self.norm(x)
+    def scaled(*, trained: bool) -> nn.Module:
+        multiplier = nn.Parameter(torch.zeros(()), requires_grad=trained)
+        return Written(lambda m, x: x + m.multiplier * m.norm(x), norm=nn.BatchNorm1d(5), multiplier=multiplier)
 
     inputs = torch.randn(4, 5)
-    assert [module.path for module in nl.mixes_examples(Scaled(trained=True), inputs).modules] == ["norm"]
-    frozen = nl.mixes_examples(Scaled(trained=False), inputs)
+    assert [module.path for module in nl.mixes_examples(scaled(trained=True), inputs).modules] == ["norm"]
+    frozen = nl.mixes_examples(scaled(trained=False), inputs)
     assert not frozen
     assert frozen.state == ("norm",)
 
@@ -113,16 +97,11 @@ def test_a_multiplier_at_zero_does_not_hide_a_norm() -> None:
 def test_double_precision_separates_mixing_from_rounding(single: bool, said: bool) -> None:
     """The mean times 10⁻⁶ is mixing, and undecided for a network with fixed precision."""
 
-    class Faint(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(5, 5)
+    def faint(m: Written, x: Tensor) -> Tensor:
+        y = m.linear(x.float() if single else x)
+        return y + 1e-6 * y.mean(0)
 
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.linear(x.float() if single else x)
-            return y + 1e-6 * y.mean(0)
-
-    (culprit,) = nl.mixes_examples(Faint(), torch.randn(4, 5)).modules
+    (culprit,) = nl.mixes_examples(Written(faint, linear=nn.Linear(5, 5)), torch.randn(4, 5)).modules
     assert culprit.path == ""
     assert ("may be rounding" in culprit.reason) is said
 
@@ -138,29 +117,25 @@ class Answer:
 
 @pytest.mark.parametrize("mixed", ["logits", "features", "nothing"])
 def test_several_inputs_and_outputs_in_a_dataclass(mixed: str) -> None:
-    class Two(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Embedding(10, 6)
-
-        def forward(self, words: Tensor, images: Tensor, *, scale: Tensor, threshold: float) -> Answer:
-            x = self.table(words).mean(1) + images * scale + threshold
-            centred = x - x.mean(0)
-            logits, features = (centred if mixed == name else x for name in ("logits", "features"))
-            return Answer(logits, x.mean(), {"last": [features, features.T]})
+    def two(m: Written, words: Tensor, images: Tensor, *, scale: Tensor, threshold: float) -> Answer:
+        x = m.table(words).mean(1) + images * scale + threshold
+        centred = x - x.mean(0)
+        logits, features = (centred if mixed == name else x for name in ("logits", "features"))
+        return Answer(logits, x.mean(), {"last": [features, features.T]})
 
     inputs = torch.randint(0, 10, (5, 3)), torch.randn(5, 6)
-    found = nl.mixes_examples(Two(), *inputs, scale=torch.rand(6), threshold=0.5)
+    found = nl.mixes_examples(Written(two, table=nn.Embedding(10, 6)), *inputs, scale=torch.rand(6), threshold=0.5)
     assert bool(found) is (mixed != "nothing")
 
 
-@pytest.mark.parametrize("lengths", [[9, 5, 7, 3], [3, 4, 4, 9, 6], [6, 2, 8, 5]])
-def test_padding_to_the_longest_example(lengths: list[int]) -> None:
+def test_padding_to_the_longest_example() -> None:
+    lengths = [3, 4, 4, 9, 6]
+
     def padded(x: Tensor) -> Tensor:
         return torch.ones(len(x), int(x.max())) * x[:, None]
 
-    assert nl.mixes_examples(Code(padded), torch.tensor(lengths))
-    assert not nl.mixes_examples(Code(lambda x: torch.ones(len(x), 9) * x[:, None]), torch.tensor(lengths))
+    assert nl.mixes_examples(code(padded), torch.tensor(lengths))
+    assert not nl.mixes_examples(code(lambda x: torch.ones(len(x), 9) * x[:, None]), torch.tensor(lengths))
 
 
 STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
@@ -170,10 +145,10 @@ STEPS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
     "layer_norm": (lambda: nn.LayerNorm(6), False),
     "softmax": (lambda: nn.Softmax(dim=1), False),
     "identity": (nn.Identity, False),
-    "folded": (lambda: Code(lambda x: x.view(-1, 3).tanh().view(-1, 6)), False),
+    "folded": (lambda: code(lambda x: x.view(-1, 3).tanh().view(-1, 6)), False),
     "batch_norm": (lambda: nn.BatchNorm1d(6), True),
-    "centre": (lambda: Code(lambda x: x - x.mean(0)), True),
-    "largest": (lambda: Code(lambda x: x / (1 + x.abs().max())), True),
+    "centre": (lambda: code(lambda x: x - x.mean(0)), True),
+    "largest": (lambda: code(lambda x: x / (1 + x.abs().max())), True),
     "softmax_over_batch": (lambda: nn.Softmax(dim=0), True),
 }
 
@@ -193,9 +168,7 @@ class Steps(nn.Module):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6),
-    batch=st.integers(3, 7),
-    seed=st.integers(0, 2**16),
+    names=st.lists(st.sampled_from(sorted(STEPS)), max_size=6), batch=st.integers(3, 7), seed=st.integers(0, 2**16)
 )
 def test_exactly_the_mixing_steps_are_named(names: list[str], batch: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -213,7 +186,7 @@ def test_every_pair_of_examples_is_covered(batch: int, data: st.DataObject) -> N
     target = data.draw(st.integers(0, batch - 1))
     weights = torch.eye(batch)
     weights[target, source] = 1.0
-    found = nl.mixes_examples(Code(lambda x: weights @ x), torch.randn(batch, 3))
+    found = nl.mixes_examples(code(lambda x: weights @ x), torch.randn(batch, 3))
     assert bool(found) is (source != target)
 
 
@@ -255,19 +228,17 @@ def test_state_is_restored_after_errors_too() -> None:
 def test_nondeterministic_rounding_is_no_influence() -> None:
     """Rounding that differs from pass to pass, as in sums without fixed order, from a separate random source."""
 
-    class Rounded(nn.Module):
-        def __init__(self, *, mixing: bool) -> None:
-            super().__init__()
-            self.linear, self.mixing = nn.Linear(6, 6), mixing
-
-        def forward(self, x: Tensor) -> Tensor:
-            y = self.linear(x - x.mean(0) if self.mixing else x)
+    def rounded(*, mixing: bool) -> nn.Module:
+        def forward(m: Written, x: Tensor) -> Tensor:
+            y = m.linear(x - x.mean(0) if mixing else x)
             chance = torch.tensor(np.random.default_rng().uniform(0.5, 1.0, y.shape), dtype=y.dtype)
             return y * (1 + 1e-6 * chance)
 
+        return Written(forward, linear=nn.Linear(6, 6))
+
     inputs = torch.randn(4, 6)
-    assert not nl.mixes_examples(Rounded(mixing=False), inputs)
-    assert [module.path for module in nl.mixes_examples(Rounded(mixing=True), inputs).modules] == [""]
+    assert not nl.mixes_examples(rounded(mixing=False), inputs)
+    assert [module.path for module in nl.mixes_examples(rounded(mixing=True), inputs).modules] == [""]
 
 
 @pytest.mark.parametrize(
@@ -276,11 +247,11 @@ def test_nondeterministic_rounding_is_no_influence() -> None:
         (nn.Linear(3, 3), (torch.randn(1, 3),), "that has length 1"),
         (nn.Identity(), (torch.tensor(1.0),), "no tensor with an axis"),
         (nn.Linear(3, 3), (torch.zeros(4, 3),), "one value only"),
-        (Code(torch.mean), (torch.randn(4, 3),), "No output belongs to an example"),
+        (code(torch.mean), (torch.randn(4, 3),), "No output belongs to an example"),
         (
-            Code(lambda x: x + float(np.random.default_rng().random())),
+            code(lambda x: x + float(np.random.default_rng().random())),
             (torch.randn(4, 3),),
-            "Two passes of this Code",
+            "Two passes of this Written",
         ),
     ],
 )
@@ -291,21 +262,18 @@ def test_errors(model: nn.Module, inputs: tuple[Tensor, ...], message: str) -> N
 
 def test_shuffling_and_restoring_the_order_is_no_mixing() -> None:
     inputs = torch.randn(4, 8)
-    assert not nl.mixes_examples(Shuffled(restored=True), inputs)
-    (culprit,) = nl.mixes_examples(Shuffled(restored=False), inputs).modules
-    assert culprit.path == "shuffle"
+    assert not nl.mixes_examples(shuffled(restored=True), inputs)
+    (culprit,) = nl.mixes_examples(shuffled(restored=False), inputs).modules
+    assert culprit.path == "0"
     assert "in the places of others" in culprit.reason
-    both = Shuffled(restored=True)
-    both.layer[1] = nn.BatchNorm1d(8)
-    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["layer.1"]
+    both = shuffled(restored=True)
+    both[1][1] = nn.BatchNorm1d(8)
+    assert [module.path for module in nl.mixes_examples(both, inputs).modules] == ["1.1"]
 
 
 def test_every_input_can_be_the_one_that_is_mixed() -> None:
-    class Pair(nn.Module):
-        def forward(self, left: Tensor, right: Tensor) -> Tensor:
-            return left @ right.T
-
+    pair = code(lambda left, right: left @ right.T)
     inputs = torch.randn(4, 6)
-    assert nl.mixes_examples(Pair(), inputs, inputs + 1)
-    assert nl.mixes_examples(Pair(), torch.ones(4, 6), inputs)
-    assert not nl.mixes_examples(Pair(), inputs, torch.randn(3, 6)), "three classes that all examples share"
+    assert nl.mixes_examples(pair, inputs, inputs + 1)
+    assert nl.mixes_examples(pair, torch.ones(4, 6), inputs)
+    assert not nl.mixes_examples(pair, inputs, torch.randn(3, 6)), "three classes that all examples share"

@@ -77,10 +77,9 @@ def test_batch_norms_mix_in_training_only(norm: Callable[[int], nn.Module], trai
         (nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Flatten(), nn.Linear(48, 5)), []),
     ],
 )
-@pytest.mark.parametrize("batch", [4, 6])
-def test_sequences(model: nn.Module, culprits: list[str], batch: int) -> None:
+def test_sequences(model: nn.Module, culprits: list[str]) -> None:
     """Six tokens, with six examples too, so that the axes do not differ in length only."""
-    for training in (True, False):
+    for training, batch in ((True, 6), (False, 4)):
         found = nl.mixes_examples(model.train(training), torch.randn(batch, 6, 8))
         assert [module.path for module in found.modules] == culprits
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
 
@@ -29,16 +30,14 @@ RULES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-class Computed(nn.Module):
-    def __init__(self, rule: str) -> None:
-        super().__init__()
-        self.rule = rule
-        self.w, self.g = nn.Parameter(torch.randn(5, 5)), nn.Parameter(torch.rand(5, 1) + 0.5)
-        self.register_buffer("u", torch.randn(5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        assert isinstance(self.u, Tensor)
-        return F.linear(x, RULES[self.rule](self.w, self.g, self.u))
+def computed(rule: str) -> nn.Module:
+    model = Written(
+        lambda m, x: F.linear(x, RULES[rule](m.w, m.g, m.u)),
+        w=nn.Parameter(torch.randn(5, 5)),
+        g=nn.Parameter(torch.rand(5, 1) + 0.5),
+    )
+    model.register_buffer("u", torch.randn(5))
+    return model
 
 
 def degrees(model: nn.Module, x: Tensor) -> dict[str, float]:
@@ -62,7 +61,7 @@ def measured(model: nn.Module, x: Tensor, name: str) -> float:
 @pytest.mark.parametrize("rule", RULES)
 def test_degrees_are_those_of_the_forward_pass(rule: str) -> None:
     torch.manual_seed(0)
-    model, x = Computed(rule), torch.randn(3, 5)
+    model, x = computed(rule), torch.randn(3, 5)
     found = degrees(model, x)
     assert found
     for name, degree in found.items():

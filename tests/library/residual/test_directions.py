@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written
 
 import normless as nl
-
-SCHEMES = ["none", "skipinit", "fixup", "dyt"]
 
 
 class Block(nn.Module):
@@ -60,8 +60,7 @@ COSINES: dict[str, tuple[str, Callable[[Own, Tensor], Tensor], float]] = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("kind", COSINES)
+@pytest.mark.parametrize(("kind", "scheme"), [*zip(COSINES, ["none", "fixup", "dyt"] * 2, strict=True)])
 def test_a_learned_factor_of_unit_vectors_stays(kind: str, scheme: str) -> None:
     torch.manual_seed(0)
     name, end, bound = COSINES[kind]
@@ -123,9 +122,14 @@ NORMED: dict[str, Callable[[Attention, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("logits", ["softmax", "einsum", "fused after a rotation"])
-@pytest.mark.parametrize("name", NORMED)
+@pytest.mark.parametrize(
+    ("name", "logits", "scheme"),
+    [
+        ("layer_norm", "softmax", "fixup"), ("layer_norm", "einsum", "dyt"), ("rms_norm", "softmax", "dyt"),
+        ("rms_norm", "fused after a rotation", "none"), ("tau", "einsum", "skipinit"),
+        ("tau", "fused after a rotation", "fixup"),
+    ],
+)  # fmt: skip
 def test_norms_of_queries_and_keys_stay_unless_asked(name: str, logits: str, scheme: str) -> None:
     torch.manual_seed(0)
     blocks = (Attention(NORMED[name], logits), Block(16), Attention(NORMED[name], logits))
@@ -213,22 +217,16 @@ def test_one_head_of_logits_starts_at_zero(join: Callable[..., object]) -> None:
 
 
 def test_an_image_is_not_logits() -> None:
-    class Generator(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.stem, self.last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
-            self.blocks = nn.ModuleList(
-                nn.Sequential(nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1))
-                for _ in range(2)
-            )
+    def generator(m: Written, x: Tensor) -> Tensor:
+        x = m.stem(x)
+        for block in m.blocks:
+            x = x + block(x)
+        return torch.tanh(m.last(x))
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = self.stem(x)
-            for block in self.blocks:
-                x = x + block(x)
-            return torch.tanh(self.last(x))
-
-    model, x = Generator(), torch.randn(2, 3, 6, 6)
+    layers = (nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 1))
+    stem, last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 3, 3, padding=1)
+    blocks = nn.ModuleList(deepcopy(nn.Sequential(*layers)) for _ in range(2))
+    model, x = Written(generator, stem=stem, last=last, blocks=blocks), torch.randn(2, 3, 6, 6)
     assert "image" in nl.residual_map(model, x).heads[0].obstacle
     assert nl.convert(model, "fixup", x)(x).any()
 

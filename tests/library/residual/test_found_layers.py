@@ -2,60 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional as F
+from written_networks import Written, linear_layers
 
-from normless import ResidualMap, residual_map
-from normless.residual import Layer
+from normless import residual_map
 
 WIDTH = 8
 
 
-def layer(found: ResidualMap, path: str) -> Layer:
-    return found.by_path[path]
+def ones() -> nn.Parameter:
+    return nn.Parameter(torch.ones(WIDTH))
 
 
-class HandWrittenLayerNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
+def hand_written_layer_norm() -> Written:
+    def forward(m: Written, x: Tensor) -> Tensor:
         centred = x - x.mean(-1, keepdim=True)
-        return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5) * self.scale + self.shift
+        return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5) * m.scale + m.shift
+
+    return Written(forward, scale=ones(), shift=ones())
 
 
-class HandWrittenRMSNorm(nn.Module):
+def hand_written_rms_norm() -> Written:
     """γ stored as its difference from 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * (1 + self.weight)
+    return Written(
+        lambda m, x: x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * (1 + m.weight), weight=ones()
+    )
 
 
-class GlobalResponseNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma, self.beta = nn.Parameter(torch.zeros(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
+def global_response_norm() -> Written:
+    def forward(m: Written, x: Tensor) -> Tensor:
         size = x.norm(p=2, dim=1, keepdim=True)
-        return self.gamma * (x * (size / (size.mean(-1, keepdim=True) + 1e-6))) + self.beta + x
+        return m.gamma * (x * (size / (size.mean(-1, keepdim=True) + 1e-6))) + m.beta + x
+
+    return Written(forward, gamma=ones(), beta=ones())
 
 
-class FunctionalLayerNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.zeros(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, (WIDTH,), self.weight, self.bias)
+def functional_layer_norm() -> Written:
+    return Written(lambda m, x: F.layer_norm(x, (WIDTH,), m.weight, m.bias), weight=ones(), bias=ones())
 
 
 class BiasOnly(nn.LayerNorm):
@@ -63,18 +51,8 @@ class BiasOnly(nn.LayerNorm):
         return F.layer_norm(x, (WIDTH,), None, self.bias)
 
 
-class Swish(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x * torch.sigmoid(1.702 * x)
-
-
-class Scale(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.gamma = nn.Parameter(torch.full((WIDTH,), 1e-5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x * self.gamma
+def bias_only() -> nn.Module:
+    return BiasOnly(WIDTH)
 
 
 class Block(nn.Module):
@@ -92,62 +70,50 @@ class Block(nn.Module):
 
 
 NORMS = {
-    HandWrittenLayerNorm: "scale",
-    HandWrittenRMSNorm: "weight",
-    GlobalResponseNorm: "gamma",
-    FunctionalLayerNorm: "weight",
+    hand_written_layer_norm: "scale",
+    hand_written_rms_norm: "weight",
+    global_response_norm: "gamma",
+    functional_layer_norm: "weight",
     lambda: nn.LayerNorm(WIDTH): "weight",
     lambda: nn.RMSNorm(WIDTH): "weight",
     lambda: nn.LayerNorm(WIDTH, elementwise_affine=False): None,
-    lambda: BiasOnly(WIDTH): None,
+    bias_only: None,
 }
 
 
 @pytest.mark.parametrize("build", NORMS)
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-def test_norms_are_known_by_what_they_compute(build: type[nn.Module], training: bool) -> None:
+def test_norms_are_known_by_what_they_compute(build: Callable[[], nn.Module]) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(build()))
-    found = residual_map(model.train(training), torch.randn(2, 3, WIDTH))
+    found = residual_map(model, torch.randn(2, 3, WIDTH))
     (block,) = found.blocks
     assert found.norms == {"1.norm": "last"}
     assert block.branch == ("1.first", "1.second")
     gamma = NORMS[build]
-    assert layer(found, "1.norm").gamma == (None if gamma is None else f"1.norm.{gamma}")
-    named = {f"1.norm.{name}" for name, _ in model[1].norm.named_parameters() if build is not BiasOnly}
-    assert set(layer(found, "1.norm").parameters) == named - ({"1.norm.weight"} if gamma is None else set())
-
-
-def test_frozen_batch_norm_normalizes_and_learns_nothing() -> None:
-    model = torchvision.models.resnet18(norm_layer=torchvision.ops.FrozenBatchNorm2d)
-    found = residual_map(model, torch.zeros(1, 3, 64, 64))
-    expected = residual_map(torchvision.models.resnet18(), torch.zeros(1, 3, 64, 64))
-    assert found.norms == expected.norms
-    assert all(found.by_path[path].gamma is None for path in found.norms)
-
-
-class InlineNorm(nn.Module):
-    """A norm written out in the forward of a bigger module, beside a plain scale and a normalization without γ."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem, self.f = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.g, self.s = nn.Parameter(torch.ones(WIDTH)), nn.Parameter(torch.ones(WIDTH))
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.normalize(self.stem(x), dim=-1)
-        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.g
-        return x + self.f(y) * self.s
+    assert found.by_path["1.norm"].gamma == (None if gamma is None else f"1.norm.{gamma}")
+    named = {f"1.norm.{name}" for name, _ in model[1].norm.named_parameters()}
+    assert set(found.by_path["1.norm"].parameters) == named - ({"1.norm.weight"} if gamma is None else set())
 
 
 def test_a_norm_in_the_forward_code_is_named_by_its_gamma_and_a_scale_is_none() -> None:
-    found = residual_map(InlineNorm(), torch.randn(2, WIDTH))
+    """Beside a plain scale and a normalization without γ."""
+
+    def forward(m: Written, x: Tensor) -> Tensor:
+        x = F.normalize(m.stem(x), dim=-1)
+        y = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * m.g
+        return x + m.f(y) * m.s
+
+    found = residual_map(
+        Written(forward, **linear_layers("stem f", WIDTH), g=ones(), s=ones()), torch.randn(2, WIDTH)
+    )
     assert found.norms == {":g": "last"}
-    assert layer(found, ":g").gamma == "g"
-    assert layer(found, ":s").kind == "scale"
-    assert layer(found, ":s").gamma == "s"
+    assert found.by_path[":g"].gamma == "g"
+    assert (found.by_path[":s"].kind, found.by_path[":s"].gamma) == ("scale", "s")
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU(), nn.PReLU(WIDTH), Swish(), nn.GELU(), nn.Hardtanh()])
+SWISH = Written(lambda m, x: x * torch.sigmoid(1.702 * x))
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.PReLU(WIDTH), SWISH, nn.GELU(), nn.Hardtanh()])
 def test_activations_are_known_by_what_they_compute(activation: nn.Module) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(nn.Identity(), activation))
     (block,) = residual_map(model, torch.randn(4, WIDTH)).blocks
@@ -155,26 +121,19 @@ def test_activations_are_known_by_what_they_compute(activation: nn.Module) -> No
     assert block.gates == ()
 
 
-class Functional(nn.Module):
-    """Two calls of one function in a module: the graph numbers them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x + self.last(F.relu(self.first(x))))
-
-
 def test_calls_of_functions_are_described_by_the_function_without_the_graphs_number() -> None:
-    network = nn.Sequential(nn.Linear(WIDTH, WIDTH), Functional(), nn.Linear(WIDTH, 2))
+    inner = Written(lambda m, x: F.relu(x + m.last(F.relu(m.first(x)))), **linear_layers("first last", WIDTH))
+    network = nn.Sequential(nn.Linear(WIDTH, WIDTH), inner, nn.Linear(WIDTH, 2))
     (block,) = residual_map(network, torch.randn(2, WIDTH)).blocks
-    assert [one.description for one in (block.branch_layers[1], *block.after_sum)] == ["relu", "relu"]
+    assert [layer.description for layer in (block.branch_layers[1], *block.after_sum)] == ["relu", "relu"]
     assert block.activations != (block.activation_after_sum,)
 
 
 def test_layer_scale_and_dropout_end_a_branch_and_are_no_weights() -> None:
-    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), Block(nn.Identity(), nn.Dropout(0.1), Scale()))
+    model = nn.Sequential(
+        nn.Linear(WIDTH, WIDTH),
+        Block(nn.Identity(), nn.Dropout(0.1), Written(lambda m, x: x * m.gamma, gamma=ones())),
+    )
     (block,) = residual_map(model, torch.randn(4, WIDTH)).blocks
     assert [(one.path, one.kind) for one in block.branch_layers] == [
         ("1.first", "weight"), ("1.activation", "dropout"), ("1.second", "weight"), ("1.last", "scale"),
@@ -198,23 +157,18 @@ def test_gains_of_standardized_and_normalized_weights_are_gammas() -> None:
     block.second = nn.utils.parametrizations.weight_norm(block.second)
     found = residual_map(nn.Sequential(nn.Linear(WIDTH, WIDTH), block), torch.randn(4, WIDTH))
     assert found.blocks[0].branch == ("1.first", "1.second")
-    assert layer(found, "1.first").gamma == "1.first.gain"
-    assert layer(found, "1.second").gamma == "1.second.parametrizations.weight.original0"
+    assert found.by_path["1.first"].gamma == "1.first.gain"
+    assert found.by_path["1.second"].gamma == "1.second.parametrizations.weight.original0"
 
 
 def test_one_block_called_three_times_is_three_blocks_of_one_module() -> None:
-    class Recurrent(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.block = Block(nn.LayerNorm(WIDTH))
+    def recurrent(m: Written, x: Tensor) -> Tensor:
+        x = torch.tanh(x)
+        for _ in range(3):
+            x = m.block(x)
+        return x
 
-        def forward(self, x: Tensor) -> Tensor:
-            x = torch.tanh(x)
-            for _ in range(3):
-                x = self.block(x)
-            return x
-
-    found = residual_map(Recurrent(), torch.randn(4, WIDTH))
+    found = residual_map(Written(recurrent, block=Block(nn.LayerNorm(WIDTH))), torch.randn(4, WIDTH))
     assert [block.name for block in found.blocks] == ["block#1", "block#2", "block#3"]
     assert [block.branch_layers[1].call for block in found.blocks] == [0, 1, 2]
     assert found.repeated == {"block.norm", "block.first", "block.activation", "block.second"}
@@ -232,24 +186,16 @@ def test_a_module_of_several_names_goes_by_its_first() -> None:
 
 
 def test_a_tied_output_layer_goes_by_its_own_name() -> None:
-    class Tied(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = nn.Embedding(20, WIDTH)
-            self.block = Block(nn.LayerNorm(WIDTH))
-            self.head = nn.Linear(WIDTH, 20, bias=False)
-            self.head.weight = self.words.weight
-
-        def forward(self, tokens: Tensor) -> Tensor:
-            return self.head(self.block(self.words(tokens)))
-
-    found = residual_map(Tied(), torch.zeros(2, 3, dtype=torch.int64))
+    words, head = nn.Embedding(20, WIDTH), nn.Linear(WIDTH, 20, bias=False)
+    head.weight = words.weight
+    parts = {"words": words, "block": Block(nn.LayerNorm(WIDTH)), "head": head}
+    tied = Written(lambda m, tokens: m.head(m.block(m.words(tokens))), **parts)
+    found = residual_map(tied, torch.zeros(2, 3, dtype=torch.int64))
     assert found.classifier == "head"
-    assert layer(found, "head").parameters == ("words.weight",)
+    assert found.by_path["head"].parameters == ("words.weight",)
 
 
-@pytest.mark.parametrize("norm_first", [True, False], ids=["pre-norm", "post-norm"])
-@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize(("norm_first", "training"), [(True, False), (False, True), (False, False)])
 def test_packed_attention_is_two_weight_layers_also_where_torch_would_fuse_it(
     norm_first: bool, training: bool
 ) -> None:
@@ -268,36 +214,33 @@ def test_packed_attention_is_two_weight_layers_also_where_torch_would_fuse_it(
     assert torch.backends.mha.get_fastpath_enabled()
 
 
-class RootLevel(nn.Module):
+def root_level(style: str) -> Written:
     """Blocks written at the root, where no module tells what belongs to which: post-norm, V1 or V2."""
 
-    def __init__(self, style: str) -> None:
-        super().__init__()
-        self.style = style
-        self.stem, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2)
-        self.layers = nn.ModuleList([nn.Linear(WIDTH, WIDTH) for _ in range(2)])
-        self.norms = nn.ModuleList([nn.LayerNorm(WIDTH) for _ in range(3)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for norm, linear in zip(self.norms, self.layers, strict=False):
-            if self.style == "post-norm":
+    def forward(m: Written, x: Tensor) -> Tensor:
+        x = m.stem(x)
+        for norm, linear in zip(m.norms, m.layers, strict=False):
+            if style == "post-norm":
                 x = norm(x + linear(torch.relu(x)))
-            elif self.style == "v1":
+            elif style == "v1":
                 x = torch.relu(x + norm(linear(x)))
             else:
                 x = x + linear(torch.relu(norm(x)))
-        return self.head(x if self.style == "v1" else torch.relu(self.norms[2](x)))
+        return m.head(x if style == "v1" else torch.relu(m.norms[2](x)))
+
+    layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(2))
+    norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3))
+    return Written(forward, **linear_layers("stem head", WIDTH), layers=layers, norms=norms)
 
 
 def test_blocks_at_the_root_keep_what_follows_their_sums() -> None:
     x = torch.randn(4, WIDTH)
-    post = residual_map(RootLevel("post-norm"), x)
+    post = residual_map(root_level("post-norm"), x)
     assert post.norms == {"norms.0": "last", "norms.1": "last", "norms.2": "other"}
-    v1 = residual_map(RootLevel("v1"), x)
+    v1 = residual_map(root_level("v1"), x)
     assert v1.norms == {"norms.0": "last", "norms.1": "last"}
     assert all(block.activation_after_sum is not None for block in v1.blocks)
-    v2 = residual_map(RootLevel("v2"), x)
+    v2 = residual_map(root_level("v2"), x)
     assert v2.norms == {"norms.0": "last", "norms.1": "last", "norms.2": "other"}
     assert all(block.after_sum == () for block in v2.blocks)
 
@@ -308,33 +251,23 @@ def test_batch_norms_group_norms_and_transposed_convolutions_of_every_dimension(
     transposed = getattr(nn, f"ConvTranspose{dimensions}d")
     batch_norm, instance_norm = getattr(nn, f"BatchNorm{dimensions}d"), getattr(nn, f"InstanceNorm{dimensions}d")
 
-    class ConvolutionBlock(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = nn.Sequential(
-                batch_norm(4), nn.ReLU(), convolution(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(),
-                transposed(4, 4, 3, padding=1), instance_norm(4, affine=True),
-            )  # fmt: skip
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x + self.body(x)
-
-    model = nn.Sequential(convolution(3, 4, 1), ConvolutionBlock())
+    body = nn.Sequential(
+        batch_norm(4), nn.ReLU(), convolution(4, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(),
+        transposed(4, 4, 3, padding=1), instance_norm(4, affine=True),
+    )  # fmt: skip
+    model = nn.Sequential(convolution(3, 4, 1), Written(lambda m, x: x + m.body(x), body=body))
     found = residual_map(model, torch.randn(2, 3, *([5] * dimensions)))
     assert found.blocks[0].branch == ("1.body.2", "1.body.5")
     assert found.norms == {"1.body.0": "other", "1.body.3": "other", "1.body.6": "last"}
 
 
 def test_a_norm_of_several_operations_may_lie_on_a_skip_path() -> None:
-    class Projecting(Block):
-        def __init__(self) -> None:
-            super().__init__(nn.Identity())
-            self.skip, self.skip_norm = nn.Linear(WIDTH, WIDTH), HandWrittenLayerNorm()
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.skip_norm(self.skip(x)) + self.second(self.activation(self.first(x)))
-
-    found = residual_map(nn.Sequential(nn.Linear(WIDTH, WIDTH), Projecting()), torch.randn(4, WIDTH))
+    projecting = Written(
+        lambda m, x: m.skip_norm(m.skip(x)) + m.second(m.first(x).relu()),
+        **linear_layers("skip first second", WIDTH),
+        skip_norm=hand_written_layer_norm(),
+    )
+    found = residual_map(nn.Sequential(nn.Linear(WIDTH, WIDTH), projecting), torch.randn(4, WIDTH))
     (block,) = found.blocks
     assert block.skip == ("1.skip",)
     assert found.norms == {"1.skip_norm": "down"}

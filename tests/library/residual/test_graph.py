@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import networkx
 import torch
-import torchvision
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from written_networks import Written
 
 from normless import residual_map
 from normless.residual.graph import Dataflow, Operation
@@ -47,67 +47,27 @@ def test_operations_between_two_are_those_on_the_paths_that_networkx_finds(
     assert flow.depends(end, start) == networkx.has_path(oracle, start, end)
 
 
-class Functional(nn.Module):
-    """A network in the style of many scripts: functional activations, an in-place sum, the sum at the root."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.conv1 = nn.Conv2d(8, 8, 3, padding=1)
-        self.conv2 = nn.Conv2d(8, 8, 3, padding=1)
-        self.position = nn.Parameter(torch.zeros(1, 8, 1, 1))
-        self.dropout = nn.Dropout(0.5)
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x) + self.position
-        h = self.conv2(torch.relu(self.conv1(x)))
-        x += self.dropout(h)
-        h = torch.relu(self.conv1(x))
-        return self.fc(x.mean((2, 3)) + h.mean((2, 3)))
+def functional(m: Written, x: Tensor) -> Tensor:
+    """In the style of many scripts: functional activations, an in-place sum, the sum at the root."""
+    x = m.stem(x) + m.position
+    h = m.conv2(torch.relu(m.conv1(x)))
+    x += m.dropout(h)
+    h = torch.relu(m.conv1(x))
+    return m.fc(x.mean((2, 3)) + h.mean((2, 3)))
 
 
 def test_functional_code_is_read_and_bias_additions_are_no_blocks() -> None:
-    found = residual_map(Functional(), torch.zeros(2, 3, 8, 8))
+    convolutions = {
+        name: nn.Conv2d(3 if name == "stem" else 8, 8, 3, padding=1) for name in ("stem", "conv1", "conv2")
+    }
+    rest = {"position": nn.Parameter(torch.zeros(1, 8, 1, 1)), "dropout": nn.Dropout(0.5), "fc": nn.Linear(8, 5)}
+    found = residual_map(Written(functional, **convolutions, **rest), torch.zeros(2, 3, 8, 8))
     assert found.blocks[0].branch == ("conv1", "conv2")
     assert found.blocks[0].identity_skip
     assert found.blocks[0].sum is None
     assert found.blocks[0].activations[0].startswith(":relu")
     assert found.stem == ("stem",)
     assert found.classifier == "fc"
-
-
-class Gated(nn.Module):
-    """A block whose branch ends in a gate, behind a norm that is a function."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Linear(6, 6)
-        self.inner = nn.Linear(6, 6)
-        self.gate = nn.Linear(6, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        h = self.inner(nn.functional.layer_norm(x, (6,)))
-        return x + h * torch.sigmoid(self.gate(h))
-
-
-def test_what_is_no_module_or_no_layer_is_told_apart() -> None:
-    inputs = torch.randn(4, 6)
-    block = residual_map(Gated(), inputs).blocks[0]
-    assert block.branch == ("inner", "gate")
-    assert not block.ends_in_layer
-    assert block.norms[0].startswith(":layer_norm")
-
-
-def test_zeroing_a_traced_branch_leaves_exactly_the_skip_path() -> None:
-    model = torchvision.models.resnet18().eval()
-    found = residual_map(model, torch.zeros(1, 3, 64, 64))
-    block = found.blocks[1]
-    for path in block.norms[-1:]:
-        nn.init.zeros_(model.get_submodule(path).weight)
-    x = torch.randn(2, 64, 8, 8)
-    assert torch.equal(model.get_submodule(block.name)(x), torch.relu(x))
 
 
 def test_networks_without_residual_sums_have_no_blocks() -> None:

@@ -97,7 +97,7 @@ def _in_series(branch: tuple[Plan | str, ...]) -> int:
 
 
 @given(st.lists(plans(), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=10)
 def test_the_map_of_a_planned_network_is_its_plan(network: list[Plan]) -> None:
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), *map(Planned, network), nn.Linear(WIDTH, 2))
     found = residual_map(model, torch.randn(2, 3, WIDTH), strict=True)

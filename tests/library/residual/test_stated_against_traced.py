@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normless import convert, residual_map
+from normless import residual_map
 from normless.models import dense, resnet_cifar, wide_resnet
 from normless.residual import traced_map
 
@@ -15,11 +15,8 @@ VECTOR = torch.zeros(6, 30)
 
 NETWORKS = {
     "wide 10-1": (lambda: wide_resnet(10, 1), IMAGE),
-    "wide 16-2": (lambda: wide_resnet(16, 2), IMAGE),
-    "wide 40-1 gray": (lambda: wide_resnet(40, 1, in_channels=1), GRAY),
-    "cifar 8": (lambda: resnet_cifar(8), IMAGE),
-    "cifar 20 gray": (lambda: resnet_cifar(20, in_channels=1), GRAY),
-    "cifar 44": (lambda: resnet_cifar(44), IMAGE),
+    "wide 16-2 gray": (lambda: wide_resnet(16, 2, in_channels=1), GRAY),
+    "cifar 14 gray": (lambda: resnet_cifar(14, in_channels=1), GRAY),
     "dense linear 1": (lambda: dense(1, 20, in_features=30, relu=False), VECTOR),
     "dense 7": (lambda: dense(7, 20, in_features=30), VECTOR),
     "dense 3×2": (lambda: dense(3, 20, in_features=30, branch_layers=2), VECTOR),
@@ -31,14 +28,6 @@ NETWORKS = {
 def test_stated_map_is_the_traced_one(name: str, training: bool) -> None:
     build, inputs = NETWORKS[name]
     model = build().train(training)
-    assert residual_map(model) == traced_map(model, inputs)
-
-
-@pytest.mark.parametrize("name", ["wide 16-2", "cifar 8", "dense 3×2"])
-@pytest.mark.parametrize("scheme", ["none", "skipinit", "fixup", "ghost_batch_norm(size=2)", "norm_on_skip"])
-def test_also_after_conversion(name: str, scheme: str) -> None:
-    build, inputs = NETWORKS[name]
-    model = convert(build(), scheme)
     assert residual_map(model) == traced_map(model, inputs)
 
 

@@ -64,22 +64,6 @@ def test_gates_scale_and_dropout_are_shown_and_gates_are_in_parentheses() -> Non
     ]
 
 
-def test_blocks_inside_a_branch_follow_indented_and_are_not_counted() -> None:
-    layers = tuple(_weight(name) for name in "fghi")
-    innermost = ResidualBlock("b.in.in", branch_layers=layers[1:2], identity_skip=False)
-    inner = ResidualBlock("b.in", branch_layers=layers[1:3], inner=(innermost,))
-    outer = ResidualBlock("b", branch_layers=layers, inner=(inner,))
-    lines = format_map(ResidualMap((outer, ResidualBlock("c", branch_layers=(_weight("z"),))))).splitlines()
-    assert lines[0] == "2 residual blocks"
-    assert [line.split("  linear")[0].strip() for line in lines[-4:]] == [
-        "1  b            4",
-        "└ b.in       2",
-        "└ b.in.in  1",
-        "2  c            1",
-    ]
-    assert "no weights" in lines[-2]
-
-
 def test_what_could_not_be_placed_is_listed() -> None:
     text = format_map(ResidualMap((), unresolved=(Unresolved("a.b", "the reason"), Unresolved("", "another"))))
     assert text.splitlines()[-3:] == ["unresolved", "  a.b: the reason", "  the network itself: another"]

@@ -110,8 +110,7 @@ class Picked(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("block", "weights"),
-    [(Summed, {"1.experts.0.0", "1.experts.0.2"}), (Picked, {"1:first", "1:second"})],
+    ("block", "weights"), [(Summed, {"1.experts.0.0", "1.experts.0.2"}), (Picked, {"1:first", "1:second"})]
 )
 def test_shares_of_experts_are_factors(block: type[nn.Module], weights: set[str]) -> None:
     model, x = nn.Sequential(nn.Linear(8, 8), block(), nn.Linear(8, 3)), torch.randn(6, 8)

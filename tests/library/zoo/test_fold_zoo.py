@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torchvision
-from test_zoo_torchvision import CLASSIFIERS, OPTIONS, VIDEO
+from test_zoo import CLASSIFIERS, OPTIONS, VIDEO
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_leaves

@@ -118,7 +118,7 @@ def test_channel_pairs_are_sums_over_the_kernel() -> None:
     chosen = table[table["layer"] == "blocks.1.conv1"]
     assert len(chosen) == exact.numel()
     assert structure["order"].is_monotonic_increasing
-    assert set(structure["weight"]) == {name for name, one in model.named_parameters() if one.dim() > 1}
+    assert set(structure["weight"]) == {name for name, parameter in model.named_parameters() if parameter.dim() > 1}
     with pytest.raises(ValueError, match="no gradient of a weight"):
         watcher.matrix("stem.bias")
 

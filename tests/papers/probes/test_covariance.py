@@ -53,7 +53,7 @@ def test_both_sides_of_a_sum() -> None:
     with torch.no_grad():
         model.train()(x)
     skip, branch = (side.flatten(1).double().numpy() for side in sides[0])
-    expected = np.mean([np.cov(one, other, bias=True)[0, 1] for one, other in zip(skip, branch, strict=True)])
+    expected = np.mean([np.cov(left, other, bias=True)[0, 1] for left, other in zip(skip, branch, strict=True)])
     assert watcher.table()["skip_branch_covariance"][1] == pytest.approx(expected, rel=1e-5)
 
 

@@ -38,8 +38,8 @@ def plain_sgd(model: nn.Module, rate: float) -> Optimizer:
 @given(st.floats(0.5, 20), st.floats(1.05, 4))
 def test_on_a_parabola_the_update_is_that_of_the_closed_form(start: float, rate: float) -> None:
     # w² is minimized by w ← (1 - 2η)w, so that the loss of step k is w₀²(1 - 2η)^(2k).
-    one = torch.ones(1, dtype=torch.float64)
-    data = [(one, one)] * 60
+    unit = torch.ones(1, dtype=torch.float64)
+    data = [(unit, unit)] * 60
     expected = [start**2 * (1 - 2 * rate) ** (2 * k) for k in range(60)]
     step = next((k for k, loss in enumerate(expected) if loss > 1e3), None)
     found = find_divergence(Point(start), data, rate, plain_sgd, loss=square)
@@ -61,14 +61,14 @@ def test_on_a_parabola_the_update_is_that_of_the_closed_form(start: float, rate:
 
 
 def test_a_network_that_starts_beyond_the_limit_has_no_update() -> None:
-    one = torch.ones(1, dtype=torch.float64)
+    unit = torch.ones(1, dtype=torch.float64)
     for start in (1e6, float("nan")):
-        found = find_divergence(Point(start), [(one, one)] * 3, 0.1, plain_sgd, loss=square)
+        found = find_divergence(Point(start), [(unit, unit)] * 3, 0.1, plain_sgd, loss=square)
         assert found.diverged
         assert len(found.losses) == 1
         assert found.update is None
     assert find_divergence(Point(1.0), [], 0.1, plain_sgd, loss=square) == Descent((), diverged=False)
-    assert find_divergence(Point(3.0), [(one, one)], 0.1, plain_sgd, loss=square, limit=8.0).diverged
+    assert find_divergence(Point(3.0), [(unit, unit)], 0.1, plain_sgd, loss=square, limit=8.0).diverged
 
 
 def test_network_and_random_state_are_unchanged() -> None:

@@ -16,8 +16,8 @@ from normless_papers.probes.gradient_sums import GradientSums
 
 def weight_gradients(model: nn.Module, inputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
     loss = F.cross_entropy(model(inputs), targets)
-    named = [(name, one) for name, one in model.named_parameters() if one.dim() > 1]
-    found = torch.autograd.grad(loss, [one for _, one in named])
+    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.dim() > 1]
+    found = torch.autograd.grad(loss, [parameter for _, parameter in named])
     return {name.removesuffix(".weight"): gradient for (name, _), gradient in zip(named, found, strict=True)}
 
 

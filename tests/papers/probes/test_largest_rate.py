@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from normless.models import wide_resnet
-from normless_papers.probes.divergence import WarmStart, largest_stable_rate
+from normless_papers.probes.divergence import largest_stable_rate
 
 
 class Parabola(nn.Module):
@@ -53,40 +52,13 @@ def test_the_limit_of_a_parabola_is_found_to_the_resolution(power: float, resolu
     assert (found.trials[found.trials["diverged"]]["last_loss"] > 1e3).all()
 
 
-def test_a_warm_start_begins_where_its_training_ends() -> None:
-    # w⁴ has at w the curvature 12w²: closer to the minimum larger rates hold.
-    class Quartic(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.w = nn.Parameter(torch.tensor([3.0], dtype=torch.float64))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.w**4 * x
-
-    model, batch = Quartic(), [(ONE, ONE)]
-    cold = largest_stable_rate(model, batch, plain_sgd, steps=20, start=0.01, resolution=1.2, loss=value)
-    warm = largest_stable_rate(
-        model, batch, plain_sgd, steps=20, start=0.01, resolution=1.2, loss=value, warm_start=WarmStart(0.01, 50)
-    )
-    # A step lands outside, ever farther, from where ηw² > 1/2: w₀ = 3 without, w = 0.56 after the warm start.
-    assert cold.largest == pytest.approx(0.5 / 9, rel=0.25)
-    warmed = 3.0
-    for _ in range(50):
-        warmed -= 0.01 * 4 * warmed**3
-    assert warm.largest == pytest.approx(0.5 / warmed**2, rel=0.35)
-    assert warm.trials["first_loss"][0] == pytest.approx(warmed**4)
-    assert model.w.item() == 3
-    with pytest.raises(ValueError, match="The warm start diverged at step 2 with a rate of 1"):
-        largest_stable_rate(model, batch, plain_sgd, loss=value, warm_start=WarmStart(1.0, 5))
-
-
 def test_network_and_random_state_are_unchanged() -> None:
     model = nn.Sequential(wide_resnet(10, 1), nn.Dropout(0.5)).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     data = [(torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))) for _ in range(2)]
     state = torch.get_rng_state()
-    first = largest_stable_rate(model, data, steps=3, warm_start=WarmStart(0.01, 1))
-    again = largest_stable_rate(model, data, steps=3, warm_start=WarmStart(0.01, 1))
+    first = largest_stable_rate(model, data, steps=3)
+    again = largest_stable_rate(model, data, steps=3)
     assert first.trials.equals(again.trials)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -12,8 +12,7 @@ from torch import nn
 
 from normless.models import wide_resnet
 from normless.probes import probe
-from normless.probes.moments import LogitGradients
-from normless_papers.probes.loss_landscape import loss_along, moments_along, moved, observe_along, steepest_descent
+from normless_papers.probes.loss_landscape import loss_along, moments_along, moved, steepest_descent
 
 
 @settings(max_examples=20, deadline=None)
@@ -39,15 +38,15 @@ def test_a_quadratic_loss_is_a_parabola_and_its_prediction_the_tangent(
 def test_steepest_descent_is_a_step_of_sgd() -> None:
     model, x, targets = wide_resnet(10, 1), torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,))
     direction = steepest_descent(model, x, targets)
-    told = loss_along(model, x, targets, direction, [0.0, 0.05])
+    table = loss_along(model, x, targets, direction, [0.0, 0.05])
     optimizer = torch.optim.SGD(model.train().parameters(), lr=0.05)
     before = F.cross_entropy(model(x), targets)
     before.backward()
     optimizer.step()
     after = F.cross_entropy(model(x), targets)
-    assert told["loss"].tolist() == pytest.approx([before.item(), after.item()], rel=1e-4)
+    assert table["loss"].tolist() == pytest.approx([before.item(), after.item()], rel=1e-4)
     slope = sum(float(part.square().sum()) for part in direction.values())
-    assert told["predicted_loss"][1] == pytest.approx(before.item() - 0.05 * slope, rel=1e-4)
+    assert table["predicted_loss"][1] == pytest.approx(before.item() - 0.05 * slope, rel=1e-4)
 
 
 def test_a_moved_network_comes_back_bit_for_bit_whatever_happens() -> None:
@@ -65,7 +64,7 @@ def test_a_moved_network_comes_back_bit_for_bit_whatever_happens() -> None:
     x, targets, state = torch.randn(4, 3, 8, 8), torch.randint(0, 10, (4,)), torch.get_rng_state()
     everywhere = steepest_descent(model, x, targets)
     loss_along(model, x, targets, everywhere, [0.1, 1e30])
-    observe_along(model, LogitGradients(), x, targets, everywhere, [0.1])
+    moments_along(model, x, targets, everywhere, [0.1])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert not model.training

@@ -19,6 +19,7 @@ from normless_papers.theory.fuss_catalan import (
     quantile,
     support_edge,
 )
+from normless_papers.understanding_bn.linear_networks import exponent_at_zero
 
 FACTORS = st.integers(1, 40)
 CONVENTIONS: tuple[Of, Of] = ("squares", "values")
@@ -114,3 +115,9 @@ def test_the_density_is_the_slope_of_the_share(factors: int, share: float, of: O
     step = 1e-4 * min(x, support_edge(factors, of) - x)
     slope = (cumulative(x + step, factors, of) - cumulative(x - step, factors, of)) / (2 * step)
     assert slope == pytest.approx(float(density(x, factors, of)), rel=1e-4)
+
+
+def test_the_exponent_is_that_of_the_theorem_and_not_of_singular_values() -> None:
+    for factors in (1, 2, 5):
+        assert exponent_at_zero(factors) == pytest.approx(-factors / (factors + 1), abs=1e-6)
+        assert exponent_at_zero(factors) != pytest.approx(-(factors - 1) / (factors + 1), abs=0.1)

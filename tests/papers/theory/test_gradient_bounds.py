@@ -117,7 +117,7 @@ def test_fixup_theorem_2_bound_4_in_expectation_over_classifier_weights() -> Non
         bounds.append(row["bound"])
         expected.append(row["logit_bound"])
     assert sum(bounds) >= sum(expected)
-    assert any(one < other for one, other in zip(bounds, expected, strict=True))
+    assert any(bound < other for bound, other in zip(bounds, expected, strict=True))
 
 
 def test_one_pass_feeds_both_and_leaves_nothing() -> None:

@@ -54,7 +54,7 @@ class TwoBranches(nn.Module):
 def test_the_structure_is_read_from_any_network() -> None:
     network = TwoBranches()
     inputs = torch.randn(3, 6)
-    names = {one.name for one in candidate_sets(residual_map(network, inputs), single=False)}
+    names = {members.name for members in candidate_sets(residual_map(network, inputs), single=False)}
     assert len(names) == 3
     table = homogeneous_sets(network, inputs)
     assert table.loc[table["place"] == "projection", "homogeneous"].all()

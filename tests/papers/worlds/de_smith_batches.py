@@ -12,7 +12,7 @@ from invented_runs import Optimum
 from worlds.trained import size_of, trained
 from worlds.world import World
 
-from normless_papers.de_smith import METHODS
+from normless_papers.experiments.de_smith import METHODS
 from normless_papers.published import published_as
 from normless_papers.skipinit.training import BEST_BATCH, GHOST
 

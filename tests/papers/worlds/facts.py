@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from worlds.world import World
 
-from normless_papers.agreement import ROUNDING, Agreement
 from normless_papers.claims import Estimate
+from normless_papers.claims.agreement import ROUNDING, Agreement
 
 
 def agreements(*, agree: bool) -> tuple[Agreement, ...]:

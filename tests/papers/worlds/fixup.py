@@ -12,8 +12,8 @@ import pandas as pd
 from worlds import fixup_training
 from worlds.world import World
 
-from normless_papers.agreement import Agreement
 from normless_papers.claims import Estimate
+from normless_papers.claims.agreement import Agreement
 from normless_papers.fixup.design_goal import BOUNDED, WITH_DEPTH
 from normless_papers.fixup.dynamics import WITH, WITHOUT
 from normless_papers.fixup.homogeneity import BIASED, NORMED, PLAIN
@@ -134,7 +134,7 @@ def _updates(right: bool) -> tuple[dict[tuple[str, int, int], Estimate], dict[in
     bounded, others = (level, grows) if right else (grows, Estimate(-log(16), 0.1, 16))
     sizes = {(scheme, steps, depth): level for scheme in BOUNDED for steps in (0, 3) for depth in (4, 16)}
     sizes |= {(scheme, steps, 16): bounded for scheme in BOUNDED for steps in (0, 3)}
-    sizes |= {(scheme, 0, depth): one for scheme in WITH_DEPTH for depth, one in ((4, level), (16, others))}
+    sizes |= {(scheme, 0, depth): size for scheme in WITH_DEPTH for depth, size in ((4, level), (16, others))}
     shortcut = printed("fixup/design-goal")["shortcut_layers_imagenet"]
     wrong = {"convolutions": 50, "fully_connected": 1}
     return sizes, dict.fromkeys((50, 101, 152), shortcut if right else wrong)

@@ -11,13 +11,13 @@ import pandas as pd
 from made_up_runs import Ending, Endings, facts_of, made_up
 from worlds.world import World
 
-from normless_papers.agreement import Agreement
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Estimate
+from normless_papers.claims.agreement import Agreement
+from normless_papers.experiments.runs import Runs
 from normless_papers.fixup.depth import first_epochs
 from normless_papers.fixup.translation import SCHEMES
 from normless_papers.published import published_as
-from normless_papers.runs import Runs
 
 UNTRAINED = Ending(0.1, "diverged")
 
@@ -134,7 +134,7 @@ def _table_2(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
 def _reversed_table_2(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
     """Best by Xavier's weights and group norm, then Fixup, batch norm, and Fixup with Mixup."""
     names = {"xavier": 20.0, "group_norm": 20.0, "batch_norm": 30.0, "fixup + mixup": 35.0, "fixup": 25.0}
-    return Ending(1 - next(one for name, one in names.items() if labels["method"].startswith(name)) / 100)
+    return Ending(1 - next(value for name, value in names.items() if labels["method"].startswith(name)) / 100)
 
 
 def _with_mixup() -> Mapping[str, float]:

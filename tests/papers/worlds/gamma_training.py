@@ -34,13 +34,13 @@ def printed_gain(artefact: str, labels: Mapping[str, str]) -> tuple[float, float
     """The number with L2 on the weights alone, and what a choice adds to it."""
     l2 = labels["l2"]
     if "model" in labels:
-        row = {one["model"]: one for one in published_as("gamma/table-2").rows}[labels["model"]]
+        row = {row["model"]: row for row in published_as("gamma/table-2").rows}[labels["model"]]
         return row["W"], 0.0 if l2 == BASELINE else row[f"diff_{l2}"]
     if artefact in GAINS:
         return 80.0, 0.0 if l2 == BASELINE else GAINS[artefact][l2]
     rows = [*published_as("gamma/table-3").rows, *published_as("gamma/table-4").rows]
     name = l2 if l2 == BASELINE else f"W, {l2}"
-    (row,) = [one for one in rows if one["l2"] == name and ("bleu" in one) == ("norm" in labels)]
+    (row,) = [row for row in rows if row["l2"] == name and ("bleu" in row) == ("norm" in labels)]
     return row.get("bleu", row.get("accuracy")) - row.get("diff", 0.0), row.get("diff", 0.0)
 
 

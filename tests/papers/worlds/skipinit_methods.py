@@ -12,8 +12,8 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
-from normless_papers.bias_and_dropout import RegularizedFacts
 from normless_papers.claims import Estimate
+from normless_papers.networks.regularized import RegularizedFacts
 from normless_papers.published import published_as
 
 # What the printed list of blocks adds up to, counted by hand.
@@ -103,9 +103,9 @@ def moments(level: float, *, right: bool) -> dict[str, Estimate]:
 
 
 def covariance(right: bool) -> Any:
-    one = moments(1.0, right=right)
-    crossed = dict.fromkeys(one, drawn(0.0 if right else 0.5))
-    return {"stream": one, "deepest": one, "branch": one, "crossed": crossed}, 0.01 if right else 0.3
+    first = moments(1.0, right=right)
+    crossed = dict.fromkeys(first, drawn(0.0 if right else 0.5))
+    return {"stream": first, "deepest": first, "branch": first, "crossed": crossed}, 0.01 if right else 0.3
 
 
 def batch_statistics(right: bool) -> dict[int, tuple[Estimate, ...]]:

@@ -39,7 +39,7 @@ def products(heaviness: Callable[[int], float], largest: Callable[[int], float],
 
 def changes(condition: list[float], distance: list[float]) -> pd.DataFrame:
     """Section 4: by two gains, and by two distributions of the entries."""
-    rows = [{"change_of_log10_condition": one} for one in condition] + [{"distance": one} for one in distance]
+    rows = [{"change_of_log10_condition": value} for value in condition] + [{"distance": value} for value in distance]
     return pd.DataFrame(rows).assign(size=SIZE)
 
 

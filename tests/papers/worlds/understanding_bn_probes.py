@@ -33,7 +33,7 @@ def measured(without: Rows, with_norm: Rows = ()) -> Measured:
 def sizes(kurtosis: float, *, reverse: bool = False) -> Measured:
     """Figure 2: the means of layer 55, which table 4 prints, and a kurtosis by so much larger without batch norm."""
     rows = published_as("understanding-bn/table-4").rows
-    with_norm, without = (one["abs_sum"] for one in rows if one["layer"] == 55)
+    with_norm, without = (row["abs_sum"] for row in rows if row["layer"] == 55)
     if reverse:
         with_norm, without = without, with_norm
     return measured([{"mean_abs": without, "kurtosis": 3 * kurtosis}], [{"mean_abs": with_norm, "kurtosis": 3.0}])
@@ -58,14 +58,14 @@ def favourite(share: float, mean: float, deviation: float, agreement: float, bia
 def sums(name: str, *, reverse: bool = False) -> Measured:
     """Tables 1 and 4 as they are printed; reversed, sums cancel without batch norm, as none do with it."""
     rows = []
-    for one in published_as(f"understanding-bn/{name}").rows:
-        batch_norm = one["batch_norm"]
+    for printed in published_as(f"understanding-bn/{name}").rows:
+        batch_norm = printed["batch_norm"]
         # Stages have 32×32, 16×16 and 8×8 positions; minibatches 128 images.
-        positions = (32 if one["layer"] <= 37 else 16 if one["layer"] <= 73 else 8) ** 2
-        row = {"order": one["layer"], "sum_abs": one["sum_abs"], "abs_sum": one["abs_sum"]}
+        positions = (32 if printed["layer"] <= 37 else 16 if printed["layer"] <= 73 else 8) ** 2
+        row = {"order": printed["layer"], "sum_abs": printed["sum_abs"], "abs_sum": printed["abs_sum"]}
         if reverse:
             # Later layers and second convolutions of blocks have smaller and larger gradients, in that order.
-            size = 1 / one["layer"] ** 2 * (1 if one["layer"] % 2 == 0 else 100)
+            size = 1 / printed["layer"] ** 2 * (1 if printed["layer"] % 2 == 0 else 100)
             row |= {"sum_abs": size, "abs_sum": size if batch_norm else size / 1000}
         row["predicted_for_random_signs"] = (128 * positions) ** -0.5
         rows += [{"batch_norm": batch_norm, "draw": draw, **row} for draw in range(DRAWS)]
@@ -119,7 +119,7 @@ def class_elements(guessed: float, share: float, following: float, leading: floa
 
 def classes(guessed: float, ratio: float) -> Measured:
     """Figure 21: class 3 and the nine others."""
-    others = [{"class": one, "mean_abs": 1.0, "predicted_share": 0.0} for one in range(10) if one != 3]
+    others = [{"class": index, "mean_abs": 1.0, "predicted_share": 0.0} for index in range(10) if index != 3]
     return measured([{"class": 3, "mean_abs": ratio, "predicted_share": guessed}, *others])
 
 

@@ -122,7 +122,7 @@ def _alternating_opposite(folder: Path) -> Any:
     runs, alternation = swept(
         f"{PAPER}/alternating-normalization", partial(_rates, OPPOSITE_HIGHEST, None), folder
     ).facts
-    return runs, [replace(one, deviation=1.0) for one in alternation]
+    return runs, [replace(agreement, deviation=1.0) for agreement in alternation]
 
 
 def _of(name: str, ends: Callable[..., End]) -> Callable[[Path], Any]:

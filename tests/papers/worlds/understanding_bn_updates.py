@@ -104,7 +104,7 @@ def _measured(name: str, folder: Path) -> Any:
 
 
 def _parts_of_the_layer(deviation: float, folder: Path) -> Any:
-    return [replace(one, deviation=deviation) for one in _measured("equation-1", folder)]
+    return [replace(agreement, deviation=deviation) for agreement in _measured("equation-1", folder)]
 
 
 def _class_sums(deviation: float) -> Measured:

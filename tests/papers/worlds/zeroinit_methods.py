@@ -11,7 +11,7 @@ from invented_runs import Optimum, invented
 from worlds.facts import agreements, both, drawn
 from worlds.world import World
 
-from normless_papers.bias_and_dropout import RegularizedFacts
+from normless_papers.networks.regularized import RegularizedFacts
 from normless_papers.published import published_as
 from normless_papers.zeroinit.initialization import WITH, WITHOUT
 

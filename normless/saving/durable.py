@@ -1,0 +1,96 @@
+"""Files that are unchanged or complete whenever the process is killed, and digests that detect damage."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+DIGESTS_FILE = "digests.json"
+
+
+def digest_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of plain data as JSON, in hexadecimal; it is the same for data read back from JSON."""
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()
+
+
+@contextmanager
+def replaced(path: Path) -> Iterator[Path]:
+    """Yield a path beside `path` to write to, which replaces `path` when the block ends without an error.
+
+    The file and its name are then on the disk and survive a loss of power. After an error (such as a full disk) the
+    partial file is removed. The folder is created if necessary.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f"{path.name}.part")
+    # A link of this name would be followed.
+    part.unlink(missing_ok=True)
+    try:
+        yield part
+        _flush(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    _flush(path.parent)
+
+
+def _flush(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are written to the disk."""
+    if path.is_dir() and os.name == "nt":
+        return  # Windows opens no folder.
+    handle = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class Digests:
+    """SHA-256 of files in a folder, in its `digests.json`; a file without a digest counts as intact."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / DIGESTS_FILE
+
+    @contextmanager
+    def replaced(self, path: Path, keep: Path | None = None) -> Iterator[Path]:
+        """As the function `replaced`, with the digest; the former file is kept under the name `keep`, if any."""
+        with replaced(path) as part:
+            yield part
+            listed, there = self._listed(), self._of_intact(path)
+            # The new file and the one that is there both count as intact until the next replacement, since the
+            # process may be killed, or the renaming fail, after the digests are written.
+            listed[path.name] = [digest_of(part), *there]
+            if keep is not None:
+                listed[keep.name] = [*there, *self._of_intact(keep)]
+            with replaced(self.path) as digests:
+                digests.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
+            if keep is not None and path.exists():
+                path.replace(keep)
+
+    def is_intact(self, path: Path) -> bool:
+        """Return whether a file exists and is unchanged since it was written."""
+        listed = self._listed().get(path.name)
+        return listed is None or (path.exists() and digest_of(path) in listed)
+
+    def _of_intact(self, path: Path) -> list[str]:
+        """Return the digest of a file, or nothing if it is missing or damaged."""
+        return [digest_of(path)] if path.exists() and self.is_intact(path) else []
+
+    def _listed(self) -> dict[str, list[str]]:
+        """Return the digests that each file may have, by name; empty if they are unreadable."""
+        try:
+            listed = json.loads(self.path.read_text(encoding="utf-8"))
+        except (FileNotFoundError, ValueError, RecursionError):
+            return {}
+        entries = listed.items() if isinstance(listed, dict) else ()
+        return {name: digests for name, digests in entries if isinstance(digests, list)}

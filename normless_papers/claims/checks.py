@@ -1,0 +1,185 @@
+"""The vocabulary of checks: each takes a claim and the numbers that decide it.
+
+`larger`, `within`, `close`, `in_every` and `check` take the claim first. `exceeds`, `lies_within`, `equals`, `in_all`
+and `decided` are the same without it, for claims beside their tests: `{"A is larger than B.": exceeds(a, b)}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate, Literal, ParamSpec, TypeAlias, get_args
+
+import numpy as np
+
+from normless_papers.claims.estimates import Quantity, above_zero, difference, estimate_of, half_width
+
+Verdict = Literal["holds", "fails", "inconclusive"]
+
+# What checks rest on: a formula that our code is compared with; measured networks or random matrices; training runs.
+Basis = Literal["formula", "measurement", "training"]
+BASES: tuple[Basis, ...] = get_args(Basis)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim as a sentence with its bound, the verdict on it, and the numbers that decide it (NaN: not measured)."""
+
+    claim: str
+    verdict: Verdict
+    numbers: Mapping[str, float]
+
+
+def check(claim: str, /, holds: bool | np.bool_ | None, **numbers: float) -> Check:
+    """Return a check that the caller decided; `holds` is None if the numbers cannot decide it."""
+    verdict: Verdict = "inconclusive" if holds is None else "holds" if holds else "fails"
+    return Check(claim, verdict, {name: float(value) for name, value in numbers.items()})
+
+
+def close(claim: str, measured: float, expected: float, *, relative: float = 0.0, absolute: float = 0.0) -> Check:
+    """Check |measured - expected| ≤ max(absolute, relative·|expected|); numbers that are not finite fail.
+
+    Raises:
+        ValueError: neither tolerance is above 0.
+    """
+    if relative <= 0 and absolute <= 0:
+        raise ValueError(f"The check {claim!r} needs a tolerance above 0: relative or absolute.")
+    tolerance = max(absolute, relative * abs(expected))
+    holds = abs(measured - expected) <= tolerance
+    return check(claim, holds, measured=measured, expected=expected, tolerance=tolerance)
+
+
+def larger(claim: str, first: Quantity, second: Quantity, *, by: float = 0.0) -> Check:
+    """Check first - second > by at 95 % by Student's t: paired for the same seeds, else Welch's.
+
+    With h the half width of the 95 % interval (see `half_width`), the claim holds if first - second - by > h, fails
+    if it is below -h, and is inconclusive between. An exact quantity adds no error. The error of a single run is
+    unknown: `Estimate(mean, math.nan)` is always inconclusive.
+
+    The numbers of the check are both means, by the names of the estimates if these differ, else as `first` and
+    `second`; `needed_difference` (`by`), `standard_error`, `half_width` and `pairs` (0 if not paired).
+    """
+    left, right = estimate_of(first), estimate_of(second)
+    gap = difference(left, right)
+    paired = len(gap.by_seed) > 1
+    sample = [gap] if paired else [left, right]
+    names = (left.name, right.name) if len({left.name, right.name, ""}) == 3 else ("first", "second")
+    numbers = {
+        names[0]: left.mean,
+        names[1]: right.mean,
+        "needed_difference": by,
+        "standard_error": math.hypot(*(estimate.standard_error for estimate in sample)),
+        "half_width": half_width(*sample),
+        "pairs": gap.n if paired else 0,
+    }
+    return check(claim, above_zero(left.mean - right.mean - by, *sample), **numbers)
+
+
+def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
+    """Check low ≤ mean ≤ high by Student's t at 95 % against the nearer bound; inconclusive if that cannot decide.
+
+    An exact quantity is always decided, one of unknown error (NaN) never.
+
+    Raises:
+        ValueError: low is above high.
+    """
+    if low > high:
+        raise ValueError(f"The range of the claim {claim!r} is from {low} to {high}: its ends are reversed.")
+    estimate = estimate_of(quantity)
+    numbers = {"measured": estimate.mean, "low": low, "high": high, "standard_error": estimate.standard_error}
+    inside = min(estimate.mean - low, high - estimate.mean)
+    # The bounds of an exact quantity are within the range.
+    holds = True if inside == estimate.deviation == 0 else above_zero(inside, estimate)
+    return check(claim, holds, **numbers, half_width=half_width(estimate))
+
+
+def near(claim: str, quantity: Quantity, expected: float, tolerance: float) -> Check:
+    """Check `within` expected ± tolerance."""
+    return within(claim, quantity, expected - tolerance, expected + tolerance)
+
+
+def below(claim: str, largest: float, bound: float, **numbers: float) -> Check:
+    """Check largest < bound of an exact number, such as a deviation; NaN fails."""
+    return check(claim, largest < bound, largest=largest, bound=bound, **numbers)
+
+
+def in_every(claim: str, /, draws: Iterable[bool], **numbers: float) -> Check:
+    """Check whether every draw is true; fails if at most half of them are.
+
+    Raises:
+        ValueError: there are no draws.
+    """
+    flags = [bool(draw) for draw in draws]
+    if not flags:
+        raise ValueError(f"The claim {claim!r} is about every draw, and there is none.")
+    share = sum(flags) / len(flags)
+    holds = True if share == 1 else False if share <= 0.5 else None
+    return check(claim, holds, share_of_draws=share, draws=len(flags), **numbers)
+
+
+def not_asked(undecided: Check, why: str) -> Check:
+    """Return the check as inconclusive, with the reason."""
+    return replace(undecided, claim=f"{undecided.claim} Not asked, since {why}.", verdict="inconclusive")
+
+
+def at_scale(printed: Check, reduction: str) -> Check:
+    """Return a check of the paper's own numbers: inconclusive if a reduction, given as a sentence, is not empty."""
+    claim = f"{printed.claim} Not asked of a smaller set-up: {reduction}"
+    return replace(printed, claim=claim, verdict="inconclusive") if reduction else printed
+
+
+def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
+    """Return the checks, with the reduction added to the claims of those that fail."""
+    return tuple(
+        replace(own, claim=f"{own.claim} Smaller than the paper’s set-up: {reduction}")
+        if reduction and own.verdict == "fails"
+        else own
+        for own in checks
+    )
+
+
+def verdict_of(checks: Sequence[Check]) -> Verdict:
+    """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
+    verdicts = {own.verdict for own in checks}
+    return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"
+
+
+Numbers = ParamSpec("Numbers")
+
+Test: TypeAlias = Callable[[str], Check]
+"""A function from a claim to its check."""
+
+Tests: TypeAlias = Mapping[str, Test]
+"""Tests by their claims."""
+
+
+def _without_claim(check_of: Callable[Concatenate[str, Numbers], Check]) -> Callable[Numbers, Test]:
+    return lambda *args, **kwargs: lambda claim: check_of(claim, *args, **kwargs)
+
+
+exceeds = _without_claim(larger)
+lies_within = _without_claim(within)
+equals = _without_claim(close)
+in_all = _without_claim(in_every)
+decided = _without_claim(check)
+
+
+def asked_at_scale(test: Test, reduction: str) -> Test:
+    """Return a test of the paper's own numbers; see `at_scale`."""
+    return lambda claim: at_scale(test(claim), reduction)
+
+
+def stated(tests: Tests) -> list[Check]:
+    """Return the check of every claim by its test."""
+    return [test(claim) for claim, test in tests.items()]
+
+
+def checks_by(function: Callable[[Any], Sequence[Check] | Tests]) -> Callable[[Any], Sequence[Check]]:
+    """Return a function from facts to checks for one that returns checks or tests."""
+
+    def checks(facts: Any) -> Sequence[Check]:
+        result = function(facts)
+        return stated(result) if isinstance(result, Mapping) else result
+
+    return checks

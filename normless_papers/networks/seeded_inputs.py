@@ -1,0 +1,55 @@
+"""Networks and batches that are determined by an artefact's seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from normless.models import build_model
+from normless_lab.data import Augmentation, load_data
+
+if TYPE_CHECKING:
+    from normless_papers.artefact import Context
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seed torch's CPU generator in the body, and restore its state afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class MeasuredBatch:
+    """Training examples without augmentation, normalized as for training: images (B, C, H, W) and classes (B,)."""
+
+    inputs: Tensor
+    targets: Tensor
+    classes: int
+    provenance: str
+
+    def network(self, model: str) -> nn.Module:
+        """Build a network, given as text, for these inputs and classes."""
+        shape = tuple(self.inputs.shape[1:])
+        return build_model(model, classes=self.classes, image_shape=shape)  # type: ignore[arg-type]
+
+
+def training_batch(context: Context, default: str, size: int, *, epoch: int = 0) -> MeasuredBatch:
+    """Load the first `size` examples of an epoch of the user's data set, or the default one, shuffled by the seed."""
+    name = context.data_or(default)
+    data = load_data(name, root=context.data_root)
+    count = min(size, data.train_size)
+    batch = next(iter(data.train_batches(count, seed=context.seed, epoch=epoch, augmentation=Augmentation())))
+    provenance = f"{count} training examples of {name} ({data.provenance})"
+    return MeasuredBatch(batch.inputs.float(), batch.targets, data.classes, provenance)
+
+
+def noise_batch(context: Context, side: int, examples: int) -> MeasuredBatch:
+    """Make images of 3 channels of independent N(0, 1)."""
+    return training_batch(context, f"gaussian(image_shape=(3, {side}, {side}), train={examples})", examples)

@@ -1,0 +1,1 @@
+"""Results for a reader: the headline claims, a page per paper, tables."""

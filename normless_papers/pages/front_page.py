@@ -1,0 +1,57 @@
+"""The headline claims in one table, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from normless_lab.sweeps import RunState
+from normless_papers.pages.headline import SHOWN_AS, Decided, decide
+from normless_papers.pages.tables import NOTHING
+from normless_papers.published import PAPERS
+from normless_papers.results.reproduce import laboratory_in
+from normless_papers.results.storage import load
+
+_SECONDS_AN_HOUR = 3600
+_INTRODUCTION = """# The headline claims
+
+<!-- Written by normless report; do not edit. -->
+Fifteen claims of five papers, each decided by the checks that its design names ([`decisive.md`](decisive.md)):
+*refuted* if a check fails, *holds* if all hold, else *open*. Refuted claims come first. "Ours" is the effect that
+decides, with its 95 % interval, at the named set-up, which is smaller than the paper's; the verdict is about it.
+Core-hours are those of the training runs. Their rows are in [`runs.parquet`](runs.parquet), from which `normless
+report --from docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without
+training. `make evidence` repeats everything, and resumes if it was interrupted.
+"""
+
+
+def decided_in(out: Path) -> list[Decided]:
+    """Decide every headline by a folder of results; none if no artefact of a headline was carried out."""
+    decided = decide(lambda name, budget: load(out, name, budget))
+    return decided if any(row.results for row in decided) else []
+
+
+def front_page_of(out: Path) -> str:
+    """Return the table of the headline claims of a folder of results, as Markdown."""
+    decided = decide(lambda name, budget: load(out, name, budget))
+    with laboratory_in(out) as laboratory:
+        rows = [_markdown(place, row, laboratory.state) for place, row in enumerate(decided, 1)]
+    counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in SHOWN_AS)
+    heading = "| | claim | paper | ours | verdict | runs | core-hours | why | repeat |"
+    rule = "| ---: | --- | --- | --- | --- | ---: | ---: | --- | --- |"
+    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", heading, rule, *rows, ""])
+
+
+def _markdown(place: int, row: Decided, state: RunState) -> str:
+    headline = row.headline
+    hours = sum(run.seconds for run in state.read(row.runs).values()) / _SECONDS_AN_HOUR
+    cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
+    authors = PAPERS[headline.paper].partition(",")[0]
+    figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", f"**{row.outcome}**", *cost]
+    return _row([str(place), *cells, row.why, f"`{row.command}`"])
+
+
+def _row(cells: Sequence[str]) -> str:
+    """Return a row of a table in Markdown, in which a bar would end a cell."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

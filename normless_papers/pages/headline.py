@@ -1,0 +1,161 @@
+"""The headline claims, from `headline.yaml`: the checks that decide each, its verdict, effect and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from normless_lab.process import read_yaml
+from normless_papers.budgets import BUDGETS, Budget
+from normless_papers.claims import Check
+from normless_papers.pages.tables import NOTHING
+from normless_papers.pages.wording import effect_of
+from normless_papers.results.reproduction import Reproduction
+
+Outcome = Literal["refuted", "holds", "open"]
+# In the order of the table: disagreement comes first.
+OUTCOMES: tuple[Outcome, ...] = ("refuted", "holds", "open")
+# The verdict of a check by which an outcome is shown.
+SHOWN_AS = MappingProxyType({"refuted": "fails", "holds": "holds", "open": "inconclusive"})
+# Smoke decides no headline.
+DECIDING: tuple[Budget, ...] = tuple(budget for budget in BUDGETS if budget != "smoke")
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A claim of a paper and the checks that decide it.
+
+    Attributes:
+        printed: the paper's number, in words.
+        small: the set-up at the small budget.
+        checks: the beginnings of the claims of these checks by artefact, as patterns of `fnmatch`; the first is the
+            effect shown.
+        refuted_if: the condition for its refutation in its design.
+        to_decide: the runs that would decide it while it is open; empty if the design does not say.
+        note: a further remark; may be empty.
+    """
+
+    claim: str
+    printed: str
+    small: str
+    checks: Mapping[str, Sequence[str]]
+    refuted_if: str
+    to_decide: str = ""
+    note: str = ""
+
+    @property
+    def paper(self) -> str:
+        """The key of the paper of its first artefact."""
+        return next(iter(self.checks)).partition("/")[0]
+
+    @property
+    def anchor(self) -> str:
+        """Its id on its paper's page: its number in the file, which no verdict changes."""
+        return f"claim-{headlines().index(self) + 1}"
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A headline and its decision.
+
+    Attributes:
+        results: the results of its artefacts, each at its largest budget.
+        checks: the checks that decide it, in its order.
+        missing: artefacts that were not carried out, or ended in an error.
+    """
+
+    headline: Headline
+    results: Sequence[Reproduction]
+    checks: Sequence[Check]
+    missing: Sequence[str]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Refuted if a check fails; holds if all named checks are there and hold; else open."""
+        verdicts = {check.verdict for check in self.checks}
+        return "refuted" if "fails" in verdicts else "holds" if verdicts == {"holds"} and not self.missing else "open"
+
+    @property
+    def deciding(self) -> Check | None:
+        """The check whose effect is shown: the first that fails, else the first that is undecided, else the first."""
+        order = ("fails", "inconclusive", "holds")
+        return min(self.checks, key=lambda check: order.index(check.verdict), default=None)
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """The id and the budget of each result, that of the deciding check first."""
+        places = [(result.id, result.budget) for result in self.results]
+        deciding = {(result.id, result.budget) for result in self.results if self.deciding in result.checks}
+        return sorted(places, key=lambda place: place not in deciding)
+
+    @property
+    def ours(self) -> str:
+        """The effect that decides, in words."""
+        return effect_of(self.deciding) if self.deciding else NOTHING
+
+    @property
+    def why(self) -> str:
+        """The verdict in words, with the claim of the check that decides it."""
+        holding = sum(check.verdict == "holds" for check in self.checks)
+        words = {"refuted": "Fails: ", "holds": "", "open": "Undecided: "}
+        parts = [f"{holding} of {len(self.checks)} checks hold."] if self.checks else []
+        if self.outcome != "holds" and self.deciding and self.deciding.verdict != "holds":
+            parts.append(words[self.outcome] + _plain_claim(self.deciding))
+        parts += [f"Not carried out: {', '.join(self.missing)}."] if self.missing else []
+        parts.append(self.headline.small if self.budget == "small" else f"At the {self.budget} budget.")
+        return " ".join([*parts, self.headline.note]).strip()
+
+    @property
+    def budget(self) -> Budget:
+        """The largest budget of its results; without results the smallest that decides."""
+        return max((result.budget for result in self.results), key=DECIDING.index, default=DECIDING[0])
+
+    @property
+    def command(self) -> str:
+        """The command that repeats it."""
+        return f"normless reproduce {' '.join(self.headline.checks)} --budget {self.budget}"
+
+    @property
+    def runs(self) -> set[str]:
+        """The hashes of its training runs."""
+        return {name for result in self.results for name in result.runs}
+
+
+@cache
+def headlines() -> tuple[Headline, ...]:
+    """Return every headline claim, in the order of the file."""
+    return tuple(Headline(**entry) for entry in read_yaml(Path(__file__).with_suffix(".yaml")))
+
+
+def headline_artefacts() -> list[str]:
+    """Return the ids of all artefacts that a headline rests on."""
+    return list(dict.fromkeys(name for headline in headlines() for name in headline.checks))
+
+
+def decide(result_of: Callable[[str, Budget], Reproduction | None]) -> list[Decided]:
+    """Decide every headline by results at the largest budget that there is, in the order of `OUTCOMES`."""
+    decided = [_decided(headline, result_of) for headline in headlines()]
+    return sorted(decided, key=lambda row: OUTCOMES.index(row.outcome))
+
+
+def _decided(headline: Headline, result_of: Callable[[str, Budget], Reproduction | None]) -> Decided:
+    results, checks, missing = [], [], []
+    for name, starts in headline.checks.items():
+        found = (result_of(name, budget) for budget in reversed(DECIDING))
+        result = next((result for result in found if result is not None and not result.error), None)
+        if result is None:
+            missing.append(name)
+            continue
+        results.append(result)
+        checks += [check for start in starts for check in result.checks if fnmatchcase(check.claim, f"{start}*")]
+    return Decided(headline, results, list({check.claim: check for check in checks}.values()), missing)
+
+
+def _plain_claim(check: Check) -> str:
+    """Return a check's claim without the remark on the set-up."""
+    return check.claim.partition(" Smaller than ")[0].partition(" Not asked")[0]

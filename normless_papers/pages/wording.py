@@ -1,0 +1,102 @@
+"""The comparison of a check in words, such as `A 33.5 vs B 95, needs A > B`, from its numbers alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from normless_papers.claims.checks import Check
+from normless_papers.pages.tables import spoken
+
+Numbers = Mapping[str, float]
+
+# Numbers of the interval, which the comparison states.
+_INTERVAL = ("half_width", "standard_error")
+_TRAINS = (
+    "accuracy {{accuracy:.1f}} %{{interval}} vs control {{control:.1f}} %, needs {} % (half of the control's gain)"
+)
+# By the names of the numbers that a kind of check has.
+_WORDS: Mapping[tuple[str, ...], str] = MappingProxyType(
+    {
+        ("needed_difference",): "{sides}, needs {first} > {second}{more}{gap}",
+        ("needed_factor",): "{sides}, needs {first} {times}{second}",
+        ("accuracy", "control", "chance", "needed"): _TRAINS.format("> {needed:.1f}"),
+        ("accuracy", "control", "chance", "needed_below"): _TRAINS.format("< {needed_below:.1f}"),
+        ("measured", "low", "high"): "measured {measured}{interval}, needs {low:.3g} to {high:.3g}",
+        ("measured", "expected", "tolerance"): (
+            "measured {measured} vs expected {expected}, needs a difference of at most {tolerance:.3g}"
+        ),
+        ("largest", "bound"): "largest {largest:.3g} vs bound {bound:.3g}, needs largest < bound",
+        ("deviation", "tolerance"): (
+            "deviation {deviation:.3g} vs tolerance {tolerance:.3g}, needs deviation ≤ tolerance"
+        ),
+        ("gap", "deviation"): "gap {gap} vs deviation {deviation}, needs gap ≤ deviation",
+        ("factor", "largest_factor"): "factor {factor}, needs at most {largest_factor:.3g}",
+        ("share_of_draws", "draws"): "in {percent:.0f} % of {draws:.0f} draws, needs all",
+    }
+)
+
+
+class _Number(float):
+    """A number to four digits, or unknown."""
+
+    def __format__(self, spec: str) -> str:
+        return "unknown" if math.isnan(self) else super().__format__(spec or ".4g")
+
+
+def compared(check: Check) -> str:
+    """Return both sides, the bound, and the difference with its 95 % interval; empty if nothing is compared."""
+    names = _kind(check)
+    if not names:
+        return ""
+    numbers = check.numbers
+    words = _two_sides(numbers) if names[0].startswith("needed_") else {}
+    words |= {"interval": _interval(numbers)}
+    percent = _Number(100 * numbers.get("share_of_draws", math.nan))
+    return _WORDS[names].format(**{name: _Number(value) for name, value in numbers.items()} | words, percent=percent)
+
+
+def effect_of(check: Check) -> str:
+    """Return the comparison, or all numbers of a check without one."""
+    return compared(check) or ", ".join(f"{spoken(name)} {value:.3g}" for name, value in check.numbers.items())
+
+
+def left_of(check: Check) -> dict[str, float]:
+    """Return the numbers of a check that `compared` does not state."""
+    names = _kind(check)
+    stated = {*names, *_INTERVAL} if names else set()
+    if names and names[0].startswith("needed_"):
+        stated |= set(list(check.numbers)[:2])
+    return {name: value for name, value in check.numbers.items() if name not in stated}
+
+
+def _kind(check: Check) -> tuple[str, ...]:
+    return next((names for names in _WORDS if check.numbers.keys() >= {*names}), ())
+
+
+def _interval(numbers: Numbers) -> str:
+    # A stored row of docs/reproduction/runs.parquet has the standard error alone.
+    half, error = (numbers.get(name, math.nan) for name in _INTERVAL)
+    return f" ± {half:.2g}" if not math.isnan(half) else f", standard error {error:.2g}" if error > 0 else ""
+
+
+def _label(name: str) -> str:
+    """Return a side's name as words: `fixup, rate 0.1` as `fixup (rate 0.1)`; `gamma 1, gamma 2` stays a list."""
+    first, _, rest = spoken(name).partition(", ")
+    return f"{first} ({rest})" if rest and first.split()[0] != rest.split()[0] else spoken(name)
+
+
+def _two_sides(numbers: Numbers) -> dict[str, str]:
+    """Return the words for the two sides of a comparison, whose numbers come first."""
+    (first, left), (second, right), *_ = numbers.items()
+    colon = ":" if "," in first + second else ""
+    by, factor = numbers.get("needed_difference", 0.0), numbers.get("needed_factor", 1.0)
+    return {
+        "first": _label(first),
+        "second": _label(second),
+        "sides": f"{_label(first)}{colon} {_Number(left)} vs {_label(second)}{colon} {_Number(right)}",
+        "more": f" {'+' if by > 0 else '−'} {abs(by):.3g}" if by else "",
+        "gap": "" if math.isnan(left - right) else f": {left - right:+.3g}{_interval(numbers)}",
+        "times": f"≥ {factor:.3g} · " if factor > 1 else "> ",
+    }

@@ -1,0 +1,151 @@
+"""Reproduce one artefact: call its function, check the claim, store the result."""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from normless.errors import NormlessError
+from normless_lab.process import available_cores
+from normless_lab.train import StoppedError
+from normless_papers.artefact import Artefact, Context, artefact_of, published_of
+from normless_papers.budgets import Budget
+from normless_papers.published import published
+from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.results.storage import folder_of, load, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from normless_lab.sweeps import Laboratory, LaboratoryListener
+
+
+def reproduce(
+    id: str,  # noqa: A002 - what the papers' index calls it
+    budget: Budget = "smoke",
+    *,
+    out: Path,
+    data: str | None = None,
+    data_root: str | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    again: bool = False,
+    laboratory: Laboratory | None = None,
+) -> Reproduction:
+    """Reproduce an artefact, or load the result of an earlier call with the same arguments.
+
+    An exception of the artefact becomes the `error` of the result, which is tried again next time. A TerminatedError
+    (SIGTERM) is raised, and an older result stays.
+
+    Args:
+        id: of the artefact, such as `fixup/table-1`; FILE.py:NAME or MODULE:NAME for one of another paper.
+        budget, data, data_root, seed: see `Context`.
+        out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
+        workers: processes that share the cores for training runs; one per core if None.
+        again: carry it out even if there is a result; finished training runs are kept.
+        laboratory: carries out the runs instead of the one in `out`; `workers` is then ignored.
+
+    Raises:
+        UnknownArtefactError: there is no such artefact.
+        ResultError: an older result cannot be read, and `again` is false.
+    """
+    entry = published_of(id)
+    id = entry.id  # noqa: A001 - as above
+    older = None if again else load(out, id, budget)
+    asked = {"data": data, "data_root": data_root, "seed": seed}
+    started = time.perf_counter()
+    try:
+        artefact = artefact_of(id)
+        asked["settings"] = plain(artefact.settings[budget])
+        if older is not None and not older.error and older.asked == asked:
+            return older
+        with (
+            nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
+            _own_folder(out, id, budget) as own,
+        ):
+            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
+    except StoppedError:
+        # The same command resumes its runs.
+        raise
+    except Exception as error:
+        result, axes = Reproduction(id, budget, asked, error=_sentence(error)), None
+    seconds, other = round(time.perf_counter() - started, 3), None if id in published() else entry
+    result = replace(result, entry=other, seconds=seconds, provenance=provenance())
+    save(result, axes, out)
+    return result
+
+
+def laboratory_in(
+    out: Path,
+    workers: int | None = None,
+    listener: LaboratoryListener | None = None,
+    *,
+    together: int | None = None,
+) -> Laboratory:
+    """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
+    from normless_lab.sweeps import Laboratory
+
+    return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
+
+
+def provenance() -> Mapping[str, str]:
+    """Return the versions of the packages that decide numbers, the machine, and the date in UTC."""
+    from normless_lab.sweeps import versions
+
+    machine = f"{platform.machine()}, {available_cores()} cores"
+    return {**versions(), "machine": machine, "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M")}
+
+
+@contextmanager
+def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: A002 - as above
+    """Make a folder for files of the artefact, which is removed if it stays empty."""
+    folder = folder_of(out, id, budget) / "files"
+    folder.mkdir(parents=True, exist_ok=True)
+    yield folder
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
+    """Return the result and its figure; a figure that cannot be drawn is an error beside the numbers."""
+    import torch
+
+    from normless_lab.plots import description
+
+    # Random numbers without an own generator do not depend on earlier artefacts.
+    torch.manual_seed(context.seed)
+    context.lab.asked.clear()
+    evidence = artefact.function(context, **artefact.settings[context.budget])
+    axes, error = None, ""
+    if evidence.draw is not None:
+        try:
+            axes = evidence.draw()
+        except Exception as raised:
+            error = f"The figure cannot be drawn: {_sentence(raised)}"
+    result = Reproduction(
+        artefact.published.id,
+        context.budget,
+        asked,
+        basis=artefact.basis,
+        measured=evidence.measured,
+        on=evidence.on,
+        checks=artefact.checks_of(evidence),
+        setup=plain(evidence.setup),
+        remarks=(*artefact.remarks, *evidence.remarks),
+        error=error,
+        runs=tuple(sorted(context.lab.asked)),
+        figure="" if axes is None else description(axes),
+    )
+    return result, axes
+
+
+def _sentence(error: Exception) -> str:
+    """Return the message for a person, with the type of an unexpected error."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, NormlessError) else f"{type(error).__name__}: {text}"

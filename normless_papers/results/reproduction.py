@@ -1,0 +1,149 @@
+"""The result of a reproduced artefact: verdict, checks, numbers and provenance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import pandas as pd
+
+from normless.errors import NormlessError
+from normless.spec import jsonable
+from normless_papers.budgets import Budget
+from normless_papers.claims import Basis, Check, Verdict, verdict_of
+from normless_papers.evidence import beside
+from normless_papers.published import Published, published_as
+
+# Increased whenever older results can no longer be read.
+FORMAT = 2
+_INFINITIES = {"inf": float("inf"), "-inf": float("-inf")}
+
+
+class ResultError(NormlessError, ValueError):
+    """A stored result cannot be read; the message names it and says what to do."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The result of an artefact at a budget; see `Evidence` for the attributes that both have.
+
+    Attributes:
+        basis: what its checks rest on; empty if the artefact could not be loaded.
+        asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
+        measured: empty after an error.
+        error: the error as a sentence; empty if there was none.
+        seconds: wall time; runs that were finished already take none.
+        provenance: versions, machine and date.
+        runs: hashes of the training runs that it rests on.
+        figure: the figure in words; empty without a figure.
+        entry: the published entry of an artefact of another paper; None for the five papers.
+    """
+
+    id: str
+    budget: Budget
+    asked: Mapping[str, Any]
+    basis: Basis | Literal[""] = ""
+    measured: pd.DataFrame = field(default_factory=pd.DataFrame)
+    on: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    setup: Mapping[str, Any] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+    error: str = ""
+    seconds: float = 0.0
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    runs: tuple[str, ...] = ()
+    figure: str = ""
+    entry: Published | None = None
+
+    @property
+    def verdict(self) -> Verdict | Literal["error"]:
+        """The verdict of its checks, or error."""
+        return "error" if self.error else verdict_of(self.checks)
+
+    @property
+    def published(self) -> Published:
+        """The entry of the paper."""
+        return self.entry or published_as(self.id)
+
+    @property
+    def beside(self) -> pd.DataFrame:
+        """Published and measured numbers in one table; see `normless_papers.evidence.beside`."""
+        return beside(self.published.rows, self.measured, self.on)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as plain data for JSON, with the verdict and the published numbers."""
+        values = {own.name: getattr(self, own.name) for own in fields(self)}
+        values |= {"format": FORMAT, "verdict": self.verdict, "published": self.published.rows}
+        values |= {"checks": [vars(check) for check in self.checks], "measured": table_to_dict(self.measured)}
+        entry = values.pop("entry")
+        text: dict[str, Any] = plain(values | ({"entry": entry.to_entry()} if entry else {}))
+        return text
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Reproduction:
+        """Invert `to_dict`; raise a ResultError for values of another kind or of another version of normless."""
+        if not isinstance(values, Mapping) or not isinstance(values.get("format"), int):
+            raise ResultError("expected a result as normless reproduce writes it, with its format")
+        if values["format"] > FORMAT:
+            raise ResultError("it was written by a later normless than this one; update normless to read it")
+        if values["format"] < FORMAT:
+            raise ResultError("it was written by an earlier normless; carry it out again with --again")
+        readers: dict[str, Callable[[Any], Any]] = {
+            "measured": table_from_dict,
+            "checks": _checks,
+            "entry": Published.from_entry,
+        } | dict.fromkeys(("on", "remarks", "runs"), tuple)
+        names = [own.name for own in fields(cls) if own.name != "entry" or "entry" in values]
+        try:
+            if "entry" not in values:
+                published_as(values["id"])
+            return cls(**{name: readers[name](values[name]) if name in readers else values[name] for name in names})
+        except KeyError as error:
+            raise ResultError(f"it lacks {error}, or this version of normless does not know it") from error
+
+
+def _checks(rows: Any) -> tuple[Check, ...]:
+    nan = math.nan
+    numbers = [{name: nan if own is None else float(own) for name, own in row["numbers"].items()} for row in rows]
+    return tuple(Check(row["claim"], row["verdict"], own) for row, own in zip(rows, numbers, strict=True))
+
+
+def plain(value: Any) -> Any:
+    """Return a nested value as JSON: arrays, sets and tuples as lists, NaN as None, other objects as text."""
+    return jsonable(_unwrapped(value))
+
+
+def table_to_dict(table: pd.DataFrame) -> dict[str, Any]:
+    """Return the names of the columns, and every row as a list of its cells."""
+    rows = [plain(row) for row in table.itertuples(index=False, name=None)]
+    return {"columns": [str(name) for name in table.columns], "rows": rows}
+
+
+def table_from_dict(values: Mapping[str, Any]) -> pd.DataFrame:
+    """Invert `table_to_dict`: missing numbers are NaN again, and infinities are numbers."""
+    table = pd.DataFrame(values["rows"], columns=values["columns"])
+    for name in table.columns:
+        cells = [_INFINITIES.get(cell, cell) if isinstance(cell, str) else cell for cell in table[name]]
+        if any(isinstance(cell, str) for cell in table[name]) and not any(isinstance(cell, str) for cell in cells):
+            table[name] = cells
+    return table
+
+
+def _unwrapped(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _unwrapped(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_unwrapped(item) for item in value]
+    if isinstance(value, Set):
+        return sorted(map(str, value))
+    if value is None or value is pd.NA or value is pd.NaT:
+        return None
+    if isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value)
+    if hasattr(value, "tolist"):
+        return _unwrapped(value.tolist())
+    return str(value)

@@ -1,0 +1,198 @@
+"""CIFAR and SVHN from official files and from Parquet, wherever they may lie, and their refusals."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy.io import savemat
+from torchvision.datasets import SVHN
+
+from normless_lab.data import Augmentation, DataFormatError, DataNotFoundError, ImageData, load_data
+
+
+def stored_test_set(data: ImageData) -> tuple[Any, list[int]]:
+    """Return bytes and labels of the test set, read back from normalized batches."""
+    (batch,) = data.test_batches(99)
+    pixels = (batch.inputs * data.std[:, None, None] + data.mean[:, None, None]) * 255
+    return pixels.round().byte().numpy(), batch.targets.tolist()
+
+
+def assert_read(data: ImageData, train: tuple[Any, Any], test: tuple[Any, Any]) -> None:
+    assert data.train_labels.tolist() == train[1].tolist()
+    np.testing.assert_allclose(data.mean.numpy(), (train[0] / 255).mean((0, 2, 3)), rtol=1e-6)
+    images, labels = stored_test_set(data)
+    np.testing.assert_array_equal(images, test[0])
+    assert labels == test[1].tolist()
+
+
+@pytest.mark.parametrize("place", ["cifar10/cifar-10-batches-py", "cifar-10-batches-py", "."])
+def test_cifar10_is_read_wherever_its_official_files_lie(tmp_path: Path, place: str, write_cifar10: Any) -> None:
+    images, labels, *test = write_cifar10(tmp_path / place)
+    data = load_data("cifar10", root=tmp_path, download=False)
+    assert (data.name, data.classes, data.image_shape) == ("cifar10", 10, (3, 32, 32))
+    assert data.default_augmentation == Augmentation(crop=4, flip=True)
+    assert_read(data, (images, labels), tuple(test))
+    assert "official files; 10 train / 4 test" in data.provenance
+    assert str(tmp_path) not in data.provenance
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "key"), [("cifar100", 100, "fine"), ("cifar100(coarse=True)", 20, "coarse")]
+)
+def test_cifar100_has_fine_and_coarse_labels(
+    tmp_path: Path, name: str, classes: int, key: str, random_images: Any, write_batch: Any
+) -> None:
+    expected = {}
+    for split, n in (("train", 6), ("test", 3)):
+        images, fine = random_images(n, classes=100, seed=n)
+        labels = {"fine": fine, "coarse": fine % 20}
+        expected[split] = images, labels[key]
+        path = tmp_path / "cifar-100-python" / split
+        write_batch(path, images, fine_labels=labels["fine"], coarse_labels=labels["coarse"])
+    data = load_data(name, root=tmp_path, download=False)
+    assert (data.name, data.classes) == ("cifar100", classes)
+    assert_read(data, expected["train"], expected["test"])
+
+
+def test_malformed_batches_are_refused_by_name(
+    tmp_path: Path, write_cifar10: Any, write_batch: Any, random_images: Any
+) -> None:
+    write_cifar10(tmp_path)
+    images, labels = random_images(2)
+    batch = tmp_path / "data_batch_2"
+    for pixels, values, message in (
+        (images[:, :, :16], {"labels": labels}, "data_batch_2 has no 'data' with a row of 3072"),
+        (images, {"fine_labels": labels}, "data_batch_2 has no list of numbers named 'labels'"),
+        (images, {"labels": labels[:1]}, "expected one each"),
+        (images, {"labels": labels + 10}, "expected 0 to 9"),
+    ):
+        write_batch(batch, pixels, **values)
+        with pytest.raises(DataFormatError, match=message):
+            load_data("cifar10", root=tmp_path)
+
+
+def write_svhn(path: Path, images: Any, labels: Any) -> str:
+    """Write as the official files are: 32×32×3×N, a column of labels, the digit 0 as 10; return the digest."""
+    path.parent.mkdir(exist_ok=True)
+    column = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
+    savemat(path, {"X": images.transpose(2, 3, 1, 0), "y": column})
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("place", [".", "svhn"])
+def test_svhn_is_read_if_its_digests_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, random_images: Any
+) -> None:
+    sets = {"train": random_images(50), "test": random_images(5, seed=1)}
+    official = {}
+    for part, examples in sets.items():
+        url, file, _ = SVHN.split_list[part]
+        official[part] = [url, file, write_svhn(tmp_path / place / file, *examples)]
+    with pytest.raises(DataFormatError, match=r"test_32x32\.mat in .* has the wrong digest"):
+        load_data("svhn", root=tmp_path, download=False)
+    monkeypatch.setattr(SVHN, "split_list", official)
+    data = load_data("svhn", root=tmp_path, download=False)
+    assert (data.classes, data.image_shape, data.train_size) == (10, (3, 32, 32), 50)
+    assert data.default_augmentation == Augmentation()
+    assert 0 in data.train_labels
+    assert_read(data, sets["train"], sets["test"])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("cifar10-train.parquet", "cifar10-test.parquet"),
+        ("cifar10/train-00000-of-00001.parquet", "cifar10/test-00000-of-00001.parquet"),
+        ("cifar10/plain_text/train-00000-of-00001.parquet", "cifar10/plain_text/test-00000-of-00001.parquet"),
+        ("data/train.parquet", "data/test.parquet"),
+    ],
+)
+@pytest.mark.parametrize(("image", "label", "struct"), [("img", "label", True), ("image", "labels", False)])
+def test_parquet_files_of_the_hub_are_read(
+    tmp_path: Path,
+    files: tuple[str, str],
+    image: str,
+    label: str,
+    struct: bool,
+    random_images: Any,
+    write_parquet: Any,
+) -> None:
+    sets = random_images(6), random_images(3, seed=1)
+    for path, examples in zip(files, sets, strict=True):
+        write_parquet(tmp_path / path, *examples, image=image, label=label, struct=struct)
+    data = load_data("cifar10", root=tmp_path, download=False)
+    assert_read(data, *sets)
+    assert "Parquet files of PNG images" in data.provenance
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"image": [b"x"], "kind": [1]}, "no column of labels: expected label or labels, found image, kind"),
+        ({"picture": [b"x"], "label": [1]}, "no column of images: expected image or img"),
+        ({"image": ["a.png"], "label": [1]}, "row 0 of column image .* should be bytes"),
+        ({"image": [b"x"], "label": ["cat"]}, "Column label of .*; expected integers"),
+        ({"image": [b"x"], "label": [None]}, "Column label of .* expected integers"),
+        ({"image": [b"x"], "label": [1]}, "Cannot decode the image in row 0"),
+        ({"image": [{"bytes": None, "path": "a.png"}], "label": [1]}, "Cannot decode the image in row 0"),
+    ],
+)
+def test_wrong_columns_are_named(tmp_path: Path, table: dict[str, Any], message: str) -> None:
+    for kind in ("train", "test"):
+        pq.write_table(pa.table(table), tmp_path / f"{kind}.parquet")
+    with pytest.raises(DataFormatError, match=message):
+        load_data("cifar10", root=tmp_path)
+
+
+def test_wrong_parquet_files_are_named(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
+    images, labels = random_images(3)
+    test = tmp_path / "test.parquet"
+
+    def refused(message: str) -> None:
+        with pytest.raises(DataFormatError, match=message):
+            load_data("cifar10", root=tmp_path)
+
+    write_parquet(tmp_path / "latest-train.parquet", images, labels)
+    refused(r"no \*test\*.parquet beside")
+    write_parquet(test, images[:, :, :16], labels)
+    refused("row 0 .* it is 32×16 pixels, expected 32×32")
+    write_parquet(test, images, labels + 7)
+    refused(r"test.parquet has labels .* Is it a different data set")
+    test.write_bytes(b"PAR1 but not really")
+    refused(r"test.parquet is not a Parquet file")
+    write_parquet(tmp_path / "my-train.parquet", images, labels)
+    refused("several train sets")
+
+
+def test_a_missing_shard_and_another_set_are_noticed(tmp_path: Path, random_images: Any, write_parquet: Any) -> None:
+    write_parquet(tmp_path / "cifar10-train.parquet", *random_images(3))
+    with pytest.raises(DataNotFoundError):
+        load_data("svhn", root=tmp_path, download=False)
+    (tmp_path / "cifar10-train.parquet").rename(tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(DataFormatError, match="not all the 2 shards"):
+        load_data("svhn", root=tmp_path, download=False)
+
+
+def test_a_missing_set_is_told_with_its_places_and_layout(tmp_path: Path) -> None:
+    with pytest.raises(DataNotFoundError) as caught:
+        load_data("cifar10", root=tmp_path, download=False)
+    for part in (str(tmp_path / "cifar10"), "data_batch_1", "*train*.parquet", "switched off", "by --data-root"):
+        assert part in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("side", [8, 16])
+def test_smaller_images_are_means_of_squares(tmp_path: Path, side: int, write_cifar10: Any) -> None:
+    *_, images, _ = write_cifar10(tmp_path)
+    data = load_data(f"cifar10(side={side})", root=tmp_path, download=False)
+    square = 32 // side
+    means = images.reshape(4, 3, side, square, side, square).mean((3, 5))
+    np.testing.assert_allclose(stored_test_set(data)[0], means, atol=0.5)
+    with pytest.raises(ValueError, match="must divide their 32 pixels, got 5"):
+        load_data("cifar10(side=5)", root=tmp_path)

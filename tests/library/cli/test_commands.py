@@ -1,0 +1,316 @@
+"""`normless convert`, `probe` and `diagnose`, and the status line."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sys
+from argparse import Namespace
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+import torch
+from command_outputs import check_output
+
+import normless as nl
+from normless.cli import main, status_line, working
+from normless.models import resnet_cifar, wide_resnet
+
+Capture = pytest.CaptureFixture[str]
+CIFAR = "normless:resnet_cifar(depth=8)"
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+def said(capsys: Capture, *words: str) -> dict[str, Any]:
+    """The JSON object that a command prints."""
+    assert main([*words, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output(words[0], printed)
+    return printed
+
+
+@pytest.mark.slow
+def test_fixup_of_resnet50_has_the_published_counts_and_is_read_back(tmp_path: Path, capsys: Capture) -> None:
+    facts = said(capsys, "convert", "torchvision:resnet50", "--scheme", "fixup", "--out", str(tmp_path))
+    assert facts["parameters"] == {"before": 25_557_032, "after": 25_504_026}
+    assert (facts["multipliers"], facts["scalar_biases"], facts["norms_left"]) == (16, 98, [])
+    # 16 branches of 3 layers: L^(-1/(2m - 2)) = 16^(-1/4).
+    assert facts["changes"]["RescaleBranches(gain=1.0)"] == {"count": 48, "what": {"weight × 0.5": 48}}
+    assert facts["input"] == [2, 3, 224, 224]
+    assert facts["files"] == [str(tmp_path / "model.safetensors"), str(tmp_path / "recipe.json")]
+    read = said(capsys, "inspect", str(tmp_path), "--image", "3", "64", "64")
+    assert (read["converted_by"], read["depth"], read["unresolved"], read["schemes"]) == ("fixup", 16, [], {})
+    assert read["totals"]["norms_by_role"] == {}
+    sizes = {group["name"]: (group["tensors"], group["parameters"]) for group in read["totals"]["parameters"]}
+    assert sizes["scalars"] == (114, 114)
+    assert sum(parameters for _, parameters in sizes.values()) == 25_504_026
+
+
+def test_the_text_tells_the_edits_the_counts_and_the_files(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["convert", CIFAR, "--scheme", "skipinit", "--out", str(tmp_path / "net")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    before = sum(parameter.numel() for parameter in resnet_cifar(8).parameters())
+    after = sum(parameter.numel() for parameter in nl.convert(resnet_cifar(8), "skipinit").parameters())
+    scaled = " ".join(lines.pop(3).split())
+    assert re.match(r"KeepScale\(weights='fresh'\) 7 weight × \d\.\d+: second moment 1 of its output; ", scaled)
+    assert [" ".join(line.split()) for line in lines] == [
+        "normless:resnet_cifar(depth=8, in_channels=3), converted by skipinit, input 2×3×32×32",
+        "",
+        "edit changes what",
+        "RemoveNorms() 7 3 × batch norm 16 removed; 2 × batch norm 32 removed; 2 × batch norm 64 removed",
+        "BranchMultiplier(init=0.0) 3 3 × multiplier at the end of the branch, initially 0",
+        "",
+        f"{before:,} parameters before, {after:,} after: 3 multipliers, 0 scalar biases",
+        "norms left: none",
+        "",
+        f"wrote {tmp_path / 'net' / 'model.safetensors'}",
+        f"wrote {tmp_path / 'net' / 'recipe.json'}",
+    ]
+
+
+def test_inspect_says_what_a_folder_was_converted_by(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["convert", CIFAR, "--scheme", "fixup", "--out", str(tmp_path)]) == 0
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path), "--eval"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{tmp_path}, converted by fixup, input 2×3×32×32, eval mode"
+    assert not any("would change" in line for line in lines)
+    assert main(["inspect", str(tmp_path), "--schemes", "skipinit"]) == 0
+    assert "was converted by 'fixup' already" in capsys.readouterr().out
+    assert said(capsys, "inspect", CIFAR, "--schemes")["converted_by"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([CIFAR, "--scheme", "fixupp"], "There is no scheme 'fixupp'"),
+        (["resnet50", "--scheme", "fixup"], "FILE.py:FUNCTION or the folder of a saved network, got 'resnet50'"),
+        ([CIFAR, "--scheme", "fixup", "--image", "3", "0", "8"], "got 3 0 8"),
+        ([CIFAR], "scheme"),
+        (["normless:dense(depth=1)", "--scheme", "zeroinit_v1"], "no residual sum is followed by an activation"),
+    ],
+)
+def test_a_mistake_is_one_line_and_writes_nothing(
+    words: list[str], expected: str, tmp_path: Path, capsys: Capture
+) -> None:
+    assert main(["convert", *words, "--out", str(tmp_path / "out")]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert expected in printed.err
+    assert printed.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_saved_network_is_not_converted_again(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["convert", CIFAR, "--scheme", "skipinit", "--out", str(tmp_path / "one")]) == 0
+    capsys.readouterr()
+    assert main(["convert", str(tmp_path / "one"), "--scheme", "fixup", "--out", str(tmp_path / "two")]) == 2
+    assert "was converted by 'skipinit' already" in capsys.readouterr().err
+    assert not (tmp_path / "two").exists()
+
+
+WIDE = "normless:wide_resnet(depth=10, width=1)"
+DEEP = "normless:dense(depth=60, width=50, in_features=50)"
+
+TOKENS = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(9, 4)
+        self.norm = nn.LayerNorm(4)
+        self.mix = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, ids):
+        h = self.table(ids)
+        return self.head(h + self.mix(self.norm(h)))
+
+def tagger():
+    torch.manual_seed(0)
+    return Tagger(), {"ids": torch.arange(10).reshape(2, 5) % 9}
+
+def scores():
+    return nn.Flatten(0), torch.ones(2, 4)
+"""
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> str:
+    (tmp_path / "tokens.py").write_text(TOKENS)
+    return str(tmp_path / "tokens.py")
+
+
+def json_of(capsys: Capture, *words: str) -> dict[str, Any]:
+    """The JSON object that a command prints."""
+    assert main([*words, "--json"]) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output(words[0], printed)
+    return printed
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_wide_table_comes_in_parts_and_no_word_is_broken(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    command = ["probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal"]
+    rows = json_of(capsys, *command)["tables"]["signal"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out.partition("signal\n")[2]
+    assert max(map(len, printed.splitlines())) <= columns
+    parts = printed.strip("\n").split("\n\n")
+    assert len(parts) > 1
+    words: list[str] = []
+    values = 0
+    for part in parts:
+        lines = part.splitlines()
+        *heads, _, _, _ = lines
+        assert [line.split()[:2] for line in lines[-3:]] == [[str(i + 1), f"blocks.{i}"] for i in range(3)]
+        words += [word for line in heads for word in line.split()]
+        values += len(lines[-1].split()) - 2
+    names = [name for name in rows[0] if name not in ("block", "name") and any(row[name] is not None for row in rows)]
+    expected = [part for name in names for part in name.replace("_", "_ ").split()]
+    assert sorted(word for word in words if word not in ("block", "name")) == sorted(expected)
+    assert values == len(names)
+
+
+def test_probe_measures_what_python_does(capsys: Capture) -> None:
+    facts = json_of(
+        capsys, "probe", WIDE, "--scheme", "skipinit", "--batch-size", "4", "--probes", "signal", "logits"
+    )
+    torch.manual_seed(0)
+    inputs = torch.randn(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    targets = torch.randint(10, (4,), generator=torch.Generator().manual_seed(0))
+    network = nl.convert(wide_resnet(10, 1), "skipinit")
+    measured = nl.probe(network, (inputs, targets), ["signal", "logits"])
+    assert facts["loss"] == pytest.approx(measured.loss, rel=1e-6)
+    assert (facts["scheme"], facts["input"], facts["mode"]) == ("skipinit", [4, 3, 32, 32], "train")
+    assert [row["name"] for row in facts["tables"]["signal"]] == list(measured.signal["name"])
+    for row, expected in zip(facts["tables"]["signal"], measured.signal["skip_variance"], strict=True):
+        assert row["skip_variance"] == pytest.approx(expected, rel=1e-6)
+    assert len(facts["tables"]["logits"]) == 10
+
+
+def test_probe_writes_tables_and_figures(tmp_path: Path, capsys: Capture) -> None:
+    out = tmp_path / "probed"
+    words = ["probe", WIDE, "--data", "digits", "--batch-size", "8", "--out", str(out)]
+    assert main([*words, "--probes", "signal", "gradients", "logits", "activations"]) == 0
+    output = capsys.readouterr().out
+    assert "8 training examples of digits" in output
+    assert "input 8×1×8×8" in output
+    for name in ("signal", "gradients", "logits", "activations"):
+        assert f"\n{name}\n" in output
+        assert len(pd.read_csv(out / f"{name}.csv"))
+        assert f"wrote {out / name}.csv" in output
+    for name in ("signal", "logits", "activations"):
+        assert ElementTree.parse(out / f"{name}.svg").getroot().tag.endswith("svg")
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["probe", WIDE, "--probes", "signals"], "There is no probe 'signals'. Did you mean signal? The probes are"),
+        (["probe", WIDE, "--batch-size", "0"], "Expected --batch-size to be 1 or more, got 0"),
+        (["probe", "TOKENS:scores"], "Expected logits of shape (…, classes) from Flatten, got (128,)"),
+        (["diagnose", WIDE, "--data", "letters"], "There is no data set 'letters'"),
+        (["diagnose", WIDE, "--scheme", "skipini"], "There is no scheme 'skipini'"),
+        (["diagnose", WIDE, "--rate", "0.1", "--decay-policy", "some"], "There is no decay policy 'some'"),
+    ],
+)
+def test_errors_are_sentences(words: list[str], problem: str, tokens: str, capsys: Capture) -> None:
+    assert main([word.replace("TOKENS", tokens) for word in words]) != 0
+    assert problem in capsys.readouterr().err
+
+
+def test_diagnose_finds_growth_and_the_cure_works(capsys: Capture) -> None:
+    facts = json_of(capsys, "diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50", "--apply")
+    assert facts["findings"][0]["kind"] == "growing_variance"
+    assert facts["findings"][0]["evidence"]["factor_per_block"] == pytest.approx(2, rel=0.15)
+    assert facts["healthy"] is False
+    assert facts["treatment"]["scheme"] == "skipinit"
+    assert facts["treatment"]["after"]["healthy"] is True
+    assert facts["scheme"] == "none"
+
+
+def test_diagnose_fails_if_asked_to(capsys: Capture) -> None:
+    words = ["diagnose", DEEP, "--scheme", "none", "--image", "1", "1", "50"]
+    assert main(words) == 0
+    assert "theory:" not in capsys.readouterr().out
+    assert main([*words, "--strict", "--why"]) == 1
+    assert "theory: Without normalization" in capsys.readouterr().out
+    assert main(["diagnose", WIDE, "--data", "digits", "--strict"]) == 0
+
+
+DENSE = "normless:dense(depth=4, width=4)"
+# What erases a line of a terminal.
+ERASED = "\x1b[2K"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    for name, value in {"TERM": "xterm-256color", "COLUMNS": "120"}.items():
+        monkeypatch.setenv(name, value)
+    return Terminal()
+
+
+def plain(terminal: Terminal) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+
+
+def test_the_line_is_shown_and_erased(terminal: Terminal) -> None:
+    with redirect_stderr(terminal), status_line("reading [bold]net"):
+        assert "reading [bold]net …" in plain(terminal)
+        assert ERASED not in terminal.getvalue().rpartition("reading")[2]
+    assert ERASED in terminal.getvalue().rpartition("reading")[2]
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_what_user_code_prints_is_where_it_was(
+    as_json: bool, terminal: Terminal, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with redirect_stderr(terminal), working(Namespace(json=as_json), "reading"):
+        sys.stdout.write("of the user\n")
+    assert capsys.readouterr().out == ("" if as_json else "of the user\n")
+    assert ("of the user\n" in plain(terminal)) == as_json
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["inspect", DENSE, "--schemes"], "reading"),
+        (["convert", DENSE, "--scheme", "none", "--out", "out"], "converting"),
+        (["probe", DENSE, "--probes", "logits", "--batch-size", "4"], "measuring"),
+        (["diagnose", DENSE, "--batch-size", "4"], "diagnosing"),
+    ],
+)
+def test_commands_that_read_a_network_have_one(
+    words: list[str],
+    said: str,
+    terminal: Terminal,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with redirect_stderr(terminal):
+        assert main([*words, "--json"]) == 0
+    assert f"{said} {DENSE} …" in plain(terminal)
+    assert terminal.getvalue().rstrip("\n").endswith(ERASED)
+    assert json.loads(capsys.readouterr().out)["model"].startswith("normless:dense")

@@ -1,0 +1,213 @@
+"""Estimates and checks: verdicts against SciPy's tests and by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
+
+from normless_papers.claims import (
+    Check,
+    Estimate,
+    asked_at_scale,
+    at_scale,
+    check,
+    close,
+    combined,
+    decided,
+    difference,
+    equals,
+    exceeds,
+    in_all,
+    in_every,
+    larger,
+    lies_within,
+    over_draws,
+    replicates,
+    stated,
+    verdict_of,
+    within,
+)
+
+NUMBERS = st.floats(-1e3, 1e3)
+MEANS = st.floats(-10, 10)
+DEVIATIONS = st.floats(1e-3, 5)
+COUNTS = st.integers(2, 15)
+SAMPLES = st.lists(NUMBERS, min_size=2, max_size=20)
+
+
+def by_seed(values: list[float]) -> Estimate:
+    return replicates(pd.Series(values, dtype=float))
+
+
+@given(MEANS, MEANS, DEVIATIONS, DEVIATIONS, COUNTS, COUNTS)
+def test_larger_is_decided_where_welchs_test_rejects_equality_at_5_percent(
+    a: float, b: float, s: float, t: float, n: int, m: int
+) -> None:
+    p = float(ttest_ind_from_stats(a, s, n, b, t, m, equal_var=False).pvalue)
+    assume(abs(p - 0.05) > 1e-6)
+    found = larger("a is larger", Estimate(a, s, n), Estimate(b, t, m)).verdict
+    assert found == ("inconclusive" if p > 0.05 else "holds" if a > b else "fails")
+
+
+@given(st.lists(st.tuples(MEANS, MEANS), min_size=2, max_size=15), st.randoms())
+def test_replicates_of_the_same_seeds_are_compared_by_the_paired_test(
+    pairs: list[tuple[float, float]], order: random.Random
+) -> None:
+    first, second = map(np.asarray, zip(*pairs, strict=True))
+    assume(np.std(first - second) > 1e-6)
+    test = ttest_rel(first, second)
+    assume(abs(test.pvalue - 0.05) > 1e-6)
+    seeds = list(range(len(pairs)))
+    order.shuffle(seeds)
+    shuffled = replicates(pd.Series(first[seeds], index=seeds))
+    found = larger("it is larger", shuffled, replicates(pd.Series(second)))
+    expected = "inconclusive" if test.pvalue > 0.05 else "holds" if first.mean() > second.mean() else "fails"
+    assert found.verdict == expected
+    low, high = test.confidence_interval()
+    assert found.numbers["half_width"] == pytest.approx((high - low) / 2)
+    assert found.numbers["pairs"] == len(pairs)
+
+
+@given(SAMPLES, NUMBERS, st.floats(0, 1e3))
+def test_within_is_decided_by_the_interval_of_the_mean(values: list[float], low: float, width: float) -> None:
+    assume(np.std(values) > 1e-6)
+    estimate, (left, right) = over_draws(values), ttest_1samp(values, 0).confidence_interval()
+    half = (right - left) / 2
+    inside = min(estimate.mean - low, low + width - estimate.mean)
+    assume(abs(abs(inside) - half) > 1e-6)
+    expected = "inconclusive" if abs(inside) < half else "holds" if inside > 0 else "fails"
+    found = within("It is so.", estimate, low, low + width)
+    assert found.verdict == expected
+    assert found.numbers["half_width"] == pytest.approx(half)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "by", "expected"),
+    [
+        (Estimate(2.0), Estimate(1.0), 0.0, "holds"),
+        (Estimate(2.0), Estimate(1.0), 1.5, "fails"),
+        (Estimate(1.0), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(2.0, math.nan), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(math.nan), Estimate(1.0), 0.0, "inconclusive"),
+        (Estimate(3.0, 0.1, 2), Estimate(1.0), 0.0, "holds"),
+        # With two replicates 12.7 standard errors are needed.
+        (Estimate(1.5, 0.1, 2), Estimate(1.0), 0.0, "inconclusive"),
+    ],
+)
+def test_exact_and_single_numbers(first: Estimate, second: Estimate, by: float, expected: str) -> None:
+    assert larger("it is larger", first, second, by=by).verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("estimate", "verdict"),
+    [
+        (Estimate(1.5), "holds"),
+        (Estimate(2.6), "fails"),
+        (Estimate(2.0, math.nan), "inconclusive"),
+        (Estimate(math.nan, 0.1, 3), "inconclusive"),
+    ],
+)
+def test_an_exact_number_is_always_within_a_range_or_not(estimate: Estimate, verdict: str) -> None:
+    assert within("It is so.", estimate, 1.5, 2.5).verdict == verdict
+
+
+@given(SAMPLES)
+def test_mean_and_deviation_are_those_of_a_sample(values: list[float]) -> None:
+    estimate = over_draws(values)
+    assert (estimate.n, estimate.mean) == (len(values), pytest.approx(np.mean(values), abs=1e-6))
+    assert estimate.deviation == pytest.approx(np.std(values, ddof=1), abs=1e-3)
+
+
+@given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=2, max_size=6), NUMBERS, NUMBERS)
+def test_sums_of_the_same_seeds_are_sums_of_every_seed(
+    pairs: list[tuple[float, float]], first: float, second: float
+) -> None:
+    sums = [first * left + second * right for left, right in pairs]
+    left, right = (by_seed(list(values)) for values in zip(*pairs, strict=True))
+    total = combined([(first, left), (second, right)])
+    assert total.by_seed == pytest.approx(dict(enumerate(sums)))
+    assert total.deviation == pytest.approx(np.std(sums, ddof=1), abs=1e-3)
+
+
+def test_what_both_share_cancels_in_a_difference_of_the_same_seeds_alone() -> None:
+    left, right = by_seed([90.0, 80.0, 70.0]), by_seed([89.0, 79.0, 69.0])
+    assert difference(left, right).deviation == pytest.approx(0, abs=1e-9)
+    for other in (
+        Estimate(right.mean, right.deviation, right.n),
+        Estimate(79.0, 10.0, 3, {3: 89.0, 4: 79.0, 5: 69.0}),
+    ):
+        assert difference(left, other) == Estimate(1.0, pytest.approx(math.hypot(10, 10)), 3)
+    assert math.isnan(difference(left, Estimate(math.nan, math.nan)).mean)
+
+
+def test_one_draw_has_no_known_error_and_none_is_no_estimate() -> None:
+    assert math.isnan(over_draws([3.0]).deviation)
+    with pytest.raises(ValueError, match="at least one draw"):
+        over_draws([])
+    with pytest.raises(ValueError, match="there is none"):
+        in_every("It is so.", [])
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict"),
+    [([True], "holds"), ([True, True, False], "inconclusive"), ([True, False], "fails"), ([False], "fails")],
+)
+def test_every_draw(flags: list[bool], verdict: str) -> None:
+    found = in_every("It is so.", np.array(flags), worst=1.0)
+    assert found.verdict == verdict
+    assert found.numbers == {"share_of_draws": sum(flags) / len(flags), "draws": len(flags), "worst": 1.0}
+
+
+def test_close_takes_the_wider_tolerance_and_fails_on_nan() -> None:
+    assert close("it is 10", 10.4, 10, relative=0.05).verdict == "holds"
+    assert close("it is 10", 10.6, 10, relative=0.05).verdict == "fails"
+    assert close("it is 10", 10.6, 10, relative=0.05, absolute=1).verdict == "holds"
+    assert close("it is 10", math.nan, 10, absolute=1).verdict == "fails"
+    with pytest.raises(ValueError, match="'it is 10' needs a tolerance"):
+        close("it is 10", 10, 10)
+
+
+def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
+    fails = check("It reaches 94 %.", False, measured=50)
+    assert at_scale(fails, "") == fails
+    smaller = at_scale(fails, "3 epochs of digits.")
+    assert (smaller.verdict, smaller.numbers) == ("inconclusive", fails.numbers)
+    assert smaller.claim.startswith("It reaches 94 %. ")
+    assert smaller.claim.endswith("3 epochs of digits.")
+
+
+def test_one_failing_check_fails_the_claim_and_one_open_check_leaves_it_open() -> None:
+    holds, fails, undecided = (check("so it is", answer, number=1) for answer in (True, False, None))
+    assert holds == Check("so it is", "holds", {"number": 1.0})
+    assert verdict_of([holds, holds]) == "holds"
+    assert verdict_of([holds, undecided]) == "inconclusive"
+    assert verdict_of([undecided, fails, holds]) == "fails"
+    assert verdict_of([]) == "inconclusive"
+
+
+def test_claims_beside_their_tests_are_the_same_checks() -> None:
+    draws = pd.Series([1.0, 2.0, 4.0], index=[0, 1, 2])
+    assert stated(
+        {
+            "a > b": exceeds(draws, 0.5, by=0.1),
+            "a in range": lies_within(draws, 0.0, 1.0),
+            "a = b": equals(1.0, 1.1, relative=0.2),
+            "in all": in_all([True, False], size=3.0),
+            "decided": decided(draws.min() > 0, smallest=1.0),
+            "published": asked_at_scale(exceeds(2.0, 1.0), "Fewer images."),
+        }
+    ) == [
+        larger("a > b", replicates(draws), Estimate(0.5), by=0.1),
+        within("a in range", replicates(draws), 0.0, 1.0),
+        close("a = b", 1.0, 1.1, relative=0.2),
+        in_every("in all", [True, False], size=3.0),
+        check("decided", True, smallest=1.0),
+        at_scale(larger("published", Estimate(2.0), Estimate(1.0)), "Fewer images."),
+    ]

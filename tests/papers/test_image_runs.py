@@ -1,0 +1,87 @@
+"""The training protocols that only the papers have: a warm start, epochs that are doubled until a plateau."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normless_lab.sweeps import Laboratory, Sweep
+from normless_lab.train import RunDirectoryError, RunListener, train
+from normless_papers.experiments.image_runs import PaperConfig, PaperResult
+
+SHORT = PaperConfig(
+    model="normless:wide_resnet(depth=10, width=1)", batch_size=512, epochs=2, rate=0.05, crop=0, device="cpu"
+)
+
+
+class Starts(RunListener):
+    """Records the configuration of every training."""
+
+    def __init__(self) -> None:
+        self.configs: list[Any] = []
+
+    def on_start(self, start: Any) -> None:
+        self.configs.append(start.config)
+
+
+@pytest.mark.slow
+def test_epochs_double_until_the_loss_plateaus(tmp_path: Path) -> None:
+    config = replace(SHORT, epochs_until_plateau=True, max_doublings=1)
+    starts = Starts()
+    result = train(config, tmp_path, listeners=[starts])
+    assert [(start.epochs, start.epochs_until_plateau) for start in starts.configs] == [(2, False), (4, False)]
+    assert (result.doublings, len(result.epochs), result.plateaued) == (1, 4, False)
+    assert result.config_hash == config.hash
+    assert sorted(path.name for path in tmp_path.glob("epochs-*")) == ["epochs-2", "epochs-4"]
+    assert train(config, tmp_path) == result
+    with pytest.raises(RunDirectoryError, match="epochs is 2 there and 3 here"):
+        train(replace(config, epochs=3), tmp_path, lengthen=True)
+
+    still = train(replace(config, rate=1e-9), tmp_path, resume=False)
+    assert (still.doublings, len(still.epochs), still.plateaued) == (0, 2, True)
+    assert [path.name for path in tmp_path.glob("epochs-*")] == ["epochs-2"]
+
+
+def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
+    config = replace(SHORT, epochs=3, warm_start_epochs=1, warm_start_rate=0.001, schedule="constant")
+    assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.05, 0.05]
+    cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
+    first, same = (
+        train(configuration, tmp_path / name).epochs[0] for name, configuration in (("warm", config), ("cold", cold))
+    )
+    assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
+
+
+def test_a_sweep_of_them_has_the_doublings(tmp_path: Path) -> None:
+    base = SHORT.to_dict() | {"epochs_until_plateau": True, "max_doublings": 0}
+    base = {name: value for name, value in base.items() if name not in ("rate", "seed")}
+    sweep = Sweep("doubled", base, {}, [1e-9], 1, 1, run="train-paper")
+    with Laboratory(tmp_path, workers=1) as lab:
+        table = lab.run(sweep).runs
+        (row,) = lab.carry_out([sweep.points()[0].config])
+    assert table["doublings"].tolist() == [0]
+    assert row.kind == "train-paper"
+    assert isinstance(row.report(), PaperResult)
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"warm_start_epochs": 2, "epochs": 2}, "Expected warm_start_epochs below epochs=2, got 2"),
+    ({"warm_start_rate": 0}, "warm_start_rate should be greater than 0, got 0"),
+    ({"epochs_until_plateau": True, "epochs": 1}, "so it needs epochs of 2 or more, got 1"),
+    ({"max_doublings": -1}, "max_doublings should be greater than or equal to 0, got -1."),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), MISTAKES)
+def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        PaperConfig(**values)
+
+
+def test_an_error_in_the_first_of_several_trainings_leaves_no_files(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="There is no scheme 'magic'"):
+        train(replace(SHORT, epochs_until_plateau=True, scheme="magic"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,125 @@
+"""Every artefact that measures something without training runs, carried out small: one case for each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from papers_helpers import assert_finite, assert_whole, carried_out, check_of
+
+from normless_papers.artefact import Context, artefact_of
+
+HOLDS, OPEN = frozenset({"holds"}), frozenset({"holds", "inconclusive"})
+ANY = frozenset({"holds", "fails", "inconclusive"})
+
+
+@dataclass(frozen=True)
+class Case:
+    """Settings that make an artefact small, and what it then measures.
+
+    Attributes:
+        verdicts: those that its checks may have: few draws of small networks need not decide each.
+        rows: number of rows of published and measured numbers together.
+        numbers: of the check whose claim has certain words, numbers by name.
+    """
+
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    verdicts: Collection[str] = HOLDS
+    rows: int | None = None
+    numbers: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 1}
+# Smaller images do not make the network diverge.
+DIVERGING = {
+    "data": "correlated(image_shape=(3, 16, 16))",
+    "batch_size": 16,
+    "minibatches": 2,
+    "points": 3,
+    "draws": 1,
+}
+SMALL_IMAGES = {"side": 24, "examples": 8, "draws": 2}
+BASIC, BOTTLENECKS = "normless:resnet(depth=18, channels=16)", "normless:resnet(depth=34, channels=8)"
+TINY_BASIC = "normless:resnet(depth=18, channels=8)"
+
+FAST = {
+    "fixup/equation-1": Case({"blocks": 6, "draws": 6}, OPEN),
+    "fixup/proposition-1": Case(),
+    "fixup/figure-2": Case(numbers={"down-sampling": {"sets": 6}}),
+    "fixup/theorem-3": Case({"depths": (8, 32), "depth": 8}),
+    "fixup/theorem-4": Case(),
+    "gamma/equation-6": Case({"draws": 2}, OPEN),
+    "gamma/equation-11": Case({"model": BOTTLENECKS, "side": 64, "examples": 8, "draws": 2}, OPEN),
+    "gamma/equation-15": Case({"model": BASIC} | SMALL_IMAGES, OPEN),
+    "gamma/equation-17": Case({"model": "normless:wide_resnet(depth=16, width=2)", "draws": 2}, OPEN),
+    "gamma/equation-19": Case({"model": BASIC} | SMALL_IMAGES, OPEN),
+    "gamma/equation-22": Case({"model": TINY_BASIC, "factors": (0.5, 3.0)}),
+    "gamma/equation-24": Case({"model": TINY_BASIC}),
+    "skipinit/batch-norm-definition": Case(),
+    "skipinit/equation-1": Case(),
+    "skipinit/appendix-c-covariance": Case({"blocks": 2, "deep": 8}, rows=2 * 3 * 3),
+    "skipinit/regularized-skipinit": Case({"draws": 200}),
+    "skipinit/appendix-g-resnet50-v2": Case({"side": 32, "images": 1}),
+    "zeroinit/linear-at-init": Case({"depths": (10, 40), "images": 8, "draws": 4}, ANY, rows=4),
+    "zeroinit/training-protocol": Case({"tables": 3}),
+    "understanding-bn/equation-1": Case(),
+    "understanding-bn/equation-2": Case({"draws": 20, "examples": 8}),
+    "understanding-bn/theorem-1": Case({"size": 120, "runs": 2}),
+    "understanding-bn/figure-8": Case({"size": 120, "factors": (1, 2), "runs": 3}),
+    "understanding-bn/figure-9": Case({"points": 400}),
+    "understanding-bn/figure-10": Case({"points": 2000}),
+    "understanding-bn/figure-11": Case(),
+    "understanding-bn/figure-12": Case(),
+    "understanding-bn/scale-and-distribution-do-not-matter": Case({"size": 60, "factors": (1, 3), "runs": 3}),
+    "understanding-bn/proposition-1": Case({"width": 5, "draws": 2, "conditions": (1.5, 3.0, 10.0)}),
+    "understanding-bn/equation-4": Case(TINY | {"layers": (18,)}, ANY),
+    "understanding-bn/figure-5": Case(DIVERGING, ANY),
+    "understanding-bn/figure-6": Case(DIVERGING, ANY),
+    "understanding-bn/figure-18": Case(TINY | {"minibatches": 2}, ANY),
+    "understanding-bn/figure-24": Case(TINY | {"factor": 64.0}, ANY),
+    "understanding-bn/maximal-learning-rate": Case(TINY | {"minibatches": 2}, ANY),
+    "understanding-bn/dominating-channels": Case(TINY, ANY),
+    **{f"understanding-bn/table-{number}": Case(TINY, ANY) for number in (1, 4)},
+    **{f"understanding-bn/figure-{number}": Case(TINY, ANY) for number in (2, 3, 4, 7, 13, 14, 19, 20, 21, 22, 23)},
+}
+SLOW = {
+    "fixup/fixup": Case(
+        {"written_out": 14, "images": 2, "side": 8},
+        numbers={"ResNet-110 gains": {"multipliers": 54, "biases": 218}, "54^(-1/2)": {"measured": 54**-0.5}},
+    ),
+    "fixup/theorem-1": Case({"depth": 20, "draws": 2}),
+    "fixup/theorem-2": Case({"draws": 2, "classifiers": 60, "depths": (8, 56)}, ANY),
+    "fixup/design-goal": Case({"depths": (2, 6), "width": 48, "draws": 2}, ANY),
+    "fixup/multiplier-dynamics": Case({"steps": 80, "drop": 40, "draws": 2, "width": 12}, ANY),
+    "skipinit/figure-2": Case({"blocks": 16}),
+    "skipinit/figure-5": Case(),
+    "understanding-bn/class-wise-mask": Case(TINY),
+}
+CASES = FAST | SLOW
+
+
+@pytest.mark.parametrize("name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_it_measures_what_is_published_and_draws(name: str, context: Context) -> None:
+    case = CASES[name]
+    evidence = carried_out(name, context, **case.settings)
+    merged = assert_whole(name, evidence)
+    assert [check.claim for check in evidence.checks if check.verdict not in case.verdicts] == []
+    assert case.rows in (None, len(merged))
+    if case.verdicts == HOLDS:
+        for check in evidence.checks:
+            assert_finite(check.numbers.values())
+    for words, numbers in case.numbers.items():
+        found = check_of(evidence, words).numbers
+        assert {number: found[number] for number in numbers} == pytest.approx(dict(numbers))
+    if "draws" in case.settings and "draws" in evidence.setup:
+        assert str(evidence.setup["draws"]).startswith(str(case.settings["draws"]))
+
+
+def test_every_artefact_has_the_budgets_of_two_cores_and_of_the_paper() -> None:
+    for name in CASES:
+        assert artefact_of(name).settings.keys() >= {"smoke", "small", "paper"}
+    for number in ("theorem-1", "figure-8", "figure-11", "figure-12"):
+        settings = artefact_of(f"understanding-bn/{number}").settings["paper"]
+        assert (settings["size"], settings["runs"]) == (1000, 5)

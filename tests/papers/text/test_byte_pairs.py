@@ -1,0 +1,100 @@
+"""Byte pairs against merging by hand, and text that comes back."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normless_lab.data import DataFormatError
+from normless_papers.text.byte_pairs import BytePairs
+from normless_papers.text.tokens import SPECIAL_TOKENS
+
+TEXTS = ["low low low low low", "lower lower", "newest newest newest newest newest newest", "widest widest widest"]
+ALPHABET = "".join(sorted({character for text in TEXTS for character in text}))
+
+
+def apply(pair: tuple[str, str], word: tuple[str, ...]) -> tuple[str, ...]:
+    pieces: list[str] = []
+    for piece in word:
+        if pieces and (pieces[-1], piece) == pair:
+            pieces[-1] += piece
+        else:
+            pieces.append(piece)
+    return tuple(pieces)
+
+
+def test_merges_are_those_of_the_algorithm() -> None:
+    texts = ["ab ab ab ab ab ab abc abc abc abcd abcd"]
+    words = Counter(tuple(f"Ġ{word}") for word in texts[0].split())
+    expected = []
+    for _ in range(3):
+        pairs: Counter[tuple[str, str]] = Counter()
+        for word, count in words.items():
+            for pair in pairwise(word):
+                pairs[pair] += count
+        (pair, count), *rest = pairs.most_common()
+        ties = {pair, *(other for other, times in rest if times == count)}
+        learned = json.loads(BytePairs.train(texts, 4 + 5 + len(expected) + 1).to_json())["model"]["merges"]
+        assert learned[: len(expected)] == expected
+        assert tuple(learned[-1]) in ties
+        expected.append(learned[-1])
+        words = Counter({apply(tuple(learned[-1]), word): count for word, count in words.items()})
+    encoded = BytePairs.train(texts, 12).encode(["ab"])
+    assert len(encoded[0]) == 1
+
+
+@settings(deadline=None)
+@given(st.text(ALPHABET))
+def test_text_of_known_bytes_comes_back(text: str) -> None:
+    vocabulary = BytePairs.train(TEXTS, 40)
+    (tokens,) = vocabulary.encode([text])
+    assert vocabulary.decode([tokens]) == [text.strip()]
+    assert all(len(SPECIAL_TOKENS) <= token < vocabulary.size <= 40 for token in tokens)
+
+
+def test_special_tokens_are_never_read_from_text() -> None:
+    texts = ["</s> <s> <pad> <unk>"]
+    vocabulary = BytePairs.train(texts, 60)
+    (tokens,) = vocabulary.encode(texts)
+    assert not set(tokens) & set(SPECIAL_TOKENS)
+    assert vocabulary.decode([tokens]) == texts
+
+
+def test_decoding_stops_at_the_end_and_skips_start_and_padding() -> None:
+    vocabulary = BytePairs.train(TEXTS, 40)
+    (tokens,) = vocabulary.encode(["low lower"])
+    padding, start, end, _ = SPECIAL_TOKENS
+    sentences = [[start, *tokens, end, *tokens, padding], [padding, *tokens], [end], []]
+    assert vocabulary.decode(sentences) == ["low lower", "low lower", "", ""]
+
+
+def test_a_saved_vocabulary_is_the_same(tmp_path: Path) -> None:
+    vocabulary = BytePairs.train(TEXTS, 30)
+    path = tmp_path / "vocabulary.json"
+    vocabulary.save(path)
+    loaded = BytePairs.load(path)
+    assert loaded.to_json() == vocabulary.to_json()
+    texts = [*TEXTS, "newer </s>"]
+    assert loaded.encode(texts) == vocabulary.encode(texts)
+    assert loaded.size == vocabulary.size
+
+
+def test_refusals_are_sentences(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="alone are 15 tokens, not 10"):
+        BytePairs.train(TEXTS, 10)
+    for content in (b"{}", b"\xff", b"no JSON"):
+        (tmp_path / "v.json").write_bytes(content)
+        with pytest.raises(DataFormatError, match=r"v\.json is not a vocabulary of byte pairs"):
+            BytePairs.load(tmp_path / "v.json")
+    with pytest.raises(DataFormatError, match="is not a vocabulary"):
+        BytePairs.load(tmp_path / "missing.json")
+    content = BytePairs.train(TEXTS, 30).to_json().replace("<pad>", "<fill>")
+    (tmp_path / "v.json").write_text(content, encoding="utf-8")
+    with pytest.raises(DataFormatError, match="as its tokens 0, 1, 2, 3, but this one has them as None, 1, 2, 3"):
+        BytePairs.load(tmp_path / "v.json")

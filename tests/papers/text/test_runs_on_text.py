@@ -1,0 +1,278 @@
+"""Runs of both kinds: their files, resuming, parts of batches, saved networks, two processes, mistakes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import docstring_parser
+import pandas as pd
+import pytest
+import torch
+import yaml
+from run_helpers import Interrupt, assert_same_run, assert_two_processes_are_one, without_seconds
+from text_helpers import BERT, PAIRS, quick, written
+from torch import nn
+
+import normless as nl
+from normless.conversion import scheme_of
+from normless.probes import RideAlong, every
+from normless_lab.train import RunConfig, RunDirectoryError, RunListener, TrainConfig, network_and_data, train
+from normless_lab.train.command import descriptions
+from normless_lab.train.pauses import TerminatedError
+from normless_papers.experiments.image_runs import PaperConfig
+from normless_papers.text import TextConfig, TranslationConfig
+
+STEPS = {"text": 10, "translation": 6}
+MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.fixture(scope="module", params=STEPS)
+def uninterrupted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    """The directory of a run, its configuration and its result."""
+    config = PAIRS if request.param == "translation" else quick(tmp_path_factory.mktemp("network"))
+    directory = tmp_path_factory.mktemp("uninterrupted")
+    return directory, config, train(config, directory)
+
+
+def test_a_run_learns_and_reports(uninterrupted: tuple[Path, Any, Any]) -> None:
+    directory, config, result = uninterrupted
+    losses = [row.training_loss for row in result.epochs]
+    assert losses == sorted(losses, reverse=True)
+    assert result.data_checksum.startswith(result.data.partition("sha256 ")[2][:12])
+    assert result.versions["torch"] == torch.__version__
+    assert (result.seed, result.config_hash) == (0, config.hash)
+    assert type(result).from_dict(json.loads((directory / "result.json").read_text())) == result
+    assert type(config).from_dict(yaml.safe_load((directory / "config.yaml").read_text())) == config
+    steps = pd.read_parquet(directory / "steps.parquet")
+    assert len(steps) == result.steps
+    for row in result.epochs:
+        assert row.training_loss == pytest.approx(steps[steps["epoch"] == row.epoch]["loss"].mean(), rel=1e-6)
+
+
+@pytest.mark.parametrize("epochs", [0, 1])
+def test_interrupted_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, Any, Any], epochs: int) -> None:
+    directory, config, whole = uninterrupted
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path, listeners=[Interrupt(2 + epochs * whole.steps // 3)])
+    torch.manual_seed(epochs)  # what the caller's generator holds must not matter
+    seen: list[int] = []
+    result = train(config, tmp_path, on_epoch=lambda row: seen.append(row.epoch))
+    assert seen == list(range(epochs + 1, 4))
+    assert without_seconds(result) == without_seconds(whole)
+    files = {"vocabulary.json", "translations.txt"} & {path.name for path in directory.iterdir()}
+    assert_same_run(tmp_path, directory, 3, MOMENTS, tuple(files))
+
+
+def test_runs_of_other_kinds_are_distinguished(uninterrupted: tuple[Path, Any, Any]) -> None:
+    directory, config, _ = uninterrupted
+    with pytest.raises(RunDirectoryError, match=r"holds another run: rate is 0\.003 there and 0\.5 here"):
+        train(replace(config, rate=0.5), directory)
+    with pytest.raises(RunDirectoryError, match="A training run has no setting"):
+        train(TrainConfig(), directory)
+
+
+class Terminate(RunListener):
+    """Tells the process to end at the third step."""
+
+    def on_step(self, step: int, loss: float) -> None:
+        if step == 3:
+            import os
+            import signal
+
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [
+        TextConfig(
+            model="transformers:bert(num_hidden_layers=1, hidden_size=16, num_attention_heads=2)",
+            data="sentiment(train=160, test=20)",
+            epochs=1,
+            device="cpu",
+        ),
+        replace(PAIRS, data="grammar(train=400, validation=20, test=20)", epochs=1),
+    ],
+    ids=["text", "translation"],
+)
+def test_a_run_goes_on_within_an_epoch(tmp_path: Path, config: RunConfig) -> None:
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(TerminatedError):
+        train(config, tmp_path / "parts", listeners=[Terminate()])
+    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole", 1, MOMENTS)
+
+
+def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
+    """A run without dropout in double precision, and the same with its batches in parts."""
+    config = replace(config, precision="64-true", epochs=1, clip=0.1)
+    if isinstance(config, TextConfig):
+        path = Path(written(folder))
+        path.write_text(path.read_text().replace("nn.Dropout(0.1)", "nn.Dropout(0.0)"))
+        return replace(config, model=f"{path}:words(blocks=1)", scheme="none"), {"micro_batch_size": 5}
+    return replace(config, model=config.model.replace("dropout=0.2", "dropout=0.0")), {"micro_batch_tokens": 100}
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_micro_batches_are_the_batch(tmp_path: Path, kind: str) -> None:
+    whole, micro = exact(quick(tmp_path) if kind == "text" else PAIRS, tmp_path)
+    one = train(whole, tmp_path / "whole")
+    parts = train(replace(whole, **micro), tmp_path / "parts")
+    for name in ("training_loss", "training_accuracy"):
+        assert getattr(parts.epochs[0], name) == pytest.approx(getattr(one.epochs[0], name), rel=1e-9)
+    assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-6)
+    with pytest.raises(ValueError, match="Probes measure whole batches"):
+        train(replace(whole, **micro), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
+
+
+# Of the last batch, one sentence, the second process has none.
+SENTENCES = TextConfig(
+    model=BERT.replace(")", ", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)"),
+    data="sentiment(train=97, test=21)",
+    vocabulary=250,
+    micro_batch_size=10,
+    epochs=1,
+    precision="64-true",
+    device="cpu",
+)
+# Processes have different numbers of tokens, and in one batch the second has no sentence.
+UNEVEN_PAIRS = replace(
+    PAIRS,
+    model="normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)",
+    data="grammar(train=60, validation=5, test=7)",
+    batch_tokens=300,
+    micro_batch_tokens=100,
+    epochs=1,
+    clip=0.5,
+    precision="64-true",
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "config",
+    [SENTENCES, replace(SENTENCES, micro_batch_size=None, strategy="fsdp2"), UNEVEN_PAIRS],
+    ids=["text", "sharded text", "translation"],
+)
+def test_two_processes_are_one(tmp_path: Path, config: RunConfig) -> None:
+    assert_two_processes_are_one(config, tmp_path)
+    texts = [path.read_text() for name in ("one", "two") if (path := tmp_path / name / "translations.txt").exists()]
+    assert len(texts) == 2 * (config is UNEVEN_PAIRS)
+    assert len(set(texts)) <= 1
+
+
+TRANSLATOR = "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, dropout=0.0)"
+
+
+def saved_run(folder: Path, kind: str) -> tuple[Any, nn.Module]:
+    """A short run, and its network saved in a folder without its vocabulary."""
+    if kind == "text":
+        first: Any = quick(folder, epochs=1, scheme="skipinit", data="sentiment(train=64, test=20)")
+    else:
+        first = replace(PAIRS, model=TRANSLATOR, scheme="skipinit", epochs=1)
+    train(first, folder / "first")
+    net, data = network_and_data(folder / "first", type(first))
+    if kind == "text":
+        inputs, model = (
+            (data.longest_sentence,),
+            f"{first.model}(vocabulary={data.tokens.size}, classes=2, padding=0)",
+        )
+    else:
+        inputs = tuple(next(data.train_batches(600, seed=0, epoch=0))[:2])
+        model = TRANSLATOR.replace(")", f", vocabulary={data.vocabulary.size})")
+    nl.save(net, folder / "net", model, example_inputs=inputs)
+    return replace(first, model=str(folder / "net"), rate=1e-12), net
+
+
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_saved_network_is_trained_further(tmp_path: Path, kind: str) -> None:
+    further, net = saved_run(tmp_path, kind)
+    shutil.copy(tmp_path / "first" / "vocabulary.json", tmp_path / "net")
+    # The vocabulary beside the network is taken, and not one of this size.
+    further = replace(further, vocabulary=300)
+    result = train(further, tmp_path / "run")
+    before = json.loads((tmp_path / "first" / "result.json").read_text())
+    assert (result.test_loss, result.test_accuracy) == pytest.approx((before["test_loss"], before["test_accuracy"]))
+    assert (tmp_path / "run/vocabulary.json").read_text() == (tmp_path / "first/vocabulary.json").read_text()
+    tuned, _ = network_and_data(tmp_path / "run", type(further))
+    assert scheme_of(tuned) == "skipinit"
+    for name, value in tuned.state_dict().items():
+        torch.testing.assert_close(value, net.state_dict()[name])
+    with pytest.raises(ValueError, match="was converted by 'skipinit' and the run asks for 'fixup'"):
+        train(replace(further, scheme="fixup"), tmp_path / "no")
+
+
+def test_other_data_of_the_same_name_is_another_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter(range(100))
+    monkeypatch.setattr("normless_lab.train.contents.time.monotonic", lambda: next(seconds))
+
+    def written_as(name: str, words: str) -> TextConfig:
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        lines = "".join(f"{word} {index}\t{index % 2}\n" for index, word in enumerate(words.split() * 8))
+        for part in ("train.tsv", "test.tsv"):
+            (folder / part).write_text(f"sentence\tlabel\n{lines}")
+        return TextConfig(model=BERT, data="labelled_text", data_root=str(folder), epochs=1, device="cpu")
+
+    first = written_as("one", "good bad fine poor")
+    assert written_as("copy", "good bad fine poor").hash == first.hash, "the place of the data does not matter"
+    assert written_as("one", "good bad fine Poor").hash != first.hash
+
+
+MISTAKES: list[tuple[str, dict[str, Any], str]] = [
+    ("text", {"model": "normless:transformer"}, "Expected transformers:KIND.*, to classify sentences; got 'normless"),
+    ("text", {"model": "bert"}, "Expected transformers:KIND"),
+    ("text", {"model": "words.py:nothing"}, "There is no file words.py"),
+    ("text", {"scheme": "nosuch"}, "There is no scheme 'nosuch'"),
+    (
+        "text",
+        {"data": "sst3"},
+        r"no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment",
+    ),
+    ("text", {"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
+    (
+        "text",
+        {"model": BERT.replace("embeddings=40", "embeddings=8")},
+        "does not run on the longest sentence of sentiment, which has .* Cut sentences by the setting longest",
+    ),
+    ("translation", {"model": "normless:wide_resnet(depth=10)"}, "does not take vocabulary"),
+    (
+        "translation",
+        {"model": "transformer"},
+        r"Expected normless:transformer\(…\), .*'transformer'",
+    ),
+    ("translation", {"model": "normless:transformer(vocabulary=9)"}, "is the number of byte pairs of the text"),
+    ("translation", {"model": "normless:transformer(padding=3)"}, "the token that fills up sentences is 0"),
+    (
+        "translation",
+        {"data": "europarl"},
+        "There is no data set 'europarl' of parallel text. There are grammar",
+    ),
+    ("translation", {"source": "fr"}, "languages are en and de"),
+    ("translation", {"batch_tokens": 5}, "allow larger batches"),
+    ("translation", {"longest": 3}, "No training pair of grammar has both sides within 3 tokens"),
+    ("translation", {"warmup_steps": 18}, "Expected warmup_steps below the 18 steps of epochs=3, got 18"),
+]
+
+
+@pytest.mark.parametrize(("kind", "change", "sentence"), MISTAKES)
+def test_a_mistake_has_its_sentence_and_leaves_no_files(
+    tmp_path: Path, kind: str, change: dict[str, Any], sentence: str
+) -> None:
+    config = quick(tmp_path) if kind == "text" else PAIRS
+    with pytest.raises(ValueError, match=sentence):
+        train(replace(config, **change), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [TrainConfig, PaperConfig, TextConfig, TranslationConfig])
+def test_every_setting_has_its_line(kind: type[RunConfig]) -> None:
+    described = descriptions(kind)
+    assert all(described[field.name] for field in fields(kind))
+    own = {parameter.arg_name for parameter in docstring_parser.parse(kind.__doc__ or "").params}
+    assert own <= {field.name for field in fields(kind)}

@@ -1,0 +1,180 @@
+"""Beam search against exhaustive search, plain loops, and without the cache."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Literal
+
+import pytest
+import torch
+from decoding_helpers import END, PADDING, START, UNKNOWN, HashedLanguage, Uncached
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import normless as nl
+from normless.models import transformer
+from normless_papers.text.search import beam_search, length_penalty
+
+Norm = Literal["pre", "post"]
+SOURCES = st.lists(st.lists(st.integers(UNKNOWN, 5), max_size=2), min_size=1, max_size=4)
+PENALTIES = st.sampled_from([0.0, 0.6, 1.0, 3.0])
+
+
+def padded(sources: list[list[int]]) -> Tensor:
+    ended = [[*source, END] for source in sources]
+    width = max(map(len, ended))
+    return torch.tensor([row + [PADDING] * (width - len(row)) for row in ended])
+
+
+def penalty_of(length: int, strength: float) -> float:
+    return float(((5.0 + length) ** strength) / (6.0**strength))
+
+
+def exhaustive(
+    model: HashedLanguage, source: list[int], limit: int, strength: float
+) -> tuple[list[int], float, float]:
+    """The best of all sentences up to a length: tokens, log probability, score."""
+    content = range(UNKNOWN, model.table.shape[1])
+    best = ([], 0.0, -math.inf)
+    for length in range(limit + 1):
+        for sentence in itertools.product(content, repeat=length):
+            total = 0.0
+            for position, token in enumerate((*sentence, END)):
+                total += model.log_probabilities(source, sentence[:position])[token]
+            score = total / penalty_of(length + 1, strength)
+            if score > best[2]:
+                best = (list(sentence), total, score)
+    return best
+
+
+@settings(max_examples=15, deadline=None)
+@given(SOURCES, st.integers(0, 10**6), PENALTIES, st.sampled_from([0.3, 1.0, 3.0]))
+def test_a_beam_as_wide_as_all_sentences_is_exhaustive(
+    sources: list[list[int]], seed: int, strength: float, sharpness: float
+) -> None:
+    model = HashedLanguage(5, seed, sharpness)
+    # Two tokens of content, at most 3 + 1 of them: 31 sentences in all.
+    hypotheses = beam_search(model, padded(sources), width=31, penalty=strength, longer_by=1)
+    for source, hypothesis in zip(sources, hypotheses, strict=True):
+        tokens, total, score = exhaustive(model, [*source, END], len(source) + 2, strength)
+        assert hypothesis.tokens == tokens
+        assert hypothesis.log_probability == pytest.approx(total)
+        assert hypothesis.score == pytest.approx(score)
+
+
+def plain_beam(model: HashedLanguage, source: list[int], limit: int, width: int, strength: float) -> list[int]:
+    """One sentence, with lists."""
+    alive: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
+    finished: list[tuple[float, tuple[int, ...]]] = []
+    for length in range(limit + 1):
+        candidates = []
+        for total, prefix in alive:
+            values = model.log_probabilities(source, prefix)
+            allowed = [END] if length == limit else range(END, len(values))
+            candidates += [(total + values[token], (*prefix, token)) for token in allowed]
+        candidates.sort(reverse=True)
+        finished += [
+            (total / penalty_of(length + 1, strength), sentence[:-1])
+            for total, sentence in candidates[:width]
+            if sentence[-1] == END
+        ]
+        alive = [candidate for candidate in candidates[: 2 * width] if candidate[1][-1] != END][:width]
+        if len(finished) >= width:
+            break
+    return list(max(finished)[1])
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(0, 10**6), st.integers(1, 6), PENALTIES, st.sampled_from([0.0, 1.0, 2.0]))
+def test_beams_are_those_of_a_plain_loop(
+    sources: list[list[int]], seed: int, width: int, strength: float, ending: float
+) -> None:
+    model = HashedLanguage(7, seed, ending=ending)
+    hypotheses = beam_search(model, padded(sources), width=width, penalty=strength, longer_by=6)
+    expected = [plain_beam(model, [*source, END], len(source) + 7, width, strength) for source in sources]
+    assert [hypothesis.tokens for hypothesis in hypotheses] == expected
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(0, 10**6), st.integers(1, 5))
+def test_the_cache_changes_nothing_but_the_work(sources: list[list[int]], seed: int, width: int) -> None:
+    model, source = HashedLanguage(6, seed), padded(sources)
+    cached = beam_search(model, source, width=width, longer_by=4)
+    assert set(model.decoded) == {1}
+    model.decoded.clear()
+    assert beam_search(Uncached(model), source, width=width, longer_by=4) == cached
+    assert model.decoded == list(range(1, len(model.decoded) + 1))
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(0, 10**6))
+def test_a_batch_is_its_sentences(sources: list[list[int]], seed: int) -> None:
+    model = HashedLanguage(6, seed)
+    together = beam_search(model, padded(sources), width=3, longer_by=4)
+    alone = [beam_search(model, padded([source]), width=3, longer_by=4)[0] for source in sources]
+    assert together == alone
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("scheme", ["as_written", "fixup", "deepnorm"])
+@pytest.mark.parametrize("width", [1, 4])
+def test_a_transformer_decodes_the_same_with_and_without_its_cache(scheme: str, norm: Norm, width: int) -> None:
+    if (scheme, norm) == ("deepnorm", "pre"):
+        scheme = "skipinit(alpha=1)"
+    network = nl.convert(transformer(13, 2, 16, 2, 32, norm, 0.0, 1), scheme).double().eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    source = padded([[5, 6, 7, 8], [9], [12, 4, 5]])
+    cached, anew = (
+        beam_search(net, source, width=width, penalty=0.0, longer_by=6) for net in (network, Uncached(network))
+    )
+    assert [one.tokens for one in cached] == [one.tokens for one in anew]
+    for row, hypothesis, other in zip(source, cached, anew, strict=True):
+        tokens = torch.tensor([[START, *hypothesis.tokens, END]])
+        logits = network(row[None, row != PADDING], tokens[:, :-1]).log_softmax(-1)
+        total = logits.gather(2, tokens[:, 1:, None]).sum().item()
+        assert hypothesis.log_probability == pytest.approx(total, rel=1e-6)
+        assert other.score == pytest.approx(hypothesis.score, rel=1e-6)
+
+
+def test_refusals_are_sentences() -> None:
+    model, source = HashedLanguage(6, 0), padded([[4]])
+    with pytest.raises(ValueError, match="at least 1 wide, got width=0"):
+        beam_search(model, source, width=0)
+    for strength in (-0.1, math.nan):
+        with pytest.raises(ValueError, match="strength of 0 or more"):
+            beam_search(model, source, penalty=strength)
+    with pytest.raises(ValueError, match="0 or more tokens, not by -1"):
+        beam_search(model, source, longer_by=-1)
+    with pytest.raises(TypeError, match=r"encode\(source\) and decode.* Linear does not have both"):
+        beam_search(nn.Linear(1, 1), source)
+
+
+@settings(deadline=None)
+@given(SOURCES, st.integers(0, 10**6))
+def test_a_beam_of_one_takes_the_most_probable_token(sources: list[list[int]], seed: int) -> None:
+    model = HashedLanguage(6, seed)
+    for source, hypothesis in zip(
+        sources, beam_search(model, padded(sources), width=1, penalty=0.0, longer_by=5), strict=True
+    ):
+        sentence: list[int] = []
+        total = 0.0
+        while True:
+            values = model.log_probabilities([*source, END], tuple(sentence))
+            allowed = range(END, 6) if len(sentence) < len(source) + 6 else [END]
+            token = max(allowed, key=values.__getitem__)
+            total += values[token]
+            if token == END:
+                break
+            sentence.append(token)
+        assert hypothesis.tokens == sentence
+        assert hypothesis.log_probability == hypothesis.score == pytest.approx(total)
+
+
+def test_the_penalty_is_that_of_the_paper() -> None:
+    assert length_penalty(1, 0.6) == 1.0
+    assert length_penalty(7, 1.0) == 2.0
+    assert length_penalty(99, 0.0) == 1.0

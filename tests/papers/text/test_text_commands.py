@@ -1,0 +1,134 @@
+"""`normless train-text`, `train-translation` and sweeps of such runs: settings, hashes, what is printed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command_outputs import check_output
+from text_helpers import written
+
+from normless.cli import main
+from normless_lab.sweeps import Laboratory, Sweep
+from normless_lab.train import train
+from normless_papers.text import TextConfig, TranslationConfig, TranslationResult
+
+PLACE = ("data_root", "device", "recompute", "strategy")
+OTHER: dict[str, Any] = {
+    "model": "other",
+    "scheme": "fixup",
+    "data": "other",
+    "data_root": "elsewhere",
+    "source": "de",
+    "target": "en",
+    "longest": 100,
+    "micro_batch_size": 8,
+    "schedule": "cosine",
+    "decay_policy": "all",
+    "precision": "bf16-mixed",
+    "device": "cpu",
+    "recompute": "auto",
+    "strategy": "fsdp2",
+    "devices": 2,
+    "bleu_every": 2,
+    "micro_batch_tokens": 100,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"), [(kind, field.name) for kind in (TextConfig, TranslationConfig) for field in fields(kind)]
+)
+def test_the_hash_depends_on_every_setting_but_the_place(kind: Any, field: str) -> None:
+    config = kind()
+    default = getattr(config, field)
+    value = not default if isinstance(default, bool) else 7 if isinstance(default, int) else 0.25
+    changed = replace(config, **{field: OTHER.get(field, value)})
+    assert (changed.hash == config.hash) == (field in PLACE)
+    again = kind.from_dict(yaml.safe_load(yaml.safe_dump(changed.to_dict())))
+    assert (again, again.hash) == (changed, changed.hash)
+
+
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (TextConfig, {"longest": 2}, "longest should be greater than or equal to 3, got 2"),
+    (TextConfig, {"warmup": 1.0}, r"warmup should be less than 1, got 1\.0"),
+    (TextConfig, {"schedule": "inverse_square_root"}, "schedule should be 'hold_then_halve', 'step', 'cosine'"),
+    (TextConfig, {"strategy": "fsdp2", "micro_batch_size": 8}, "leave micro_batch_size out for text"),
+    (TextConfig, {"batch_tokens": 5}, "A training run has no setting batch_tokens; it has model, scheme, data"),
+    (TranslationConfig, {"beam_width": 0}, "beam_width should be greater than or equal to 1, got 0"),
+    (TranslationConfig, {"beta2": 1.0}, r"beta2 should be less than 1, got 1\.0"),
+    (
+        TranslationConfig,
+        {"schedule": "polynomial"},
+        "schedule should be 'inverse_square_root', 'hold",
+    ),
+    (TranslationConfig, {"source": "de", "target": "de"}, "source and target are both 'de'"),
+    (TranslationConfig, {"longest": 2000}, "longest=2000 tokens does not fit into a batch of batch_tokens=512"),
+    (TranslationConfig, {"micro_batch_tokens": 2000}, "micro_batch_tokens to be at most the batch_tokens=512 of a b"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values", "sentence"), MISTAKES)
+def test_a_mistake_in_a_configuration_has_its_sentence(kind: Any, values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        kind.from_dict(values)
+
+
+def test_a_text_run_has_a_place_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["train-text", "--model", f"{written(tmp_path)}:words", "--data", "sentiment(train=64, test=20)"]
+    words += ["--vocabulary", "250", "--epochs", "1", "--device", "cpu", "--scheme", "skipinit(alpha=1)"]
+    assert main([*words, "--probes", "signal"]) == 0
+    (directory,) = (tmp_path / "runs").iterdir()
+    assert directory.name.rpartition("-")[0] == "sentiment-skipinit"
+    assert list((directory / "probes" / "signal").iterdir())
+    assert "epoch 1/1" in capsys.readouterr().err
+
+
+PAIRS = {
+    "model": "normless:transformer(layers=1, width=16, heads=2, feed_forward=16, norm='pre')",
+    "data": "grammar(train=40, validation=3, test=3)",
+    "vocabulary": 100,
+    "batch_tokens": 900,
+    "epochs": 1,
+    "warmup_steps": 1,
+    "longer_by": 2,
+    "beam_width": 2,
+    "device": "cpu",
+}
+
+
+def test_a_translation_prints_one_json_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = [word for name, value in PAIRS.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    words = ["train-translation", *flags, "--out", str(tmp_path / "run")]
+    assert main([*words, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    check_output("train-translation", printed)
+    assert printed.pop("directory") == str(tmp_path / "run")
+    result = TranslationResult.from_dict(printed)
+    config = TranslationConfig.from_dict(yaml.safe_load((tmp_path / "run" / "config.yaml").read_text()))
+    assert config == TranslationConfig.from_dict(PAIRS)
+    assert train(config, tmp_path / "run") == result  # it is the stored one
+    assert main(["train-translation", "--config", str(tmp_path / "run" / "config.yaml"), "--out", words[-1]]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert f"{result.test_bleu_greedy:.2f} greedy, {result.test_bleu_beam:.2f} by beam search (nrefs:1|" in shown
+
+
+def test_a_sweep_of_translations_has_their_metrics(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stated = {"name": "pairs", "run": "train-translation", "base": PAIRS, "rates": [0.003], "replicates": 1}
+    sweep = Sweep.from_dict(stated)
+    with Laboratory(tmp_path / "lab", workers=1) as lab:
+        result = lab.run(sweep, metrics=("bleu",))
+    (row,) = result.runs.to_dict("records")
+    assert 0 <= row["bleu"] <= 100
+    assert row["validation_bleu"] == result.epochs["validation_bleu"].iloc[-1]
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(stated))
+    words = ["sweep", "status", str(tmp_path / "sweep.yaml"), "--out", str(tmp_path / "lab"), "--metrics"]
+    assert main([*words, "bleu", "--json"]) == 0
+    assert main([*words, "doublings"]) == 2
+    assert "There is no metric doublings" in capsys.readouterr().err
