@@ -191,6 +191,7 @@ class LongMemory(nn.Module):
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.85,
     below=0.4,
+    constant_outputs=True,
 )
 def hidden_state_read_after_padding(broken: bool) -> Training:
     """Sequences of 4 to 8 steps are padded to 80, and the state after the padding is classified."""

@@ -18,6 +18,7 @@ Observe = Callable[[Tensor], None]
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|schedul\w*"
 _UNMOVED = (
+    r"updates?\b[^.;]{0,60}\b(small|zero|0)\b|"
     r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
 )
 

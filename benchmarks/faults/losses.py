@@ -170,6 +170,7 @@ def attraction_only(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
     symptom=r"identical|alike|constant|too (easy|fast)",
     reaches=0.8,
     below=0.5,
+    constant_outputs=True,
 )
 def two_towers_without_negatives(broken: bool) -> Training:
     """Two towers are trained to agree on true pairs only: they agree on everything by a constant output."""
@@ -262,6 +263,7 @@ class VAE(nn.Module):
     symptom=NOT_FITTED + r"|same output|constant",
     reaches=0.3,
     below=0.15,
+    constant_outputs=True,
 )
 def vae_collapses_under_kl(broken: bool) -> Training:
     """The KL term is summed over batch and code, the reconstruction averaged over batch and pixels."""

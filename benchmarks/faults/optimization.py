@@ -58,6 +58,7 @@ class PatchNet(nn.Module):
     symptom=NOT_FINITE + "|diverg|rises|dead|" + NOT_FITTED,
     reaches=0.9,
     below=0.75,
+    constant_outputs=True,
 )
 def adam_rate_of_one_tenth(broken: bool) -> Training:
     """Adam with rate 0.1 on a network of keypoints kills its ReLUs; 0.002 is right."""
@@ -234,6 +235,7 @@ def everything_but_batch_norms_frozen(broken: bool) -> Training:
     symptom=NOT_FITTED + "|shrink|vanish",
     reaches=0.85,
     below=0.5,
+    constant_outputs=True,
 )
 def weight_decay_of_one(broken: bool) -> Training:
     """Weight decay of 1 with SGD shrinks all weights to zero."""

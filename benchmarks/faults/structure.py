@@ -147,6 +147,7 @@ class DeepResidual(nn.Module):
         r"connection|gradient|signal|missing|without|blocks?|layers?|examples?|depth",
     ),
     reaches=0.85,
+    constant_outputs=True,
 )
 def skip_connections_forgotten(broken: bool) -> Training:
     """Thirty residual blocks return their branch only."""
@@ -177,6 +178,7 @@ class Narrow(nn.Module):
     modules=("squeeze",),
     reaches=0.9,
     below=0.7,
+    constant_outputs=True,
 )
 def layer_of_one_unit(broken: bool) -> Training:
     """A layer of a digit classifier has one unit."""
@@ -211,6 +213,7 @@ class GraphNet(nn.Module):
     symptom=NOT_FITTED + "|vanish|shrink|depth",
     reaches=0.7,
     below=0.4,
+    constant_outputs=True,
 )
 def graph_network_of_forty_layers(broken: bool) -> Training:
     """Forty rounds of averaging over neighbours make all nodes alike; two are enough."""
@@ -315,6 +318,7 @@ class Flattened(nn.Module):
     ),
     symptom=NOT_FITTED + "|" + NO_GRADIENT + "|alike|similar|constant",
     below=0.5,
+    constant_outputs=True,
 )
 def pooled_before_the_convolutions(broken: bool) -> Training:
     """The image is averaged to one pixel before the first convolution."""

@@ -28,6 +28,10 @@ NO_GRADIENT = (
     r"no gradients?|zero gradient|gradients? (is|are|of)?\s*(none|zero|vanish\w*|exactly)|vanish\w*|"
     r"receives? no|never change"
 )
+SAME_OUTPUT = (
+    r"(same|identical|equal|constant|alike)\W+(for|in|over|across)\W+(all|every|different)|"
+    r"outputs? (is|are)( the)? (same|constant|identical|alike)|(does|do) not depend on|independent of"
+)
 LEAK = r"too (easy|good|fast)|suspicious\w*|leak\w*|trivial\w*|eval\w* (loss|accuracy)|generali[sz]"
 
 
