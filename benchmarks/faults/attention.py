@@ -80,7 +80,10 @@ def language_model_without_causal_mask(broken: bool) -> Training:
 @fault(
     "leak",
     remembered("language model whose targets are its inputs (not shifted)"),
-    both(r"target\w*|label\w*|output\w*", r"shift\w*|same as|equal\w*|identical|copy|copies|inputs?|leak\w*|trivial"),
+    both(
+        r"target\w*|label\w*",
+        r"shift\w*|same as|equal\w* (to )?(the |its )?inputs?|(the|are|its)( own)? inputs?|copy|copies|identity",
+    ),
     symptom=LEAK,
     reaches=0.5,
     below=0.3,

@@ -308,9 +308,8 @@ def accumulated_loss_not_divided(broken: bool) -> Loop:
     "loop",
     defaultpp("RGC: threshold of gradient clipping"),
     both(
-        r"clip\w*|gradients?|norm",
-        r"clip\w*|threshold|max_norm|always|every step|cut",
-        r"clip\w*|small|tiny|low|threshold",
+        r"clip\w*|threshold|max_norm",
+        r"small|tiny|\blow\b|threshold|every step|always|all steps|max_norm|raise|1e-|0\.0001",
     ),
     symptom=_UNMOVED + "|small|tiny|slow",
     reaches=0.8,

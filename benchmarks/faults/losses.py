@@ -120,7 +120,7 @@ def scores_reshaped_instead_of_permuted(broken: bool) -> Training:
 @fault(
     "loss",
     remembered("labels -1 and 1 for BCEWithLogitsLoss"),
-    both(r"label|target", r"-1|negative|outside|range|\[0, ?1\]|0 (and|or|to) 1|" + _UNBOUNDED),
+    both(r"label|target", r"-1\b|negative|outside|range|\[0, ?1\]|0 (and|or|to) 1|" + _UNBOUNDED),
     symptom=r"negative|unbounded|diverg\w+|-inf",
     reaches=0.7,
     below=0.2,

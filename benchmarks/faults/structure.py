@@ -78,7 +78,8 @@ class BlockList(nn.Module):
     remembered("layers in a Python list are not registered"),
     both(
         r"regist\w*|modulelist|python list|not (in|among|part of) (the )?(model\.)?parameters|"
-        r"parameters\(\)|not (a )?(parameters?|submodules?)|unknown to|optimizer",
+        r"parameters\(\)|not (a )?(parameters?|submodules?)|unknown to|not in the optimizer|"
+        r"the optimizer (does not|holds no|lacks|misses)",
         r"list|layers?|parameters?|weights?|modules?",
     ),
     symptom=NOT_FITTED + "|few parameters|not trained|frozen",
