@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import remembered, thread, traincheck
+from benchmarks.faults.sources import remembered, traincheck
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 _CUT = r"detach\w*|no_grad|graph|cut|stops?|block\w*|not reach\w*|disconnect\w*|" + NO_GRADIENT
@@ -141,10 +141,7 @@ class Tagger(nn.Module):
 
 @fault(
     "mixing",
-    thread(
-        "word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)",
-        "https://github.com/pytorch/examples/tree/main/word_language_model",
-    ),
+    remembered("word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)"),
     both(
         r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?",
         r"misalign\w*|mismatch\w*|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|"

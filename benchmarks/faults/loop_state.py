@@ -273,10 +273,7 @@ def corrupted_batch_not_clipped(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    thread(
-        "weight clipping of WGAN examples, applied to a network that is no critic",
-        "https://github.com/martinarjovsky/WassersteinGAN",
-    ),
+    remembered("weight clipping of WGAN examples, applied to a network that is no critic"),
     both(r"weights?|parameters?", r"clamp\w*|clip\w*|bounded|limit\w*|within|0\.01|" + _OVERWRITTEN),
     symptom=NOT_FITTED + "|small|vanish",
     reaches=0.8,

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import deeplocalize, remembered, thread
+from benchmarks.faults.sources import deeplocalize, remembered
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 _UNBOUNDED = (
@@ -361,7 +361,7 @@ class TransposedGenerator(nn.Module):
 
 @fault(
     "loss",
-    thread("DCGAN of pytorch/examples, whose generator step must not detach", "https://github.com/pytorch/examples"),
+    remembered("DCGAN of pytorch/examples, whose generator step must not detach"),
     both(
         r"detach\w*|graph|disconnect\w*|does not depend|not reach\w*|cut|(no|none of the|"
         r"all) parameters?|requires? no grad\w*|no gradient",

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, thread, traincheck
+from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, traincheck
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|step size"
@@ -279,7 +279,7 @@ class LoRALinear(nn.Module):
 
 @fault(
     "initialization",
-    thread("LoRA's A must not be zero together with B", "https://github.com/microsoft/LoRA"),
+    remembered("LoRA's A must not be zero together with B"),
     both(r"zero|\b0\b|no gradient|none|vanish\w*", r"down|up|adapter|lora|factor|product|gradient|initiali[sz]\w*"),
     modules=("lora", "up", "down", "1", "1.down", "1.up", "3", "3.down", "3.up"),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
