@@ -113,8 +113,7 @@ def scores_reshaped_instead_of_permuted(broken: bool) -> Training:
     model = Segmenter(permuted=not broken)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     success = measures.accuracy(model, *batches[20])
-    stream = lambda step: batches[step % 20]  # noqa: E731
-    return Training(model, batches[0], nn.CrossEntropyLoss(), optimizer, success, stream)
+    return Training(model, batches[0], nn.CrossEntropyLoss(), optimizer, success, lambda step: batches[step % 20])
 
 
 @fault(

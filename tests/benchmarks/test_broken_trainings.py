@@ -36,7 +36,7 @@ def state(training: Training | Loop) -> list[torch.Tensor]:
 def test_a_case_is_the_same_at_every_build(name: str) -> None:
     case = CASES[name]
     first, second = state(case.build(broken=True)), state(case.build(broken=True))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(first, second, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")  # which is the fault
