@@ -124,7 +124,7 @@ NAMING: dict[str, tuple[str, ...]] = {
     "adam_epsilon_of_one": ("eps=1 is larger than the gradients: updates are small",),
     "lora_factors_both_zero": ("1.up and 1.down are both zero: no gradient",),
     "root_of_zero_distance": ("The gradient of sqrt at 0 is infinite", "SqrtBackward0 returned nan"),
-    "logarithm_of_underflown_softmax": ("log of 0 is -inf: use log_softmax",),
+    "logarithm_of_zero_probability": ("log of 0 is -inf: use log_softmax",),
     "gradient_through_unchosen_branch": ("nan gradient from sqrt in the branch not chosen by where",),
     "log_variance_overflows": ("exp of logvar overflows to inf",),
     "all_labels_ignored": ("All targets are -100 (ignore_index)",),
@@ -154,7 +154,7 @@ NAMING: dict[str, tuple[str, ...]] = {
     "eval_mode_left_on": ("The model is in eval mode during training",),
     "same_batch_at_every_step": ("Every step sees the same batch",),
     "batches_sorted_by_class": ("Each batch holds one class: shuffle",),
-    "corrupted_batch_not_clipped": ("The gradient norm jumped by 1e6 at step 100: clip gradients",),
+    "one_corrupted_batch": ("The gradient norm jumped by 1e6 at step 100: clip gradients",),
     "weights_clamped_after_steps": (
         "Weights are clamped to ±0.01 after the step",
         "weights were changed outside of the optimizer",
