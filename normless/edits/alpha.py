@@ -29,7 +29,7 @@ def outputs_before(surgery: Surgery) -> Tensor:
     with running(surgery.model, training=False):
         outputs = _largest(surgery, applied(surgery.model, *inputs, **kwargs)).detach().float()
     if not (torch.isfinite(outputs).all() and outputs.numel() > 1 and outputs.var() > 0):
-        raise surgery.unsupported("", "trials need outputs that are finite and not all equal with its norms")
+        raise surgery.unsupported("", "trials need outputs with its norms that are finite and not all equal")
     return outputs
 
 

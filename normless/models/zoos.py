@@ -13,7 +13,7 @@ from normless.registry import did_you_mean
 # Of each library: its module, its constructor, and how to list its networks.
 _LIBRARIES = {
     "torchvision": ("torchvision.models", "get_model", "torchvision.models.list_models()"),
-    "timm": ("timm", "create_model", "timm.list_models('*PART*'), by a part of the name"),
+    "timm": ("timm", "create_model", "timm.list_models('*PART*')"),
 }
 
 

@@ -80,11 +80,10 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["sweep", "statu"], "'sweep statu' is not a command. Did you mean sweep status?"),
         (["sweep", "run"], "see normless sweep run --help."),
         (["sweep", "run", "nowhere.yaml"], "nowhere.yaml"),
-        (["sweep", "run", "nowhere.yaml", "--metrics", "luck"], "There is no metric luck; there are test_accuracy,"),
         (["sweep", "run", "nowhere.yaml", "--shard", "3/2"], "nowhere.yaml"),
         (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
         (["inspec"], "'inspec' is not a command. Did you mean inspect?"),
-        (["zzz"], "'zzz' is not a command. It is one of inspect, convert, probe, diagnose, list, "),
+        (["zzz"], "'zzz' is not a command. The commands are inspect, convert, probe, diagnose, list, "),
         (["demo", "--wrokers", "2"], "unrecognized arguments: --wrokers 2 (Did you mean --workers?); see"),
         (
             ["convert", "normless:dense", "--scheme", "none"],

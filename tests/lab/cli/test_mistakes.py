@@ -50,7 +50,7 @@ def test_an_error_in_a_file_of_the_user_is_its_own_traceback(
     frames = [line for line in said.splitlines() if line.lstrip().startswith("File ")]
     assert f"in {name}" in frames[0]
     assert all("mine.py" in frame for frame in frames)
-    assert said.splitlines()[-1].startswith(f"normless: an error in a file of your own, {kind}: ")
+    assert said.splitlines()[-1].startswith(f"normless: an error in your file, {kind}: ")
 
 
 def test_any_other_error_is_a_sentence_that_asks_for_debug(
@@ -80,7 +80,7 @@ def _of_a_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fails", "said"), [(_of_torch, "can't allocate memory"), (_of_python, "used up"), (_of_a_gpu, "2 GiB")]
+    ("fails", "said"), [(_of_torch, "can't allocate memory"), (_of_python, "in use"), (_of_a_gpu, "2 GiB")]
 )
 def test_a_lack_of_memory_is_a_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], fails: Callable[[], None], said: str
@@ -90,7 +90,7 @@ def test_a_lack_of_memory_is_a_sentence(
     sentence = capsys.readouterr().err
     assert sentence.startswith("normless: there is not enough memory (")
     assert said in sentence
-    assert sentence.endswith("a smaller batch needs less.\n")
+    assert sentence.endswith("or a smaller batch.\n")
 
 
 @pytest.mark.usefixtures("folder")

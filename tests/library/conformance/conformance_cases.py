@@ -89,7 +89,7 @@ REFUSALS: dict[tuple[str, str], str] = {
         for scheme in SCHEME_TEXTS
         if scheme.startswith("fixup") and scheme != "fixup(rescale=False)"
     },
-    **{("layer_norm", network): "this is the scheme of transformers as they are" for network in NETWORKS},
+    **{("layer_norm", network): "this scheme keeps transformers unchanged" for network in NETWORKS},
     **{("deepnorm", network): "DeepNorm is for transformers" for network in NETWORKS},
     **{("t_fixup", network): "transformers" for network in NETWORKS},
     **{("layer_norm_scaling", network): "not an attention, with which a transformer layer" for network in NETWORKS},

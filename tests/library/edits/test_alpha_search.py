@@ -92,7 +92,7 @@ def test_what_is_refused() -> None:
         nl.convert(branches(), "dyt(alpha=search, attention_alpha=0.2)", x)
     with pytest.raises(ValueError, match="alpha is a number or search, not 'find'"):
         nl.convert(branches(), "dyt(alpha=find)", x)
-    with pytest.raises(nl.UnsupportedEditError, match="finite and not all alike"):
+    with pytest.raises(nl.UnsupportedEditError, match="finite and not all equal"):
         nl.convert(branches(), "dyt(alpha=search)", x * float("nan"))
     mapped = nl.residual_map(branches(), x)
     with pytest.raises(nl.UnsupportedEditError, match=r"pass a batch, as in convert\(model, 'dyt\(alpha=search\)'"):

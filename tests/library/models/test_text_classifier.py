@@ -115,19 +115,22 @@ def test_a_checkpoint_keeps_its_weights_and_gets_a_new_classifier(tmp_path: Path
     assert all(torch.equal(ours[name], theirs[name]) for name in shared)
     assert ours["classifier.weight"].shape == (4, 32)
     assert not torch.equal(ours["classifier.weight"], found[1].network.state_dict()["classifier.weight"])
-    with pytest.raises(ValueError, match="has 60 tokens, but its sentences are written in 61; limit"):
+    with pytest.raises(ValueError, match="has 60 tokens, but the data have 61; limit"):
         text_classifier(f"{tmp_path}/trained", tokens=TokenNumbers(61, 0))
 
 
 def test_weights_that_may_run_code_are_not_opened(tmp_path: Path) -> None:
     text_classifier(KINDS["bert"], tokens=TOKENS).network.config.save_pretrained(tmp_path)
     (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
-    with pytest.raises(ValueError, match=r"has no model\.safetensors; other files of weights are not opened"):
+    with pytest.raises(ValueError, match=r"has no model\.safetensors; other weight files are not opened"):
         text_classifier(str(tmp_path))
 
 
 MISTAKES: list[tuple[str, str]] = [
-    ("brt(hidden_size=32)", r"transformers has no kind of model 'brt'\. Did you mean bert\? bert, distilbert"),
+    (
+        "brt(hidden_size=32)",
+        r"transformers has no kind of model 'brt'\. Did you mean bert\? Examples are bert, distilbert",
+    ),
     ("bert(hidden_size='inf')", "transformers (refuses the settings of|cannot build) bert.*hidden_size"),
     ("bert(hidden=32)", "The configuration of bert in transformers has no setting hidden; it has .*hidden_size"),
     ("bert(hidden_size=30, num_attention_heads=4)", "cannot build bert.* as a classifier of sentences"),
