@@ -58,7 +58,7 @@ fuzz: $(INSTALLED)
 
 # The second part kills workers, drivers and the database server of sweeps on PostgreSQL and Ray.
 faults: $(INSTALLED)
-	PYTHONPATH=tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
+	PYTHONPATH=tests:tests/lab/sweeps $(BIN)/python tests/lab/train/faults.py
 	$(BIN)/python -m pytest -m slow tests/lab/sweeps/test_disturbed_sweep.py
 
 # Older libraries warn of what they use of one another.

@@ -48,9 +48,11 @@ def without_seconds(result: Any) -> Any:
     return replace(result, seconds_per_epoch=0.0, epochs=rows)
 
 
-def assert_same_run(one: Path, other: Path, epochs: int, moments: set[str], files: tuple[str, ...] = ()) -> None:
+def assert_same_run(
+    folder: Path, reference: Path, epochs: int, moments: set[str], files: tuple[str, ...] = ()
+) -> None:
     """Two directories have the same weights, state of the optimizer, curves and files."""
-    first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (one, other))
+    first, second = (torch.load(path / "checkpoint.pt", weights_only=True) for path in (folder, reference))
     assert first["epoch"] == second["epoch"] == epochs
     assert list(first["network"]) == list(second["network"])
     for name, value in first["network"].items():
@@ -60,11 +62,11 @@ def assert_same_run(one: Path, other: Path, epochs: int, moments: set[str], file
     for key, state in states.items():
         assert set(state) == moments
         assert all(torch.equal(value, others[key][name]) for name, value in state.items())
-    tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (one, other)]
+    tables = [pd.read_parquet(path / "epochs.parquet").drop(columns="seconds") for path in (folder, reference)]
     pd.testing.assert_frame_equal(*tables)
-    pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (one, other)))
+    pd.testing.assert_frame_equal(*(pd.read_parquet(path / "steps.parquet") for path in (folder, reference)))
     for name in files:
-        assert (one / name).read_bytes() == (other / name).read_bytes()
+        assert (folder / name).read_bytes() == (reference / name).read_bytes()
 
 
 def assert_two_processes_are_one(config: RunConfig, folder: Path) -> None:
@@ -76,14 +78,14 @@ def assert_two_processes_are_one(config: RunConfig, folder: Path) -> None:
         folder,
     )
     assert done.returncode == 0, done.stderr
-    one: Any = train(config, folder / "one")
-    two = json.loads((folder / "two" / "result.json").read_text())
-    expected = one.to_dict()
-    for actual, wanted in ((two.pop("epochs")[0], expected.pop("epochs")[0]), (two, expected)):
+    alone: Any = train(config, folder / "one")
+    shared_run = json.loads((folder / "two" / "result.json").read_text())
+    expected = alone.to_dict()
+    for actual, wanted in ((shared_run.pop("epochs")[0], expected.pop("epochs")[0]), (shared_run, expected)):
         for name, value in wanted.items():
             if isinstance(value, float) and "seconds" not in name:
                 assert actual[name] == pytest.approx(value, rel=1e-7), name
-    assert two["steps"] == one.steps
+    assert shared_run["steps"] == alone.steps
     steps = [pd.read_parquet(folder / name / "steps.parquet")["loss"] for name in ("one", "two")]
     assert steps[1].tolist() == pytest.approx(steps[0].tolist(), rel=1e-9)
     whole, shared = (load_weights(folder / name / "checkpoint.pt") for name in ("one", "two"))

@@ -28,13 +28,13 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def measure_card(bench: CardBench, timer: Timer | None = None) -> pd.DataFrame:
-    """Measure the parts in their order; a row per measurement, `part` and the columns of the part, else None.
+    """Measure the parts: a row per measurement, with `part`, device, torch, driver, and the columns of the part.
 
-    Each row has device, torch and driver too, and is written to standard error as soon as it is measured.
+    Each row is written to standard error as soon as it is measured.
 
     Args:
-        bench: what to measure.
-        timer: of a step; events on the card if None.
+        bench: the settings.
+        timer: times a step; events on the GPU if None.
 
     Raises:
         ValueError: torch finds no CUDA device.
@@ -46,7 +46,7 @@ def measure_card(bench: CardBench, timer: Timer | None = None) -> pd.DataFrame:
             "This benchmark needs a CUDA card, and torch finds none here; `normless bench step` measures on the CPU."
         )
     if "accuracy" in bench.parts:
-        # That it is missing is known before minutes are spent; it is read once.
+        # Missing data is an error before minutes are spent.
         ImageTask(accuracy_configs(bench)[0])
     facts = {"device": device_name(device), "torch": torch.__version__, "driver": driver_version()}
     rows = []
@@ -59,10 +59,10 @@ def measure_card(bench: CardBench, timer: Timer | None = None) -> pd.DataFrame:
 
 
 def _rows(bench: CardBench, timer: Timer) -> Iterator[Row]:
-    """The rows of all parts."""
+    """Yield the rows of all parts."""
     device = torch.device(bench.device)
     if {"step", "peak"} & set(bench.parts):
-        # A step is captured on a stream that is not the default one.
+        # A step cannot be captured on the default stream.
         with _own_stream(device):
             peak = matrix_product_flops(bench, timer) / 1e12 if "peak" in bench.parts else None
             yield from _of_steps(measure_steps(bench, timer), peak, bench)
@@ -73,13 +73,13 @@ def _rows(bench: CardBench, timer: Timer) -> Iterator[Row]:
 
 
 def _own_stream(device: torch.device) -> AbstractContextManager[object]:
-    """In the body a card works on a new stream."""
+    """In the body, a GPU works on a new stream."""
     cuda: Any = torch.cuda
     return torch.cuda.stream(cuda.Stream(device)) if device.type == "cuda" else nullcontext()
 
 
 def _of_steps(groups: Iterable[list[Row]], peak: float | None, bench: CardBench) -> Iterator[Row]:
-    """The rows of the parts step and peak, from the groups of rows that `measure_steps` yields."""
+    """Yield the rows of the parts step and peak, from the groups of `measure_steps`."""
     for index, rows in enumerate(groups):
         names = ("network", "batch", "mode", "scheme")
         if "step" in bench.parts:
@@ -104,14 +104,14 @@ def _of_steps(groups: Iterable[list[Row]], peak: float | None, bench: CardBench)
 
 
 def _of_part(part: str, groups: Iterable[list[Row]]) -> Iterator[Row]:
-    """The rows of a part, with its name."""
+    """Yield the rows of a part, with its name."""
     for rows in groups:
         for row in rows:
             yield {"part": part, **row}
 
 
 def driver_version() -> str | None:
-    """The version of the card's driver; None where it is not to be found."""
+    """Return the version of the driver; None if it is not found."""
     with suppress(OSError, subprocess.SubprocessError):
         query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         answer = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.split()

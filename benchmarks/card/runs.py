@@ -1,4 +1,4 @@
-"""Runs on a card: several at once beside one after another, and the seconds to a test accuracy."""
+"""Runs on a GPU: simultaneous and one after another, and the seconds to a test accuracy."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from normless_lab.train.training_run import own_settings
 # Runs one after another, beside those at once.
 ALONE = 2
 BATCH_SIZE = 128
-# Of the training to a test accuracy. Multipliers and biases of networks without norms learn at a tenth of the rate.
+# The training to a test accuracy; without norms, multipliers and biases have a tenth of the rate.
 RECIPE: dict[str, Any] = {"batch_size": 256, "rate": 0.2, "weight_decay": 5e-4, "label_smoothing": 0.1}
 WARMUP_EPOCHS = 3
 SCALAR_RATE_SCALE = 0.1
 
 
 class Counter(Admission):
-    """Counts the steps of runs from when all are under way until the first ends; `limit` as in `Admission`."""
+    """Counts the steps of runs while all of them are running; `limit` as in `Admission`."""
 
     def __init__(self, limit: int, clock: Callable[[], float] = perf_counter) -> None:
         super().__init__(limit, lambda: (0.0, 1.0), clock)
@@ -45,28 +45,28 @@ class Counter(Admission):
         self._is_over = False
 
     def count(self, run: Hashable) -> None:
-        """A run has made a step."""
+        """Count a step of a run."""
         super().count(run)
         self._steps[run] = self._steps.get(run, 0) + 1
         if len(self._steps) == self.limit and min(self._steps.values()) >= SETTLED and not self._is_over:
             self._times.append(self._clock())
 
     def end(self, run: Hashable) -> None:
-        """A run has ended."""
+        """Note the end of a run."""
         super().end(run)
         self._is_over |= bool(self._times)
         self._steps.pop(run, None)
 
     @property
     def steps_per_second(self) -> float | None:
-        """Of all runs together; None where the runs were too short to tell."""
+        """Steps per second of all runs; None if the runs were too short."""
         if len(self._times) < 2:
             return None
         return (len(self._times) - 1) / (self._times[-1] - self._times[0])
 
 
 class Stopwatch(RunListener):
-    """The seconds from the start of a training's first epoch to the end of each, with evaluation and saving."""
+    """Measures the seconds from the start of the first epoch to the end of each, with evaluation and saving."""
 
     def __init__(self) -> None:
         self._start = 0.0
@@ -82,7 +82,7 @@ class Stopwatch(RunListener):
 
 
 def photographs_or_noise(*, root: Path) -> ImageData:
-    """CIFAR-10 where it is in the folder, else as many images of noise."""
+    """Return CIFAR-10 if it is in the folder, else as many images of noise."""
     try:
         return load_data("cifar10", root=root, download=False)
     except DataNotFoundError:
@@ -90,10 +90,10 @@ def photographs_or_noise(*, root: Path) -> ImageData:
 
 
 def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
-    """Carry out runs of an epoch one after another, then several at once, of each network; yield two rows for each.
+    """Execute runs of an epoch one after another, then simultaneously, of each network; yield two rows for each.
 
     Rows: seconds of all runs from start to result, runs per minute, the images per second of all runs while all are
-    under way (None where they are too short to tell), and both relative to runs one after another.
+    running (None if they are too short), and both relative to runs one after another.
     """
     for steps, model, together in zip(bench.step_benches(1), bench.models, bench.runs_together, strict=True):
         config = TrainConfig(
@@ -131,7 +131,7 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
 
 
 def _warm_up(config: TrainConfig, bench: CardBench) -> None:
-    """Carry out the first steps of a run: what torch loads once per process is not timed."""
+    """Execute the first steps of a run, so that what torch loads once per process is not timed."""
     with tempfile.TemporaryDirectory() as folder, _arithmetic(bench), suppress(StopIteration):
         run = begin_run(config.COMMAND, config.to_dict(), folder)
         for _ in range(SETTLED):
@@ -141,7 +141,7 @@ def _warm_up(config: TrainConfig, bench: CardBench) -> None:
 
 @contextmanager
 def _arithmetic(bench: CardBench) -> Iterator[None]:
-    """In the body torch computes as in the process of a sweep."""
+    """In the body, torch computes as in the process of a sweep."""
     with own_settings(torch.device(bench.device)):
         yield
 
@@ -149,9 +149,9 @@ def _arithmetic(bench: CardBench) -> Iterator[None]:
 def _carry_out(
     configs: Sequence[TrainConfig], at_once: int, bench: CardBench
 ) -> tuple[float, float | None, str | None]:
-    """Carry out runs as a process of a sweep does; RuntimeError if a run fails.
+    """Execute runs as a process of a sweep does; raise a RuntimeError if a run fails.
 
-    Returns seconds of all, their steps per second together, and whether steps were captured as a CUDA graph.
+    Return the seconds of all runs, their steps per second, and whether steps were captured as a CUDA graph.
     """
     ended: list[Ended] = []
     counter = Counter(at_once)
@@ -176,7 +176,7 @@ def _carry_out(
 
 
 def accuracy_configs(bench: CardBench) -> list[TrainConfig]:
-    """The trainings to a test accuracy."""
+    """Return the configurations of the trainings to a test accuracy."""
     return [
         TrainConfig(
             model=bench.models[-1],
@@ -226,5 +226,5 @@ def measure_accuracy(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
 
 
 def _kind(bench: CardBench) -> Literal["cpu", "cuda"]:
-    """The kind of device of a run."""
+    """Return the kind of device of a run."""
     return "cuda" if torch.device(bench.device).type == "cuda" else "cpu"

@@ -62,7 +62,7 @@ class CardBench:
                 raise ValueError(f"Expected {name} of {', '.join(known)}, got {', '.join(map(repr, unknown))}.")
 
     def step_benches(self, batch_size: int) -> list[StepBench]:
-        """The networks and schemes whose steps are measured on batches of a size."""
+        """Return the networks and schemes whose steps are measured on batches of a size."""
         return [
             StepBench(
                 depth,
@@ -78,7 +78,7 @@ class CardBench:
 
     @property
     def models(self) -> list[str]:
-        """The networks as text."""
+        """The networks, as texts for `build_model`."""
         return [
             f"normless:wide_resnet(depth={depth}, width={width})"
             if width

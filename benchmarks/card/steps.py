@@ -1,4 +1,4 @@
-"""A training step on a card: its time eager, as a CUDA graph and compiled, its memory and its share of the peak."""
+"""Training steps on a GPU: time in eager mode, as a CUDA graph and compiled, memory and share of the peak speed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BATCH_NORM = "batch_norm"
 GRAPH = "graph"
 # Largest ratios to the bare network, both as one graph.
 AIMS: Mapping[str, float] = {"skipinit(alpha=1)": 1.05, "fixup": 1.20}
-# Of torch's compiler, for one function: the blocks of all networks and schemes that share it, at each batch size.
+# Versions of one function that torch compiles: blocks of all networks and schemes share it, at each batch size.
 VERSIONS = 64
 
 Batch = tuple[Tensor, Tensor]
@@ -36,13 +36,13 @@ Networks = Mapping[str, nn.Module]
 
 @dataclass
 class Prepared:
-    """A step that is ready to be timed, or what kept it from that.
+    """A step that can be timed, or the reason why it cannot.
 
     Attributes:
-        action: carries out the step.
-        mebibytes: on a card, peak of what a step has allocated, with gradients, the optimizer's state and the batch
-            that a graph reads, without network and batch.
-        seconds: of the preparation, compilation and capture included.
+        action: executes the step.
+        mebibytes: on a GPU, peak memory of a step, with gradients, the state of the optimizer and the batch of a
+            graph, without network and batch.
+        seconds: time of the preparation, with compilation and capture.
         note: why there is no action.
         close: releases the step.
     """
@@ -55,7 +55,7 @@ class Prepared:
 
 
 def measure_steps(bench: CardBench, timer: Timer) -> Iterator[list[dict[str, Any]]]:
-    """Time the steps of all schemes of a network in turns, for each mode and batch size; yield a row per scheme."""
+    """Time the steps of all schemes of a network, for each mode and batch size; yield a row per scheme."""
     networks, flops = [], []
     for steps in bench.step_benches(1):
         networks.append({name: opened(network) for name, network in steps.networks().items()})
@@ -74,7 +74,7 @@ def measure_steps(bench: CardBench, timer: Timer) -> Iterator[list[dict[str, Any
 def _measured(
     steps: StepBench, networks: Networks, mode: str, compiler: Compiler, timer: Timer
 ) -> list[dict[str, Any]]:
-    """The rows of the schemes of a network in one mode; ratios are to the bare network in the same rounds."""
+    """Return the rows of the schemes of a network in one mode; ratios are to the bare network in the same rounds."""
     batch = steps.placed_batch()
     ready = {name: prepared(network, batch, mode, partial(compiler, network)) for name, network in networks.items()}
     actions = {name: step.action for name, step in ready.items() if step.action is not None}
@@ -101,7 +101,7 @@ def _measured(
 
 
 def _timing(seconds: pd.DataFrame, name: str) -> dict[str, float]:
-    """Milliseconds (median), and the ratio to the bare network: median, lowest and highest of the rounds."""
+    """Return milliseconds (median), and the ratio to the bare network: median, lowest and highest of the rounds."""
     if name not in seconds:
         return {}
     reference = seconds[REFERENCE] if REFERENCE in seconds else float("nan")
@@ -112,7 +112,7 @@ def _timing(seconds: pd.DataFrame, name: str) -> dict[str, float]:
 
 
 def _judged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rows with aims: the largest ratio, and less than batch norm's."""
+    """Return the rows with their aims: a largest ratio, and a ratio below that of batch norm."""
     batch_norm = next((row.get("ratio") for row in rows if row["scheme"] == BATCH_NORM), None)
     for row in rows:
         aim, ratio = AIMS.get(row["scheme"]), row.get("ratio")
@@ -129,7 +129,7 @@ def _result(passes: bool) -> str:
 
 
 def prepared(network: nn.Module, batch: Batch, mode: str, compile_: Callable[[Tensor], None]) -> Prepared:
-    """A step of a network on a batch in bfloat16 by autocast, after the steps that warm up or capture it."""
+    """Return a step on a batch in bfloat16 by autocast, after the steps for warm-up and capture."""
     device = batch[0].device
     if mode != "eager" and device.type != "cuda":
         return Prepared(note="on a card only")
@@ -144,11 +144,11 @@ def prepared(network: nn.Module, batch: Batch, mode: str, compile_: Callable[[Te
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (graph or step)(batch)
-            # What compilation tries out is no part of a step.
+            # Memory of the compilation does not count.
             _release(device)
             for _ in range(WARMUP):
                 (graph or step)(batch)
-    except Exception as error:  # of whatever compiles, and of a card whose memory does not suffice
+    except Exception as error:  # compilers raise errors of many kinds
         network.zero_grad()
         return Prepared(note=f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
     if graph is not None and graph.refusal is not None:
@@ -190,7 +190,7 @@ class Compiler:
 
 @torch.no_grad()
 def forward_flops(network: nn.Module, images: Tensor) -> int:
-    """Floating-point operations of the convolutions and matrix products of a forward pass."""
+    """Return the floating-point operations of the convolutions and matrix products of a forward pass."""
     from torch.utils.flop_counter import FlopCounterMode
 
     with FlopCounterMode(display=False) as counter:
@@ -199,7 +199,7 @@ def forward_flops(network: nn.Module, images: Tensor) -> int:
 
 
 def matrix_product_flops(bench: CardBench, timer: Timer) -> float:
-    """Floating-point operations per second of a product of square bfloat16 matrices, the fastest of the rounds."""
+    """Return the operations per second of a product of square bfloat16 matrices, the fastest of the rounds."""
     size = bench.matrix
     first, second = (torch.randn(size, size, device=bench.device).to(torch.bfloat16) for _ in range(2))
     seconds = seconds_in_turns({"product": partial(torch.mm, first, second)}, bench.rounds, timer)
@@ -208,7 +208,7 @@ def matrix_product_flops(bench: CardBench, timer: Timer) -> float:
 
 @contextmanager
 def _frozen() -> Iterator[None]:
-    """In the body the garbage collector looks at new objects only, which takes a fraction of the time."""
+    """In the body, the garbage collector looks at new objects only, which is faster."""
     gc.collect()
     gc.freeze()
     try:
@@ -218,7 +218,7 @@ def _frozen() -> Iterator[None]:
 
 
 def _release(device: torch.device) -> None:
-    """Give back memory that no tensor has, and count the peak anew."""
+    """Free cached memory and reset the peak."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -80,7 +80,10 @@ def language_model_without_causal_mask(broken: bool) -> Training:
 @fault(
     "leak",
     remembered("language model whose targets are its inputs (not shifted)"),
-    both(r"target\w*|label\w*|output\w*", r"shift\w*|same as|equal\w*|identical|copy|copies|inputs?|leak\w*|trivial"),
+    both(
+        r"target\w*|label\w*",
+        r"shift\w*|same as|equal\w* (to )?(the |its )?inputs?|(the|are|its)( own)? inputs?|copy|copies|identity",
+    ),
     symptom=LEAK,
     reaches=0.5,
     below=0.3,
@@ -137,6 +140,7 @@ class Encoder(nn.Module):
     ),
     reaches=0.8,
     below=0.4,
+    constant_outputs=True,
 )
 def transformer_without_positions(broken: bool) -> Training:
     """Which of two tokens comes first is asked of a transformer that adds no positions."""
@@ -157,6 +161,7 @@ def transformer_without_positions(broken: bool) -> Training:
     symptom=NOT_FITTED + "|" + NOT_FINITE,
     reaches=0.8,
     below=0.5,
+    constant_outputs=True,
 )
 def padding_mask_inverted(broken: bool) -> Training:
     """The padding mask of a transformer is True where tokens are kept: attention reads the padding only."""
@@ -241,8 +246,8 @@ def ctc_inputs_shorter_than_targets(broken: bool) -> Training:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
 
     def loss(outputs: Tensor, targets: Tensor) -> Tensor:
-        steps = torch.full((24,), len(outputs))
-        return F.ctc_loss(outputs, targets, steps, torch.full((24,), 8))
+        steps = torch.full((len(targets),), len(outputs))
+        return F.ctc_loss(outputs, targets, steps, torch.full((len(targets),), targets.shape[1]))
 
     def success() -> float:
         value = 1 - loss(measures.outputs_in_eval(model, x), targets).item() / 2.0

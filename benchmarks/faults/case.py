@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from benchmarks.faults.sources import Source
-from benchmarks.faults.truth import NOT_FITTED, Truth
+from benchmarks.faults.truth import NOT_FITTED, SAME_OUTPUT, Truth
 
 Half = Literal["seen", "held"]
 Batch = tuple[Any, Any]
@@ -133,6 +133,7 @@ def fault(
     *,
     modules: tuple[str, ...] = (),
     symptom: str = NOT_FITTED,
+    constant_outputs: bool = False,
     steps: int = 200,
     reaches: float = 0.9,
     below: float = 0.6,
@@ -146,6 +147,7 @@ def fault(
         modules: names of modules, one of which the finding must contain as well.
         symptom: a regular expression of a finding that is right but names only a symptom; that the batch is not
             fitted counts as a symptom of everything but a leak.
+        constant_outputs: whether equal outputs for all examples are a symptom of the fault.
         steps: the number of steps after which success is measured.
         reaches: the success that the repaired training reaches.
         below: the success that the broken training stays below.
@@ -153,7 +155,8 @@ def fault(
 
     def add(builder: Callable[[bool], Training | Loop]) -> Callable[[bool], Training | Loop]:
         description = " ".join((builder.__doc__ or "").split())
-        truth = Truth(cause, modules, symptom if kind == "leak" else f"{symptom}|{NOT_FITTED}")
+        parts = [symptom] if kind == "leak" else [symptom, NOT_FITTED]
+        truth = Truth(cause, modules, "|".join([*parts, SAME_OUTPUT] if constant_outputs else parts))
         _add(Case(builder.__name__, kind, source, description, builder, truth, steps, reaches, below))
         return builder
 

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import remembered, thread, traincheck
+from benchmarks.faults.sources import remembered, traincheck
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 _CUT = r"detach\w*|no_grad|graph|cut|stops?|block\w*|not reach\w*|disconnect\w*|" + NO_GRADIENT
@@ -141,10 +141,7 @@ class Tagger(nn.Module):
 
 @fault(
     "mixing",
-    thread(
-        "word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)",
-        "https://github.com/pytorch/examples/tree/main/word_language_model",
-    ),
+    remembered("word-language-model of pytorch/examples: outputs (T·N, V) against targets flattened as (N·T)"),
     both(
         r"order|transpos\w*|align\w*|reshap\w*|flatten\w*|label\w*|target\w*|permut\w*|axis|mix\w*|examples?",
         r"misalign\w*|mismatch\w*|scrambl\w*|do not (go|belong|match)|transpos\w*|mix\w*|swap\w*|"
@@ -191,6 +188,7 @@ class LongMemory(nn.Module):
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.85,
     below=0.4,
+    constant_outputs=True,
 )
 def hidden_state_read_after_padding(broken: bool) -> Training:
     """Sequences of 4 to 8 steps are padded to 80, and the state after the padding is classified."""

@@ -97,7 +97,8 @@ class CarriedState(nn.Module):
         self.state: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden, state = self.rnn(x, self.state)
+        fits = self.state is not None and self.state.shape[1] == len(x)
+        hidden, state = self.rnn(x, self.state if fits else None)
         self.state = state.detach()
         return self.out(hidden)
 

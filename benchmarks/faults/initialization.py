@@ -38,6 +38,7 @@ class LeNet(nn.Module):
         ZERO,
     ),
     symptom=NO_GRADIENT + "|" + NOT_FITTED + "|symmetr|identical|alike",
+    constant_outputs=True,
 )
 def weights_all_zero(broken: bool) -> Training:
     """All weights and biases of a LeNet are initialized to zero."""
@@ -57,6 +58,7 @@ def weights_all_zero(broken: bool) -> Training:
         r"initiali[sz]\w*|weights|units?|channels?|filters?|neurons?",
         r"constant|same|identical|equal|symmetr\w*|alike|duplicate\w*",
     ),
+    constant_outputs=True,
 )
 def weights_all_equal(broken: bool) -> Training:
     """All weights of a LeNet are initialized to the same constant, so that the units of a layer stay equal."""
@@ -111,6 +113,7 @@ def normal_weights_of_variance_one(broken: bool) -> Training:
     "initialization",
     autotrainer("Gradient_Vanish_Case: deep network, gradient vanishing"),
     both(r"vanish\w*|\b(shrink|fade|die|decay|small|tiny)\w*", r"gradient|signal|variance|activation|depth|layer"),
+    constant_outputs=True,
 )
 def deep_sigmoid_network(broken: bool) -> Training:
     """Twelve layers of sigmoids: gradients vanish towards the input; the twin has ReLUs and Kaiming's weights."""
@@ -148,6 +151,7 @@ class Scorer(nn.Module):
     ),
     modules=("hidden",),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,
+    constant_outputs=True,
 )
 def biases_that_kill_relus(broken: bool) -> Training:
     """The biases of a hidden layer are initialized to −10: all its ReLUs are off for all examples."""

@@ -17,6 +17,7 @@ _SCALE = r"scale\w*|standardi[sz]\w*|normali[sz]\w*|large|magnitude|range|unscal
     both(r"input|feature|column|data", _SCALE),
     symptom=NOT_FITTED + r"|dead|saturat\w*|learning rate",
     below=0.5,
+    constant_outputs=True,
 )
 def raw_features_of_wine(broken: bool) -> Training:
     """Features between 0.1 and 1680 enter a network without standardization."""
@@ -31,6 +32,7 @@ def raw_features_of_wine(broken: bool) -> Training:
     "data",
     remembered("images divided by 255 after ToTensor"),
     both(r"input|image|pixel|data", r"small|tiny|scale\w*|255|twice|normali[sz]\w*|range|std|variance"),
+    constant_outputs=True,
 )
 def images_divided_twice(broken: bool) -> Training:
     """Images in [0, 1] are divided by 255 once more."""
@@ -157,6 +159,7 @@ class TextClassifier(nn.Module):
         r"input|token|example|batch|embedding|sequence",
         r"same|identical|constant|equal|alike|unknown|one (value|token)|duplicate\w*|no information",
     ),
+    constant_outputs=True,
 )
 def every_token_unknown(broken: bool) -> Training:
     """All words are missing from the vocabulary, so that every sequence is the same row of unknown tokens."""
@@ -189,6 +192,7 @@ class Dosage(nn.Module):
         r"does not depend|1 (feature|element)",
     ),
     modules=("norm",),
+    constant_outputs=True,
 )
 def layer_norm_over_one_feature(broken: bool) -> Training:
     """A layer norm over one feature returns 0 for every input."""
@@ -206,6 +210,7 @@ def layer_norm_over_one_feature(broken: bool) -> Training:
     symptom=NOT_FITTED + r"|dead|saturat\w*|learning rate",
     reaches=0.8,
     below=0.5,
+    constant_outputs=True,
 )
 def raw_tumor_measurements_in_a_deep_net(broken: bool) -> Training:
     """Measurements between 0.001 and 4000 enter a deep network of sigmoids without standardization."""

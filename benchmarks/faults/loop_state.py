@@ -244,27 +244,26 @@ def batches_sorted_by_class(broken: bool) -> Loop:
     remembered("one corrupted batch: a spike of Adam's update that the weights do not recover from"),
     both(
         r"spike\w*|outlier\w*|one (step|batch)|single (step|batch)|suddenly|jump\w*|large (gradient|"
-        r"update|batch|input)|step 60|clip\w*",
-        r"gradient|update|norm|batch|inputs?|loss|clip\w*",
+        r"update|batch|input)|step 100|million",
+        r"gradient|update|norm|batch|inputs?|loss",
     ),
     symptom="rises|diverg|" + NOT_FINITE,
     reaches=0.8,
     below=0.65,
 )
-def corrupted_batch_not_clipped(broken: bool) -> Loop:
-    """A batch of values a million times too large makes one huge gradient; the twin clips it."""
+def one_corrupted_batch(broken: bool) -> Loop:
+    """A batch of values a million times too large makes one huge gradient, from which the weights do not recover."""
     model = digit_net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     batches = list(digit_batches(140))
-    batches[100] = (batches[100][0] * 1e6, batches[100][1])
+    if broken:
+        batches[100] = (batches[100][0] * 1e6, batches[100][1])
 
     def run(model: nn.Module, batches: Batches, optimizer: Optimizer, observe: Observe) -> None:
         for x, y in batches:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
-            if not broken:
-                nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             observe(loss)
 
@@ -273,11 +272,8 @@ def corrupted_batch_not_clipped(broken: bool) -> Loop:
 
 @fault(
     "loop",
-    thread(
-        "weight clipping of WGAN examples, applied to a network that is no critic",
-        "https://github.com/martinarjovsky/WassersteinGAN",
-    ),
-    both(r"weights?|parameters?|clamp\w*|clip\w*", r"clamp\w*|clip\w*|bounded|limit\w*|within|0\.01|" + _OVERWRITTEN),
+    remembered("weight clipping of WGAN examples, applied to a network that is no critic"),
+    both(r"weights?|parameters?", r"clamp\w*|clip\w*|bounded|limit\w*|within|0\.01|" + _OVERWRITTEN),
     symptom=NOT_FITTED + "|small|vanish",
     reaches=0.8,
     below=0.6,

@@ -18,6 +18,7 @@ Observe = Callable[[Tensor], None]
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|schedul\w*"
 _UNMOVED = (
+    r"updates?\b[^.;]{0,60}\b(small|zero|0)\b|"
     r"(weights?|parameters?) (do|did|does) not (change|move)|never (change|move)|no (progress|update)|" + NOT_FITTED
 )
 
@@ -255,7 +256,7 @@ def clipped_before_unscaling(broken: bool) -> Loop:
         for x, y in batches:
             optimizer.zero_grad()
             loss = F.cross_entropy(model(x), y)
-            scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            scaler.scale(loss).backward()
             if not broken:
                 scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -307,9 +308,8 @@ def accumulated_loss_not_divided(broken: bool) -> Loop:
     "loop",
     defaultpp("RGC: threshold of gradient clipping"),
     both(
-        r"clip\w*|gradients?|norm",
-        r"clip\w*|threshold|max_norm|always|every step|cut",
-        r"clip\w*|small|tiny|low|threshold",
+        r"clip\w*|threshold|max_norm",
+        r"small|tiny|\blow\b|threshold|every step|always|all steps|max_norm|raise|1e-|0\.0001",
     ),
     symptom=_UNMOVED + "|small|tiny|slow",
     reaches=0.8,

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import deeplocalize, remembered, thread
+from benchmarks.faults.sources import deeplocalize, remembered
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FITTED, both
 
 _UNBOUNDED = (
@@ -113,14 +113,13 @@ def scores_reshaped_instead_of_permuted(broken: bool) -> Training:
     model = Segmenter(permuted=not broken)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     success = measures.accuracy(model, *batches[20])
-    stream = lambda step: batches[step % 20]  # noqa: E731
-    return Training(model, batches[0], nn.CrossEntropyLoss(), optimizer, success, stream)
+    return Training(model, batches[0], nn.CrossEntropyLoss(), optimizer, success, lambda step: batches[step % 20])
 
 
 @fault(
     "loss",
     remembered("labels -1 and 1 for BCEWithLogitsLoss"),
-    both(r"label|target", r"-1|negative|outside|range|\[0, ?1\]|0 (and|or|to) 1|" + _UNBOUNDED),
+    both(r"label|target", r"-1\b|negative|outside|range|\[0, ?1\]|0 (and|or|to) 1|" + _UNBOUNDED),
     symptom=r"negative|unbounded|diverg\w+|-inf",
     reaches=0.7,
     below=0.2,
@@ -170,6 +169,7 @@ def attraction_only(outputs: tuple[Tensor, Tensor], targets: Tensor) -> Tensor:
     symptom=r"identical|alike|constant|too (easy|fast)",
     reaches=0.8,
     below=0.5,
+    constant_outputs=True,
 )
 def two_towers_without_negatives(broken: bool) -> Training:
     """Two towers are trained to agree on true pairs only: they agree on everything by a constant output."""
@@ -262,6 +262,7 @@ class VAE(nn.Module):
     symptom=NOT_FITTED + r"|same output|constant",
     reaches=0.3,
     below=0.15,
+    constant_outputs=True,
 )
 def vae_collapses_under_kl(broken: bool) -> Training:
     """The KL term is summed over batch and code, the reconstruction averaged over batch and pixels."""
@@ -359,7 +360,7 @@ class TransposedGenerator(nn.Module):
 
 @fault(
     "loss",
-    thread("DCGAN of pytorch/examples, whose generator step must not detach", "https://github.com/pytorch/examples"),
+    remembered("DCGAN of pytorch/examples, whose generator step must not detach"),
     both(
         r"detach\w*|graph|disconnect\w*|does not depend|not reach\w*|cut|(no|none of the|"
         r"all) parameters?|requires? no grad\w*|no gradient",

@@ -65,7 +65,9 @@ def answers(diagnoser: str, cases: Sequence[Case], workers: int = 1, seconds: fl
         variants: tuple[Variant, ...] = ("broken", "twin") if case.truth else ("healthy",)
         questions += [(case, variant) for variant in variants]
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.faults.measure", *(f"benchmarks.faults.{name}" for name in MODULES)])
+    modules = [f"benchmarks.faults.{name}" for name in MODULES]
+    package = rival(diagnoser).package
+    context.set_forkserver_preload(["torch._dynamo", "benchmarks.faults.measure", *modules, package])
     with ProcessPool(max_workers=workers, max_tasks=1, context=context) as pool:
         waiting = [
             (case, variant, pool.schedule(_in_process, args=[diagnoser, case.name, variant], timeout=seconds))

@@ -99,7 +99,7 @@ def train(training: Training, steps: int) -> list[float]:
             return loss
 
         if isinstance(optimizer, torch.optim.LBFGS):
-            value = optimizer.step(closure)  # type: ignore[no-untyped-call]
+            value = optimizer.step(closure)
         else:
             value = closure()
             optimizer.step()

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from benchmarks.faults import data, measures
 from benchmarks.faults.case import Training, fault
-from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, thread, traincheck
+from benchmarks.faults.sources import Source, deepfd, deeplocalize, remembered, traincheck
 from benchmarks.faults.truth import NO_GRADIENT, NOT_FINITE, NOT_FITTED, ZERO, both
 
 _RATE = r"learning.?rate|\blr\b|\brate\b|step size"
@@ -58,6 +58,7 @@ class PatchNet(nn.Module):
     symptom=NOT_FINITE + "|diverg|rises|dead|" + NOT_FITTED,
     reaches=0.9,
     below=0.75,
+    constant_outputs=True,
 )
 def adam_rate_of_one_tenth(broken: bool) -> Training:
     """Adam with rate 0.1 on a network of keypoints kills its ReLUs; 0.002 is right."""
@@ -234,6 +235,7 @@ def everything_but_batch_norms_frozen(broken: bool) -> Training:
     symptom=NOT_FITTED + "|shrink|vanish",
     reaches=0.85,
     below=0.5,
+    constant_outputs=True,
 )
 def weight_decay_of_one(broken: bool) -> Training:
     """Weight decay of 1 with SGD shrinks all weights to zero."""
@@ -277,7 +279,7 @@ class LoRALinear(nn.Module):
 
 @fault(
     "initialization",
-    thread("LoRA's A must not be zero together with B", "https://github.com/microsoft/LoRA"),
+    remembered("LoRA's A must not be zero together with B"),
     both(r"zero|\b0\b|no gradient|none|vanish\w*", r"down|up|adapter|lora|factor|product|gradient|initiali[sz]\w*"),
     modules=("lora", "up", "down", "1", "1.down", "1.up", "3", "3.down", "3.up"),
     symptom=NO_GRADIENT + "|" + NOT_FITTED,

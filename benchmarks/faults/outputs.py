@@ -56,6 +56,7 @@ def softmax_before_cross_entropy(broken: bool) -> Training:
     deepfd("42800203"),
     both(r"softmax", r"one|single|constant|always|1 unit|sigmoid|same"),
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
+    constant_outputs=True,
 )
 def softmax_over_one_output(broken: bool) -> Training:
     """A binary classifier applies softmax to its one output, which is then always 1."""
@@ -76,6 +77,7 @@ def softmax_over_one_output(broken: bool) -> Training:
     symptom=NOT_FITTED + r"|target\w* (is|are) (large|outside|far)|saturat\w*",
     reaches=0.3,
     below=0.1,
+    constant_outputs=True,
 )
 def sigmoid_output_for_large_targets(broken: bool) -> Training:
     """A regression whose targets are between 25 and 346 ends in a sigmoid."""
@@ -184,6 +186,7 @@ class ClampedRegressor(nn.Module):
     symptom=NOT_FITTED + "|" + NO_GRADIENT,
     reaches=0.6,
     below=0.1,
+    constant_outputs=True,
 )
 def output_clamped_above_its_start(broken: bool) -> Training:
     """Predictions start near 0 and are clamped to at least 5, where the clamp has no gradient."""
@@ -204,6 +207,7 @@ def output_clamped_above_its_start(broken: bool) -> Training:
         r"single (class|column|output|logit)|1 (output|class|logit)|constant (label|target)|all (0|zero)",
     ),
     symptom=r"loss (is|stays)|zero|no gradient|constant",
+    constant_outputs=True,
 )
 def cross_entropy_over_one_logit(broken: bool) -> Training:
     """A three-class problem gets one logit, and labels that are the argmax over one column: both are always 0."""

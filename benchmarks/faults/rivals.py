@@ -1,7 +1,8 @@
 """Diagnosers that the benchmark can run: normless, a baseline, and published ones that are installed.
 
-Cockpit (cockpit-for-pytorch) and torchinstruments record statistics of a training and state no verdict, so that there
-is nothing to score; neither has an adapter.
+Three others have no adapter. Cockpit (cockpit-for-pytorch) and torchinstruments record statistics of a training and
+state no verdict, so that there is nothing to score. TrainCheck 0.2 rewrites a script, compares it with invariants of
+a similar healthy script, and needs a CUDA driver: it takes neither a model and a batch nor a loop.
 """
 
 import importlib
@@ -84,13 +85,23 @@ def _judged(losses: Sequence[float]) -> list[str]:
 
 
 def torch_audit_diagnose(model: nn.Module, batch: Batch, loss: LossFunction, optimizer: Optimizer) -> list[str]:
-    """Return the findings of torch-audit on five steps, the most severe first."""
+    """Return the findings of torch-audit on five steps, the most severe first, without its advice on speed."""
     return _audited(model, optimizer, lambda: measures.train(Training(model, batch, loss, optimizer, lambda: 0.0), 5))
 
 
 def torch_audit_watch(loop: Loop) -> list[str]:
     """Return the findings of torch-audit on a loop, the most severe first."""
     return _audited(loop.model, loop.optimizer, lambda: measures.run_loop(loop))
+
+
+_ADVICE = (
+    "TA2",
+    "TA400",
+    "TA401",
+    "TA402",
+    "TA403",
+    "TA404",
+)  # speed and style: no statement that something is wrong
 
 
 def _audited(model: nn.Module, optimizer: Optimizer, run: Callable[[], object]) -> list[str]:
@@ -104,7 +115,7 @@ def _audited(model: nn.Module, optimizer: Optimizer, run: Callable[[], object]) 
     auditor.unpatch()
     chosen: dict[tuple[str, str | None], str] = {}
     for finding in sorted(findings, key=lambda finding: rank[finding.severity.value]):
-        if finding.severity.value != "INFO":
+        if finding.severity.value != "INFO" and not finding.rule_id.startswith(_ADVICE):
             chosen.setdefault(
                 (finding.rule_id, finding.module_path), f"{finding.message} [{finding.module_path or ''}]"
             )
@@ -115,7 +126,6 @@ RIVALS = {
     "normless": Rival("normless", normless_diagnose, normless_watch, "normless"),
     "baseline": Rival("baseline", baseline_diagnose, baseline_watch, "torch"),
     "torch-audit": Rival("torch-audit", torch_audit_diagnose, torch_audit_watch, "torch_audit"),
-    "traincheck": Rival("traincheck", None, None, "traincheck"),
 }
 
 

@@ -25,7 +25,7 @@ COLLECTIONS = {
     "DeepLocalize": "Wardat et al. 2021; the table of patches of the repository Wardat-ISU/DeepLocalize was read",
     "DEFault": "Jahan et al. 2025, arXiv 2501.12560; the list of seeded faults was read, its 52 programs were not",
     "DEFault++": "repository SigmaJahan/DEFaultplusplus-Transformer-Debugging; its table of operators was read",
-    "AutoTrainer": "Zhang et al. 2021; problems and demos of the repository shiningrain/AUTOTRAINER were read",
+    "AutoTrainer": "Zhang et al. 2021; names of the demos of shiningrain/AUTOTRAINER were read",
     "NeuraLint": "Nikanjam et al. 2021, arXiv 2105.08095; the names of rules and synthetic programs were read",
     "Theia": "Manke et al. 2024, arXiv 2412.05775; only its abstract was read, its programs were not available",
     "UMLAUT": "Schoop et al. 2021; the list of error messages of the repository BerkeleyHCI/umlaut was read",

@@ -23,10 +23,14 @@ NOT_FITTED = (
     r"fall|decrease|improve)|"
     r"no progress|stuck|stay\w*|plateau|barely|hardly|guess\w*|constant|flat|rises|diverg\w+|does not memori[sz]e"
 )
-NOT_FINITE = r"\bnan\b|\binf\b|infinit|not finite|non-?finite|overflow|diverg\w+|explod\w+"
+NOT_FINITE = r"\bnans?\b|\binfs?\b|infinit|not finite|non-?finite|overflow|diverg\w+|explod\w+"
 NO_GRADIENT = (
-    r"no gradient|zero gradient|gradients? (is|are|of)?\s*(none|zero|vanish\w*|exactly)|vanish\w*|"
+    r"no gradients?|zero gradient|gradients? (is|are|of)?\s*(none|zero|vanish\w*|exactly)|vanish\w*|"
     r"receives? no|never change"
+)
+SAME_OUTPUT = (
+    r"(same|identical|equal|constant|alike)\W+(for|in|over|across)\W+(all|every|different)|"
+    r"outputs? (is|are)( the)? (same|constant|identical|alike)|(does|do) not depend on|independent of"
 )
 LEAK = r"too (easy|good|fast)|suspicious\w*|leak\w*|trivial\w*|eval\w* (loss|accuracy)|generali[sz]"
 

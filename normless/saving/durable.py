@@ -66,25 +66,22 @@ class Digests:
         """As the function `replaced`, with the digest; the former file is kept under the name `keep`, if any."""
         with replaced(path) as part:
             yield part
-            listed, there = self._listed(), self._of_intact(path)
+            listed = self._listed()
+            there = _of_intact(path, listed)
             # The new file and the one that is there both count as intact until the next replacement, since the
             # process may be killed, or the renaming fail, after the digests are written.
             listed[path.name] = [digest_of(part), *there]
             if keep is not None:
-                listed[keep.name] = [*there, *self._of_intact(keep)]
+                listed[keep.name] = [*there, *_of_intact(keep, listed)]
             with replaced(self.path) as digests:
                 digests.write_text(json.dumps(listed, indent=1) + "\n", encoding="utf-8")
-            if keep is not None and path.exists():
+            if keep is not None and there:
                 path.replace(keep)
 
     def is_intact(self, path: Path) -> bool:
         """Return whether a file exists and is unchanged since it was written."""
-        listed = self._listed().get(path.name)
-        return listed is None or (path.exists() and digest_of(path) in listed)
-
-    def _of_intact(self, path: Path) -> list[str]:
-        """Return the digest of a file, or nothing if it is missing or damaged."""
-        return [digest_of(path)] if path.exists() and self.is_intact(path) else []
+        listed = self._listed()
+        return path.name not in listed or bool(_of_intact(path, listed))
 
     def _listed(self) -> dict[str, list[str]]:
         """Return the digests that each file may have, by name; empty if they are unreadable."""
@@ -94,3 +91,9 @@ class Digests:
             return {}
         entries = listed.items() if isinstance(listed, dict) else ()
         return {name: digests for name, digests in entries if isinstance(digests, list)}
+
+
+def _of_intact(path: Path, listed: Mapping[str, list[str]]) -> list[str]:
+    """Return the digest of a file, or nothing if it is missing or its digest is not among those listed for it."""
+    digest = digest_of(path) if path.exists() else None
+    return [digest] if digest is not None and digest in listed.get(path.name, [digest]) else []

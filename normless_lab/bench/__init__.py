@@ -1,4 +1,4 @@
-"""Speed claims, each a ratio against a rival that runs in turn with it in the same process."""
+"""Speed claims, each measured as a ratio to a reference that alternates with it in the same process."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Networks written by hand: the bare convolutions that bound every scheme's step from below, and Fixup."""
+"""Networks written by hand: bare convolutions, a lower bound of the time of every scheme, and Fixup."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from normless.models import BasicBlock
 
 
 class BareBlock(nn.Module):
-    """relu(shortcut(x) + conv2(relu(conv1(x)))), in place where it can be: no norm, no scalar, no module between."""
+    """relu(shortcut(x) + conv2(relu(conv1(x)))), in place where possible, without norms and scalars."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class BareBlock(nn.Module):
 
 
 class BareWideBlock(BareBlock):
-    """shortcut(·) + conv2(relu(conv1(relu(x)))), where a convolution as shortcut reads relu(x), another one x."""
+    """shortcut(·) + conv2(relu(conv1(relu(x)))), where a convolution as shortcut reads relu(x), and an identity x."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Shapes as `WideBlock`."""
@@ -56,7 +56,7 @@ class Bare(nn.Module):
 
 
 class HandWrittenFixupBlock(nn.Module):
-    """Fixup's basic block as it is usually written: scalars added to and multiplied with the activations."""
+    """Fixup's basic block as usually written: scalars are added to activations and multiply them."""
 
     def __init__(self, block: BasicBlock) -> None:
         super().__init__()

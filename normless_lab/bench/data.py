@@ -1,4 +1,4 @@
-"""Images per second of the loaders beside torchvision's transforms in torch's DataLoader."""
+"""Images per second of augmentation and decoding, relative to torchvision's transforms in torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ WORKERS = 2
 
 @dataclass(frozen=True)
 class DataBench:
-    """An epoch of random images [3, image_size, image_size] in batches, by this package and by torchvision, in turns.
+    """An epoch of random images [3, image_size, image_size] in batches, by this package and by torchvision.
 
-    `images` are the bytes in memory of each epoch, and `files` the JPEG files of 320×256 pixels that are decoded and
-    cropped to 224 pixels; 0 leaves either out. The rival has two workers and its transforms, as decoding here has.
+    `images` is the number of images in memory, `files` the number of JPEG files of 320×256 pixels that are decoded
+    and cropped to 224 pixels; 0 leaves either out. torchvision has two workers.
     """
 
     images: int = 10_000
@@ -39,7 +39,7 @@ class DataBench:
 
 
 def measure_data(bench: DataBench) -> pd.DataFrame:
-    """Time whole epochs in turns, the start of the rival's workers included where it keeps none.
+    """Time whole epochs; the start of workers counts where they do not persist.
 
     A row per loader: task, loader, images_per_second (median), and as in `ratio_table` the ratio of images per second
     to torchvision's in the same round.
@@ -105,7 +105,7 @@ def _images_in_memory(bench: DataBench) -> ImageData:
 
 
 def _epochs(data: ImageData, batch_size: int, augmentation: Augmentation) -> Callable[[], None]:
-    """An action that makes all the batches of the next epoch."""
+    """Return a function that makes all batches of the next epoch."""
     epochs = iter(range(10**9))
 
     def run() -> None:
@@ -116,7 +116,7 @@ def _epochs(data: ImageData, batch_size: int, augmentation: Augmentation) -> Cal
 
 
 class _Transformed(Dataset[tuple[Tensor, int]]):
-    """Bytes in memory, one example at a time, by torchvision's transforms."""
+    """Images in memory, transformed one at a time by torchvision."""
 
     def __init__(self, images: Tensor, labels: Sequence[int], transform: Any) -> None:
         self.images, self.labels, self.transform = images, labels, transform
@@ -140,7 +140,7 @@ def _made(dataset: Dataset[Any], batch_size: int) -> DataLoader[Any]:
 
 
 def _exhausted(loader: DataLoader[Any], after: Any = None) -> Callable[[], None]:
-    """An action that makes all the batches of an epoch, each passed to `after` if there is one."""
+    """Return a function that makes all batches of an epoch and passes each to `after`."""
 
     def run() -> None:
         for images, labels in loader:
@@ -152,7 +152,7 @@ def _exhausted(loader: DataLoader[Any], after: Any = None) -> Callable[[], None]
 
 @contextmanager
 def _jpeg_folder(files: int) -> Iterator[Path]:
-    """Class folders of smooth random JPEG images for training, and one to test on."""
+    """Yield a folder with class folders of smooth random JPEG images for training and testing."""
     generator = torch.Generator().manual_seed(0)
     with tempfile.TemporaryDirectory() as root:
         for part, count in (("train", files), ("val", 2)):

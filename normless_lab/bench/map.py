@@ -1,4 +1,4 @@
-"""The cost of mapping a network, and of mapping and converting it, beside one export of it."""
+"""The cost of mapping and of converting a network, relative to one export."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ NETWORKS = (
 
 @dataclass(frozen=True)
 class MapBench:
-    """Networks to export, map and convert in turns, with random weights, in eval mode, on two examples.
+    """Networks to export, map and convert, with random weights, in eval mode, on two examples.
 
-    Each is given as `build_model` takes it, or `transformers:bert` for BERT base on 128 tokens.
+    Each is a text for `build_model`, or `transformers:bert` for BERT base on 128 tokens.
     """
 
     networks: Sequence[str] = NETWORKS
@@ -45,7 +45,7 @@ class MapBench:
 
 
 def measure_map(bench: MapBench) -> pd.DataFrame:
-    """Time `torch.export.export` alone, `residual_map`, and `convert`, which maps too and verifies, in turns.
+    """Time `torch.export.export`, `residual_map`, and `convert`, which includes mapping and checks.
 
     A row per network and task, see `ratio_table`; ratios are to the export. A network without residual blocks is not
     converted. MissingExtraError if timm or transformers is needed and not installed.

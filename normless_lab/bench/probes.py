@@ -33,13 +33,13 @@ SETS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class ProbeBench(ImageBench):
-    """The `scheme` that the network is converted by, and the batch."""
+    """The network, its `scheme`, and the batch."""
 
     scheme: str = "xavier"
 
 
 def measure_probes(bench: ProbeBench) -> pd.DataFrame:
-    """Time every set of probes and the plain pass in turn; measure peak memory of each in a new process.
+    """Time every set of probes and the plain pass, and measure the peak memory of each in a new process.
 
     A row per set, see `ratio_table`, with megabytes (peak above the memory before the pass) and memory_ratio; ratios
     are to the plain pass.
@@ -54,7 +54,7 @@ def measure_probes(bench: ProbeBench) -> pd.DataFrame:
 
 
 def _pass(bench: ProbeBench, name: str) -> Callable[..., object]:
-    """A forward and backward pass with a set of probes, of the first `count` images; the gradients are discarded."""
+    """Return a function that passes the first `count` images forward and backward with a set of probes."""
     torch.manual_seed(0)
     network = convert(resnet_cifar(bench.depth), bench.scheme)
     images, labels = bench.batch()
@@ -69,10 +69,10 @@ def _pass(bench: ProbeBench, name: str) -> Callable[..., object]:
 
 
 def _peak(bench: ProbeBench, threads: int, name: str) -> float:
-    """Megabytes at the peak of a pass above those before it."""
+    """Return the megabytes that a pass adds at its peak."""
     torch.set_num_threads(threads)
     run = _pass(bench, name)
-    # One-time allocations are no cost of the pass.
+    # One-time allocations do not count.
     run(2)
     before = resident_memory()
     run()

@@ -33,11 +33,10 @@ SERIES = {
 
 @dataclass(frozen=True)
 class ScaleBench:
-    """Wide-ResNets by a scheme on random 8×8 images, each in a process of its own.
+    """Wide-ResNets by a scheme on random 8×8 images, each in a new process.
 
-    `depth`, `width` and `batch` are the values that one of them takes while the others are those of `BASE`; an empty
-    series is left out. `rounds` are the steps that are timed, after one that is not. `out` is the SVG or PNG file of
-    a figure, if any.
+    `depths`, `widths` and `batches` are the values of one setting while the others are those of `BASE`; an empty
+    series is left out. `rounds` is the number of timed steps. `out` is the SVG or PNG file of a figure, if any.
     """
 
     scheme: str = "skipinit"
@@ -48,7 +47,7 @@ class ScaleBench:
     out: Path | None = None
 
     def settings(self) -> Iterator[tuple[str, bool, dict[str, int]]]:
-        """What varies, whether activations are recomputed, and depth, width and batch."""
+        """Yield the setting that varies, whether activations are recomputed, and depth, width and batch."""
         for varied, values in (("depth", self.depths), ("width", self.widths), ("batch", self.batches)):
             for recomputed in (False, True):
                 for value in values:
@@ -56,7 +55,7 @@ class ScaleBench:
 
 
 def measure_scale(bench: ScaleBench) -> pd.DataFrame:
-    """Train each network for some steps.
+    """Time some training steps of each network.
 
     Returns:
         A row per series and value: varied, recomputed, value, seconds (median of a step), MiB (the highest resident
@@ -81,9 +80,9 @@ def measure_scale(bench: ScaleBench) -> pd.DataFrame:
 def steps(
     scheme: str, recomputed: bool, rounds: int, threads: int, *, depth: int, width: int, batch: int
 ) -> dict[str, float]:
-    """Seconds of a step, the median, and the MiB that the process grew by at most."""
+    """Return the median seconds of a step, and the MiB that the process grew at its peak."""
     torch.set_num_threads(threads)
-    # What torch allocates once, at the first steps of a process, is no part of the law.
+    # One-time allocations of torch do not count.
     _training(scheme, False, 10, 1, 16)()
     before = peak_memory()
     step = _training(scheme, recomputed, depth, width, batch)
@@ -96,7 +95,7 @@ def steps(
 
 
 def _training(scheme: str, recomputed: bool, depth: int, width: int, batch: int) -> Callable[[], object]:
-    """A step of a network on random images, both in channels-last order."""
+    """Return a step of a network on random images, both in channels-last order."""
     torch.manual_seed(0)
     images = torch.randn(batch, 1, 8, 8).contiguous(memory_format=torch.channels_last)
     network = convert(wide_resnet(depth, width, in_channels=1, initialization=None), scheme, in_place=True)
@@ -110,7 +109,7 @@ def _exponent(x: Any, y: Any) -> float:
 
 
 def draw_scale(table: pd.DataFrame, path: Path) -> None:
-    """Seconds above memory, a panel for each setting that varied, both axes logarithmic; SVG, or PNG by its name."""
+    """Draw seconds above memory, a panel for each setting that varied, and write the figure as SVG or PNG."""
     from normless_lab.plots import lines, new_panels, save_png, save_svg
 
     names = list(dict.fromkeys(table["varied"]))

@@ -26,7 +26,7 @@ ORDER = torch.channels_last
 
 @dataclass(frozen=True)
 class ImageBench:
-    """What to measure of a CIFAR ResNet on random images: variants that take turns for some rounds.
+    """A CIFAR ResNet and a batch of random images; variants alternate for `rounds` rounds.
 
     `image_size` is the height and width of an image in pixels.
     """
@@ -37,17 +37,17 @@ class ImageBench:
     rounds: int = 5
 
     def batch(self) -> tuple[Tensor, Tensor]:
-        """Random images and classes."""
+        """Return random images and classes."""
         images = torch.randn(self.batch_size, 3, self.image_size, self.image_size)
         return images, torch.randint(10, (self.batch_size,))
 
 
 @dataclass(frozen=True)
 class StepBench(ImageBench):
-    """Which `schemes` to compare with the bare network, in addition to the hand-written Fixup of a CIFAR ResNet.
+    """The `schemes` to compare with the bare network; a CIFAR ResNet is also compared with hand-written Fixup.
 
-    With a `width` the network is a Wide-ResNet. `device` is as torch names it. Weights and images have their channels
-    last, as in `normless train`.
+    With a `width` the network is a Wide-ResNet. `device` is the name of a torch device. Weights and images are in
+    channels-last order, as in `normless train`.
     """
 
     batch_size: int = 64
@@ -58,34 +58,34 @@ class StepBench(ImageBench):
 
     @property
     def network(self) -> str:
-        """Its name."""
+        """The name of the network."""
         return f"WRN-{self.depth}-{self.width}" if self.width else f"ResNet-{self.depth}"
 
     def networks(self) -> dict[str, nn.Module]:
-        """The bare network and one of the same weights for each scheme."""
+        """Return the bare network, and a network with the same weights for each scheme."""
         torch.manual_seed(0)
         network = wide_resnet(self.depth, self.width) if self.width else resnet_cifar(self.depth)
         networks: dict[str, nn.Module] = {REFERENCE: Bare(network)}
         networks |= {scheme: convert(network, scheme) for scheme in self.schemes}
         if not self.width:
             networks[OFFICIAL] = HandWrittenFixup(network)
-        return {name: one.to(self.device).to(memory_format=ORDER) for name, one in networks.items()}
+        return {name: network.to(self.device).to(memory_format=ORDER) for name, network in networks.items()}
 
     def placed_batch(self) -> tuple[Tensor, Tensor]:
-        """Random images and classes on the device."""
+        """Return random images and classes on the device."""
         images, labels = self.batch()
         return images.to(self.device, memory_format=ORDER), labels.to(self.device)
 
 
 def measure_step(bench: StepBench) -> pd.DataFrame:
-    """Time a step of every network in turn: a row each, see `ratio_table`; ratios are to the bare network."""
+    """Time a training step of every network: a row each, see `ratio_table`; ratios are to the bare network."""
     batch = bench.placed_batch()
     steps = {name: training_step(opened(network), *batch) for name, network in bench.networks().items()}
     return _to_bare(seconds_in_turns(steps, bench.rounds, timer_of(batch[0].device)))
 
 
 def opened(network: nn.Module) -> nn.Module:
-    """The network, its weights of zeros drawn: opened by a step's tiny rate, their gradients would be denormal."""
+    """Return the network with random weights for those that are zero, whose gradients would be denormal numbers."""
     for parameter in network.parameters():
         if parameter.dim() > 1 and not parameter.any():
             nn.init.normal_(parameter, std=0.01)
@@ -93,7 +93,7 @@ def opened(network: nn.Module) -> nn.Module:
 
 
 def measure_inference(bench: StepBench) -> pd.DataFrame:
-    """Time a pass in eval mode without gradients, of every network as it is and fused; see `measure_step`."""
+    """Time a forward pass in eval mode of every network, as it is and fused; see `measure_step`."""
     images, _ = bench.placed_batch()
     networks = bench.networks()
     for scheme in bench.schemes:
@@ -104,10 +104,10 @@ def measure_inference(bench: StepBench) -> pd.DataFrame:
 
 
 def measure_memory(bench: StepBench) -> pd.DataFrame:
-    """A row per network: MiB of what it keeps for its backward pass, and the ratio to the bare network's.
+    """Measure the MiB that every network keeps for its backward pass: a row each, with the ratio to the bare network.
 
-    On the CPU these are the tensors that autograd saves, see `activation_bytes`; on CUDA it is the peak of what torch
-    has allocated in a step, above what it had before.
+    On the CPU these are the tensors that autograd saves, see `activation_bytes`; on CUDA the peak of the memory that
+    torch allocates in a step.
     """
     images, labels = bench.placed_batch()
     count = partial(_peak_on_cuda, labels=labels) if images.is_cuda else activation_bytes
@@ -117,7 +117,7 @@ def measure_memory(bench: StepBench) -> pd.DataFrame:
 
 
 def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callable[[], object]:
-    """Forward, backward and a step of SGD with momentum, of a network on one batch; on CUDA it is not awaited."""
+    """Return a function that executes a step of SGD with momentum on a batch; it does not wait for a GPU."""
     step, _ = step_on_batches(network)
     return partial(step, (images, labels))
 
@@ -125,13 +125,13 @@ def training_step(network: nn.Module, images: Tensor, labels: Tensor) -> Callabl
 def step_on_batches(
     network: nn.Module, autocast: torch.dtype | None = None
 ) -> tuple[Callable[[Sequence[Tensor]], Tensor], torch.optim.Optimizer]:
-    """A function that carries out a step on images and labels and returns its loss (nats), and its optimizer.
+    """Return a function that executes a step on images and labels and returns the loss (nats), and the optimizer.
 
     With `autocast` the forward pass computes in that format. On CUDA the optimizer is fused.
     """
     parameters = [*network.parameters()]
     device = parameters[0].device.type
-    # So small a learning rate that no network moves far: the arithmetic is the same at any.
+    # The learning rate does not change the arithmetic; a small one keeps every network near its start.
     optimizer = torch.optim.SGD(parameters, lr=1e-6, momentum=0.9, fused=device == "cuda")
 
     def step(batch: Sequence[Tensor]) -> Tensor:
@@ -168,5 +168,5 @@ def _peak_on_cuda(network: nn.Module, images: Tensor, labels: Tensor) -> int:
 
 def _to_bare(seconds: pd.DataFrame) -> pd.DataFrame:
     table = ratio_table("network", seconds, seconds.div(seconds[REFERENCE], axis=0))
-    # The fastest step of each is what the machine's other work disturbs least.
+    # Other work on the machine disturbs the fastest step least.
     return table.assign(of_fastest=(seconds.min() / seconds[REFERENCE].min()).to_numpy())

@@ -1,4 +1,4 @@
-"""What a sweep gains by processes of one thread each, and what a run costs beyond its training."""
+"""The gain of a sweep by processes of one thread each, and the overhead of a run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ SEVERAL = "workers"
 
 @dataclass(frozen=True)
 class SweepBench:
-    """Rounds of runs on digits, by `workers` processes of one thread each and by one process of so many threads.
+    """Rounds of runs on digits, by `workers` processes of one thread each and by one process with as many threads.
 
-    There is a worker per core if None. Larger batches gain more from a second thread, less from a second process.
+    If `workers` is None, there is one per core. Larger batches gain more from a second thread, less from a second
+    process.
     """
 
     model: str = "normless:wide_resnet(depth=16, width=1)"
@@ -38,10 +39,10 @@ class SweepBench:
 
 
 def measure_sweep(bench: SweepBench) -> pd.DataFrame:
-    """Let both sides carry out equal runs in turns; every process has carried out a run before.
+    """Execute equal runs by both sides; every process has executed a run before.
 
     A row per side, see `ratio_table`, with processes and threads (of each); ratios are of the other side's time to
-    its own: how many times more runs it gets done. Also training (seconds of a run's training steps, mean) and
+    its own. Also training (seconds of a run's training steps, mean) and
     overhead (seconds of a process per run besides these). RuntimeError if a run fails.
     """
     workers = bench.workers or available_cores()
@@ -69,7 +70,7 @@ def measure_sweep(bench: SweepBench) -> pd.DataFrame:
 
 
 def _carry_out(lab: Laboratory, bench: SweepBench, runs: int, seeds: Iterator[int]) -> tuple[float, float]:
-    """Wall time of some runs, and the mean over runs of the seconds of their training steps."""
+    """Return the wall time of some runs, and the mean over runs of the seconds of their training steps."""
     config = TrainConfig(model=bench.model, epochs=bench.epochs, batch_size=bench.batch_size, device="cpu")
     configs = [replace(config, seed=next(seeds)) for _ in range(runs)]
     start = perf_counter()

@@ -1,4 +1,4 @@
-"""Seconds of actions that take turns, by the clock or by events on a card, and their ratios within a round."""
+"""Seconds of alternating actions, by the clock or by events on a GPU, and their ratios within a round."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Timer = Callable[[Callable[[], object]], float]
 
 
 def wall_seconds(action: Callable[[], object]) -> float:
-    """Seconds of a call, by the clock."""
+    """Return the seconds of a call, by the clock."""
     start = perf_counter()
     action()
     return perf_counter() - start
 
 
 def timer_of(device: torch.device, calls: int = 1) -> Timer:
-    """What times an action on a device: the clock, or on a card two events, which bracket some calls of the action.
+    """Return a function that times an action on a device: by the clock, or on a GPU by events around some calls.
 
-    On a card it returns the mean of the calls; the device is synchronized before the first and after the last.
+    On a GPU it returns the mean of the calls; the device is synchronized before the first and after the last.
     """
     if device.type != "cuda":
         return wall_seconds
@@ -48,9 +48,9 @@ def timer_of(device: torch.device, calls: int = 1) -> Timer:
 def seconds_in_turns(
     actions: Mapping[str, Callable[[], object]], rounds: int, timer: Timer = wall_seconds
 ) -> pd.DataFrame:
-    """Time actions in turns, each once before that; a row per round and a column of seconds per action.
+    """Time alternating actions after one call of each; a row per round and a column of seconds per action.
 
-    Every other round is in reverse order. Garbage is collected before each action, so that none pays for another.
+    Every other round is in reverse order. Garbage is collected before each action.
     """
     for action in actions.values():
         action()
@@ -63,7 +63,7 @@ def seconds_in_turns(
 
 
 def ratio_table(name: str, seconds: pd.DataFrame, ratios: pd.DataFrame) -> pd.DataFrame:
-    """A row per action, of tables with a row per round: seconds, and ratios to another action in the same round.
+    """Return a row per action from seconds and ratios with a row per round.
 
     Columns: the actions under the name, seconds (median), ratio (median), lowest and highest of the ratios.
     """

@@ -24,7 +24,7 @@ class WatchBench(ImageBench):
 
 
 def measure_watch(bench: WatchBench) -> pd.DataFrame:
-    """Time one interval of watched steps, its measured step included, and as many plain ones, in turns.
+    """Time one interval of watched steps, including its measured step, and as many plain steps.
 
     A row per network, plain and watched, see `ratio_table`; ratios are to the plain network.
     """

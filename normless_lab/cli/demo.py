@@ -32,5 +32,6 @@ def run(namespace: Namespace) -> int:
 
     sweep = Sweep.from_yaml(DEMO)
     sweep = replace(sweep, base={**sweep.base, "device": namespace.device})
-    namespace.update(Namespace(file=DEMO, db=None, metrics=["test_accuracy"], page=True))
+    for name, value in {"file": DEMO, "db": None, "metrics": ["test_accuracy"], "page": True}.items():
+        namespace[name] = value
     return run_sweep(sweep, namespace, signal_figure)

@@ -85,7 +85,7 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
     shard, ray, slurm = (namespace.get(name) for name in ("shard", "ray", "slurm"))
     executor: Any = None
     if slurm is not None:
-        executor = partial(SlurmExecutor, namespace.out / "slurm", _parameters(slurm), workers=namespace.workers)
+        executor = partial(SlurmExecutor, namespace.out / "slurm", job_parameters(slurm), workers=namespace.workers)
     elif ray is not None:
         address = None if ray == LOCAL else ray
         executor = partial(RayExecutor, address, workers=namespace.workers, gpus_per_run=namespace.gpus_per_run)
@@ -101,7 +101,7 @@ def laboratory_of(namespace: Namespace, listener: LaboratoryListener | None = No
     )
 
 
-def _parameters(words: list[str]) -> dict[str, int | str]:
+def job_parameters(words: list[str]) -> dict[str, int | str]:
     """Return the parameters of Slurm jobs in words of the form NAME=VALUE."""
     pairs = [(word, PARAMETER.fullmatch(word)) for word in words]
     for word, match in pairs:

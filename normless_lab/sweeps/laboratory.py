@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from sqlalchemy import URL
+
 from normless.errors import NormlessError
 from normless_lab.sweeps.dispatch import dispatch
 from normless_lab.sweeps.executors.card import CardExecutor, uses_card
@@ -95,7 +97,7 @@ class Laboratory:
         self,
         folder: Path,
         *,
-        url: str | None = None,
+        url: str | URL | None = None,
         workers: int | None = None,
         together: int | None = None,
         executor: ExecutorFactory | None = None,

@@ -27,7 +27,7 @@ class ClassificationTask(Task[Config]):
     """
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross entropy (nats) of the examples; targets int64 [B] or float [B, classes]."""
+        """Return the mean cross entropy (nats) of the examples; targets int64 [B] or float [B, classes]."""
         return F.cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
@@ -42,14 +42,14 @@ class ClassificationTask(Task[Config]):
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """Test loss and accuracies, and the training loss with the L2 term."""
+        """Return test loss and accuracies, and the training loss with the L2 term."""
         test = yield from self._test_metrics(fabric, network)
         return {"training_loss_with_l2": training.loss_with_l2} | test
 
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """Test loss and accuracies at the end, and the outcome."""
+        """Return test loss and accuracies at the end, and the outcome."""
         if diverged:
             test = yield from self._test_metrics(fabric, network)
         else:
@@ -59,7 +59,7 @@ class ClassificationTask(Task[Config]):
         return {"outcome": outcome, "chance_accuracy": chance_accuracy(labels)} | test
 
     def _test_metrics(self, fabric: Fabric, network: nn.Module) -> Steps[dict[str, Any]]:
-        """The metrics on the test set, in passes about as large as those of training, on a card larger ones."""
+        """Return the metrics on the test set, in passes as large as those of training, on a card larger ones."""
         config, top = self.config, min(TOP, self.data.classes)
 
         def sums(logits: Tensor, targets: Tensor) -> tuple[Any, ...]:

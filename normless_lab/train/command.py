@@ -173,7 +173,7 @@ def default_directory(config: RunConfig) -> Path:
 
 
 def _in_words(config: RunConfig, result: TrainingResult[Any]) -> dict[str, str]:
-    """The result for a person, by title."""
+    """Return the result for a person, by title."""
     from normless_lab.train.task import applied_scheme
 
     outcome = str(result.outcome)

@@ -40,7 +40,7 @@ class EpochRecord:
         self._steps.append(values)
 
     def state(self) -> dict[str, Any]:
-        """The steps so far, as `restore` takes them: the losses read, and of each process what was added."""
+        """Return the steps so far, as `restore` takes them: the losses read, and of each process what was added."""
         added = gathered(self._fabric, torch.stack(self._steps))
         return {"losses": list(self.result.losses), "added": added}
 
@@ -96,6 +96,6 @@ class EpochRecord:
 
 
 def gathered(fabric: Fabric, values: Tensor) -> Tensor:
-    """The values [processes, …] of all processes, on the CPU."""
+    """Return the values [processes, …] of all processes, on the CPU."""
     every: Tensor = fabric.all_gather(values)  # type: ignore[assignment]
     return every.reshape(fabric.world_size, *values.shape).cpu()

@@ -40,17 +40,17 @@ class ImageTask(ClassificationTask[Config]):
     data: ImageData
 
     def load_data(self) -> ImageData:
-        """The data set that the configuration names; the runs of one process share the last two."""
+        """Load the data set that the configuration names; the runs of one process share the last two."""
         root = default_root() if self.config.data_root is None else Path(self.config.data_root)
         return _loaded(self.config.data, root)
 
     def example_inputs(self) -> tuple[Tensor, ...]:
-        """The images [B, C, H, W] of the first training batch, without augmentation."""
+        """Return the images [B, C, H, W] of the first training batch, without augmentation."""
         inputs = next(super().train_batches(0, augmentation=Augmentation())).inputs
         return (inputs.to(torch.get_default_dtype()),)
 
     def original(self) -> nn.Module:
-        """The network before its conversion, with the classes and the shape of the images."""
+        """Build the network before its conversion, with the classes and the shape of the images."""
         shape: Any = self.data.image_shape
         return build_model(self.config.model, classes=self.data.classes, image_shape=shape)
 
@@ -63,7 +63,7 @@ class ImageTask(ClassificationTask[Config]):
             check_logits(self.config, network, (inputs[:1],), data.classes, what, advice)
 
     def scheme(self) -> Scheme:
-        """The scheme that the configuration names, with its dropout."""
+        """Return the scheme that the configuration names, with its dropout."""
         scheme, dropout = super().scheme(), self.config.dropout
         if dropout is None:
             return scheme
@@ -75,7 +75,7 @@ class ImageTask(ClassificationTask[Config]):
         return scheme.extended(HeadDropout(dropout))
 
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
-        """Stochastic gradient descent with heavy-ball momentum."""
+        """Build stochastic gradient descent with heavy-ball momentum."""
         config, groups = self.config, groups_of(self.config, network, structure)
         # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
         # Wide-ResNet, and no longer on any network. Of parameters that are sharded there is none.
@@ -98,7 +98,7 @@ class ImageTask(ClassificationTask[Config]):
         return replace(self.data.default_augmentation, **set_here)
 
     def train_batches(self, epoch: int, **place: Any) -> Iterator[Batch]:
-        """The augmented batches of an epoch, counted from 0, or the parts of one process."""
+        """Return the augmented batches of an epoch, counted from 0, or the parts of one process."""
         return super().train_batches(epoch, augmentation=self.augmentation, **place)
 
     @property
@@ -112,7 +112,7 @@ class ImageTask(ClassificationTask[Config]):
         return max(1, PIXELS_PER_PASS // prod(self.data.image_shape[1:]))
 
     def clipped_parameters(self, network: nn.Module, structure: ResidualMap) -> tuple[nn.Parameter, ...]:
-        """All parameters but the classifier's."""
+        """Return all parameters but the classifier's."""
         name = structure.classifier
         classifier = set() if name is None else set(network.get_submodule(name).parameters())
         return tuple(parameter for parameter in network.parameters() if parameter not in classifier)

@@ -124,7 +124,7 @@ class Training:
 
 
 def make_fabric(config: RunConfig) -> Fabric:
-    """The Fabric that runs the training: one process, or those that torchrun started.
+    """Make the Fabric that runs the training: one process, or those that torchrun started.
 
     A device that is not there, and another number of processes than the configuration's, are a ValueError.
     """
@@ -144,7 +144,7 @@ def make_fabric(config: RunConfig) -> Fabric:
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")
     local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    _meet_again("nccl" if on_cuda else "gloo")
+    _rejoin_process_group("nccl" if on_cuda else "gloo")
     device, sharded = "cuda" if on_cuda else "cpu", getattr(config, "strategy", "ddp") == "fsdp2"
     # Given by name, Fabric refuses the first for a sharded network, and prints a line about the second per run.
     plugin: Any = None
@@ -166,7 +166,7 @@ def make_fabric(config: RunConfig) -> Fabric:
     return fabric
 
 
-def _meet_again(backend: str) -> None:
+def _rejoin_process_group(backend: str) -> None:
     """Join the process group under a new name if torchrun restarted the processes (``--max-restarts``).
 
     Otherwise torch finds the addresses of the former processes in torchrun's store and tries to connect to them.
@@ -330,7 +330,7 @@ def reads_at_once(fabric: Fabric) -> bool:
 
 
 def _generators(fabric: Fabric) -> list[Tensor]:
-    """The states [processes, bytes] of torch's generators: the CPU's, and the device's where it has its own."""
+    """Return the states [processes, bytes] of torch's generators: the CPU's, and the device's if it has its own."""
     states = [torch.get_rng_state()]
     if has_generators(fabric.device):
         states.append(torch.get_device_module(fabric.device).get_rng_state(fabric.device))

@@ -78,7 +78,7 @@ def _summed(
 
 
 def _on(device: torch.device, value: Tensor | float) -> Tensor:
-    """A scalar in double precision on a device; a number is written there, without a copy that would wait."""
+    """Return a scalar in double precision on a device; a number is written there, as a copy would wait."""
     if isinstance(value, Tensor):
         return value.to(device, torch.float64)
     return torch.full((), value, dtype=torch.float64, device=device)

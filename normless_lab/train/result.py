@@ -143,7 +143,7 @@ class TrainingResult(Report, Generic[SomeRow]):
     graph: str | None = None
 
     def metrics_in_words(self) -> dict[str, str]:
-        """What the command prints of the metrics, by title."""
+        """Return the metrics as the command prints them, by title."""
         return {
             "test accuracy": f"{self.test_accuracy:.2%} (the best constant guess: {self.chance_accuracy:.2%})",
             "test loss": f"{self.test_loss:.4f} nats",
@@ -157,7 +157,7 @@ class RunResult(TrainingResult[EpochRow]):
     test_accuracy_top5: float | None
 
     def metrics_in_words(self) -> dict[str, str]:
-        """What the command prints of the metrics, by title."""
+        """Return the metrics as the command prints them, by title."""
         words = super().metrics_in_words()
         if self.test_accuracy_top5 is not None:
             words["among the top five"] = f"{self.test_accuracy_top5:.2%}"

@@ -72,11 +72,11 @@ class Settings:
             raise ValueError(conflicts)
 
     def conflicts(self) -> Iterator[str]:
-        """A sentence for each contradiction between fields."""
+        """Return a sentence for each contradiction between fields."""
         yield from ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Every field as plain data, ready for YAML and JSON."""
+        """Return every field as plain data, ready for YAML and JSON."""
         # Not asdict, which deep-copies: a sweep serializes thousands of configurations.
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
@@ -95,7 +95,7 @@ class Settings:
         return {}
 
     def fields_of_identity(self) -> dict[str, Any]:
-        """The fields that define the run: all but the location of its data, the kind of processor and its memory."""
+        """Return the fields that define the run: all but the location of its data, the processor and its memory."""
         return {
             name: value
             for name, value in self.to_dict().items()

@@ -88,21 +88,21 @@ class Task(ABC, Generic[Config]):
 
     @abstractmethod
     def load_data(self) -> Any:
-        """The data set that the configuration names."""
+        """Load the data set that the configuration names."""
 
     @abstractmethod
     def original(self) -> nn.Module:
-        """The network before its conversion, fitted to the data."""
+        """Build the network before its conversion, fitted to the data."""
 
     def check(self, network: nn.Module, *, saved: bool) -> None:
         """Raise a ValueError if a network, perhaps a saved one, does not fit the data; see `check_logits`."""
 
     def scheme(self) -> Scheme:
-        """The scheme of the conversion."""
+        """Return the scheme of the conversion."""
         return schemes.scheme(self.config.scheme_text)
 
     def build_network(self) -> nn.Module:
-        """The converted network before training, on the CPU, a pure function of the configuration and its files.
+        """Build the converted network, on the CPU, a pure function of the configuration and its files.
 
         Seeds the global generator with the configuration's seed.
         """
@@ -120,30 +120,30 @@ class Task(ABC, Generic[Config]):
 
     @abstractmethod
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
-        """The optimizer of a network on its device; `groups_of` gives the groups of the decay policy."""
+        """Build the optimizer of a network on its device; `groups_of` gives the groups of the decay policy."""
 
     @abstractmethod
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean over the predictions that is minimized, a scalar."""
+        """Return the mean over the predictions that is minimized, a scalar."""
 
     @abstractmethod
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """The fields that rows of this kind have besides the common ones; epochs are counted from 1."""
+        """Return the fields that rows of this kind have besides the common ones; epochs are counted from 1."""
 
     @abstractmethod
     def final_metrics(
         self, rows: Sequence[Any], diverged: bool, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """The fields that results of this kind have besides the common ones; a diverged network is tested too."""
+        """Return the fields that results of this kind add to the common ones; a diverged network is tested too."""
 
     def example_inputs(self) -> tuple[Tensor, ...]:
-        """What the network takes: the inputs of the first training batch, on the CPU."""
+        """Return the inputs of the network in the first training batch, on the CPU."""
         return tuple(next(self.train_batches(0))[:-1])
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The number of correct predictions, a scalar; NaN where predictions are not right or wrong."""
+        """Return the number of correct predictions, a scalar; NaN where predictions are not right or wrong."""
         return logits.new_full((), math.nan)
 
     @property
@@ -173,7 +173,7 @@ class Task(ABC, Generic[Config]):
         return {"device": fabric.device, "rank": fabric.global_rank, "world_size": fabric.world_size}
 
     def train_batches(self, epoch: int, **place: Any) -> Iterator[Any]:
-        """The batches of an epoch, from 0, or the parts of a process: a pure function of configuration and epoch."""
+        """Return the batches of an epoch, from 0, or a process's parts: a function of configuration and epoch."""
         config = self.config
         return iter(self.data.train_batches(config.batch_limit, seed=config.seed, epoch=epoch, **place))
 
@@ -189,7 +189,7 @@ class Task(ABC, Generic[Config]):
         return len(targets)
 
     def lr(self, done: int) -> float:
-        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
+        """Return the learning rate of the step that follows `done` steps, before the groups' multipliers."""
         config: Any = self.config
         total = config.epochs * self.steps_per_epoch
         return float(config.rate * rate_multiplier(config.schedule, done, total, warmup=self.warmup))
@@ -216,7 +216,7 @@ def check_logits(
 
 
 def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> list[dict[str, Any]]:
-    """The parameter groups of a network by the configuration's decay policy."""
+    """Return the parameter groups of a network by the configuration's decay policy."""
     return param_groups(
         network,
         lr=config.rate,
@@ -240,7 +240,7 @@ def applied_scheme(config: RunConfig) -> str:
 
 
 def load_saved(config: RunConfig, folder: Path) -> nn.Module:
-    """The saved network with its weights, in torch's default dtype; a run that would edit it is a ValueError."""
+    """Load the saved network, in torch's default dtype; a run that would edit it is a ValueError."""
     saved, requested = applied_scheme(config), config.scheme_text
     default = next(field.default for field in fields(config) if field.name == "scheme")
     if requested != default and schemes.scheme(requested).edits != schemes.scheme(saved).edits:

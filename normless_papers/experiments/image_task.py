@@ -27,7 +27,7 @@ class PaperTask(ImageTask[PaperConfig]):
         return replace(result, doublings=doublings, config_hash=config.hash)
 
     def lr(self, done: int) -> float:
-        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
+        """Return the learning rate of the step that follows `done` steps, before the groups' multipliers."""
         if done < self.config.warm_start_epochs * self.steps_per_epoch:
             return self.config.warm_start_rate
         return super().lr(done)

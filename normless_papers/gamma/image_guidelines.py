@@ -21,6 +21,7 @@ from normless_papers.claims import Check, Estimate, check, larger
 from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
 from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
@@ -245,7 +246,7 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
     ]
     rows = []
     for point, folder in zip(points, context.lab.weights([point.config for point in points]), strict=True):
-        blocks = probe(trained_network(folder), inputs, ["stream"]).stream
+        blocks = probe(trained_network(folder, PaperConfig), inputs, ["stream"]).stream
         share = blocks["branch_second_moment"] / blocks["skip_second_moment"]
         means = {"gamma_last": blocks["gamma_last"].mean(), "branch_share": share.mean()}
         rows.append({L2: point.labels[L2], "seed": point.seed, **means})

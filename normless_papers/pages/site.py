@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -129,14 +130,31 @@ def render(
     if front in {paper.file for paper in papers if paper.cards}:
         raise ResultError(f"Expected another name for the front page than {front}, the page of a paper.")
     mentions = _mentions(papers)
+    page = template("artefacts.html.j2", str(__package__))
+    values = _values(results, papers, images) | {
+        "front": front,
+        # Without the artefacts that it mentions itself, which already have a link.
+        "mentioned_by": {
+            name: [other for other, others in mentions.items() if name in others and other not in named]
+            for name, named in mentions.items()
+        },
+    }
+    pages = {front: page.render(values, paper=None, rows=headlines, shown_at={}, linked=_linker(mentions, ""))}
+    for paper in papers:
+        if paper.cards:
+            rows = [row for row in headlines if row.headline.paper == paper.key]
+            # The first headline that shows a figure has it; later ones lead there.
+            shown_at = {place: row.headline.anchor for row in reversed(rows) for place in _shown_by(row, images)}
+            linked = _linker(mentions, paper.key)
+            pages[paper.file] = page.render(values, paper=paper, rows=rows, shown_at=shown_at, linked=linked)
+    return pages
 
-    def shown_by(row: Decided) -> list[Place]:
-        return [place for place in row.places if place in images][:1]
 
-    values = {
+def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Mapping[Place, str]) -> dict[str, Any]:
+    """Return what every page has: the results, and the functions of the template."""
+    return {
         "title": TITLE,
         "caution": CAUTION,
-        "front": front,
         "papers": papers,
         "all_results": results,
         "budgets": list(dict.fromkeys(result.budget for result in results)),
@@ -156,26 +174,16 @@ def render(
         "setup_of": _setup,
         "provenance_of": _provenance,
         "shared_runs": _shared_runs(results),
-        "shown_by": shown_by,
+        "shown_by": lambda row: _shown_by(row, images),
         "verdicts": lambda own, budget, basis=None: Counter(
             result.verdict for result in own if result.budget == budget and basis in (None, result.basis)
         ),
-        # Without the artefacts that it mentions itself, which already have a link.
-        "mentioned_by": {
-            name: [other for other, others in mentions.items() if name in others and other not in named]
-            for name, named in mentions.items()
-        },
     }
-    page = template("artefacts.html.j2", str(__package__))
-    pages = {front: page.render(**values, paper=None, rows=headlines, shown_at={}, linked=_linker(mentions, ""))}
-    for paper in papers:
-        if paper.cards:
-            rows = [row for row in headlines if row.headline.paper == paper.key]
-            # The first headline that shows a figure has it; later ones lead there.
-            shown_at = {place: row.headline.anchor for row in reversed(rows) for place in shown_by(row)}
-            linked = _linker(mentions, paper.key)
-            pages[paper.file] = page.render(**values, paper=paper, rows=rows, shown_at=shown_at, linked=linked)
-    return pages
+
+
+def _shown_by(row: Decided, images: Mapping[Place, str]) -> list[Place]:
+    """Return the place of the figure of a headline; none if its results have no figure."""
+    return [place for place in row.places if place in images][:1]
 
 
 def finding_of(results: Sequence[Reproduction]) -> str:

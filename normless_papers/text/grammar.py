@@ -82,7 +82,7 @@ class _Draw(SeededChoice):
     """Draws parts of sentences."""
 
     def clause(self, depth: int) -> Clause:
-        """A clause within `depth` others."""
+        """Draw a clause within `depth` others."""
         subject = self.noun_phrase(ANIMATE, depth)
         if depth < DEPTH and self.chance(0.15):
             predicate = Predicate(self.one_of(COMPLEMENT), self.tense())
@@ -106,7 +106,7 @@ class _Draw(SeededChoice):
         return "perfect" if self.chance(0.5) else self.one_of(range(len(MODALS)))
 
     def noun_phrase(self, nouns: Sequence[Noun], depth: int) -> NounPhrase:
-        """A noun phrase within `depth` clauses."""
+        """Draw a noun phrase within `depth` clauses."""
         phrase = self.simple(nouns)
         if self.chance(0.1):
             return replace(phrase, companion=self.simple((*ANIMATE, *THINGS)))
@@ -121,7 +121,7 @@ class _Draw(SeededChoice):
         return NounPhrase(self.one_of(kinds), adjectives, self.one_of(nouns), plural)
 
     def relative(self, head: NounPhrase, thing: bool, depth: int) -> RelativeClause:
-        """A relative clause that is unambiguous in German; things are never its subject."""
+        """Draw a relative clause that is unambiguous in German; things are never its subject."""
         while True:
             if thing or self.chance(0.4):
                 clause = RelativeClause(

@@ -28,7 +28,7 @@ class Noun(NamedTuple):
     german_plural: str
 
     def in_german(self, plural: bool, case: Case) -> str:
-        """Its form in the number and the case: only the dative plural has an ending, -n."""
+        """Return its form in the number and the case: only the dative plural has an ending, -n."""
         if not plural:
             return self.german
         return self.german_plural + ("n" if case == "dative" and self.german_plural[-1] not in "ns" else "")
@@ -61,7 +61,7 @@ _ENDINGS = {kind: forms for kind, *forms in _WORDS["endings"]}
 
 
 def _declined(forms: Sequence[str], gender: Gender, plural: bool, case: Case) -> str:
-    """One of twelve forms, as ``grammar_words.yaml`` lists them."""
+    """Return one of twelve forms, as ``grammar_words.yaml`` lists them."""
     return forms[4 * ("nominative", "accusative", "dative").index(case) + (3 if plural else "mfn".index(gender))]
 
 
@@ -80,7 +80,7 @@ class NounPhrase:
     relative: RelativeClause | None = None
 
     def english(self) -> Words:
-        """In English."""
+        """Return the English words."""
         noun = self.noun.english_plural if self.plural else self.noun.english
         rest = [*(english for english, _ in self.adjectives), noun]
         determiner = DETERMINERS[self.determiner][self.plural]
@@ -90,7 +90,7 @@ class NounPhrase:
         return [determiner, *rest, *companion, *(self.relative.english(self.plural) if self.relative else ())]
 
     def german(self, case: Case) -> Words:
-        """In German, in a case."""
+        """Return the German words in a case."""
         form = (self.noun.gender, self.plural, case)
         determiner = _declined(DETERMINERS[self.determiner][2:], *form)
         # Strong where the determiner does not show gender and case.
@@ -112,7 +112,7 @@ class Predicate:
     patient: NounPhrase | None = None
 
     def english(self, plural: bool) -> Words:
-        """In English, for a subject of this number."""
+        """Return the English words, for a subject of this number."""
         objects = [word for phrase in (self.recipient, self.patient) if phrase for word in phrase.english()]
         if self.tense == "present":
             return [self.verb.english if plural else self.verb.english_singular, *objects]
@@ -121,7 +121,7 @@ class Predicate:
         return [MODALS[self.tense][0], self.verb.english, *objects]
 
     def german(self, plural: bool) -> tuple[str, Words, Words]:
-        """In German, for a subject of this number: finite verb, objects, participle or infinitive."""
+        """Return the German words, for a subject of this number: finite verb, objects, participle or infinitive."""
         objects = self.recipient.german("dative") if self.recipient else []
         objects += self.patient.german("accusative") if self.patient else []
         if self.tense == "present":
@@ -139,13 +139,13 @@ class RelativeClause:
     subject: NounPhrase | None = None
 
     def english(self, plural: bool) -> Words:
-        """In English, about a noun of this number."""
+        """Return the English words, about a noun of this number."""
         if self.subject is None:
             return ["that", *self.predicate.english(plural)]
         return ["that", *self.subject.english(), *self.predicate.english(self.subject.plural)]
 
     def german(self, head: NounPhrase) -> Words:
-        """In German: the verb at the end."""
+        """Return the German words: the verb at the end."""
         subject = [] if self.subject is None else self.subject.german("nominative")
         case: Case = "nominative" if self.subject is None else "accusative"
         # The relative pronoun is the article in these cases.
@@ -154,7 +154,7 @@ class RelativeClause:
         return [pronoun, *subject, *objects, *rest, finite]
 
     def ambiguous(self, head: NounPhrase) -> bool:
-        """Whether the German clause stays the same when subject and object are exchanged."""
+        """Return whether the German clause stays the same when subject and object are exchanged."""
         if self.subject is not None:
             exchanged = RelativeClause(replace(self.predicate, patient=self.subject))
         elif self.predicate.patient is not None and self.predicate.recipient is None:
@@ -175,14 +175,14 @@ class Clause:
     reason: Clause | None = None
 
     def english(self) -> Words:
-        """In English."""
+        """Return the English words."""
         adverb = [self.adverb[0]] if self.adverb else []
         complement = ["that", *self.complement.english()] if self.complement else []
         reason = ["because", *self.reason.english()] if self.reason else []
         return [*adverb, *self.subject.english(), *self.predicate.english(self.subject.plural), *complement, *reason]
 
     def german(self, *, main: bool) -> Words:
-        """In German: the finite verb second in a main clause, else last."""
+        """Return the German words: the finite verb second in a main clause, else last."""
         subject = self.subject.german("nominative")
         finite, objects, rest = self.predicate.german(self.subject.plural)
         if not main:

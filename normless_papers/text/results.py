@@ -75,6 +75,6 @@ class TranslationResult(TrainingResult[TranslationRow], _OfText):
         return f"test BLEU {self.test_bleu_beam:.1f}"
 
     def metrics_in_words(self) -> dict[str, str]:
-        """What the command prints of the metrics, by title."""
+        """Return the metrics as the command prints them, by title."""
         bleu = f"{self.test_bleu_greedy:.2f} greedy, {self.test_bleu_beam:.2f} by beam search ({self.bleu_signature})"
         return {"test BLEU": bleu} | super().metrics_in_words()

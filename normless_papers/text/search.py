@@ -127,7 +127,7 @@ class _Beams:
         self.rows, self.limits, self.totals = self.rows[going], self.limits[going], self.totals[going]
 
     def _next_log_probabilities(self) -> Tensor:
-        """log p of each next token [B · K, vocabulary], in single precision at least; −∞ for NaN.
+        """Return log p of each next token [B · K, vocabulary], in single precision at least; −∞ for NaN.
 
         Padding and start are excluded, and at the length limit all but the end.
         """

@@ -24,7 +24,7 @@ class SeededChoice:
         return self._generator.random() < probability
 
     def one_of(self, items: Sequence[Item]) -> Item:
-        """Each item with the same probability."""
+        """Draw an item, each with the same probability."""
         return items[int(self._generator.random() * len(items))]
 
 

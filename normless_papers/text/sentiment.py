@@ -47,7 +47,7 @@ class _Opinions(SeededChoice):
     """Draws sentences of an opinion."""
 
     def sentence(self, positive: bool) -> str:
-        """An opinion, perhaps with a concession."""
+        """Draw an opinion, perhaps with a concession."""
         main = self.opinion(positive)
         if self.chance(0.4):
             return main
@@ -60,14 +60,14 @@ class _Opinions(SeededChoice):
         )
 
     def opinion(self, positive: bool) -> str:
-        """A clause of an opinion, perhaps as the negation of a false report."""
+        """Draw a clause of an opinion, perhaps as the negation of a false report."""
         if self.chance(0.1):
             speakers = self.one_of(SPEAKERS)
             return f"{speakers} {self.one_of(('wrongly', 'falsely'))} say that {self.clause(not positive)}"
         return self.clause(positive)
 
     def clause(self, positive: bool) -> str:
-        """A subject and what it is or does, perhaps negated."""
+        """Draw a subject and what it is or does, perhaps negated."""
         subject = f"{self.one_of(OWNERS)} {self.one_of(PARTS)}"
         denied = self.chance(0.3)
         side = int(positive != denied)

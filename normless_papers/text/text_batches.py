@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,32 +21,27 @@ from normless_papers.text.tokens import SPECIAL_TOKENS, Integers, padded, tensor
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json")
 
 
-class SentenceTokens(Protocol):
-    """A vocabulary of `size` tokens, one of them for `padding`, its name in words, and the encoding of sentences."""
-
-    size: int
-    padding: int
-    name: str
-
-    def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence with its start and end, its text truncated to `longest` tokens in all."""
-
-
 class LearnedTokens:
-    """Byte pairs learned from a training text, each sentence between a start and an end."""
+    """Byte pairs learned from a training text, each sentence between a start and an end.
+
+    Attributes:
+        size: number of tokens.
+        padding: the token that fills up a batch.
+        name: what they are, in words.
+    """
 
     def __init__(self, pieces: BytePairs) -> None:
         self.pieces, self.size, self.padding = pieces, pieces.size, SPECIAL_TOKENS.padding
         self.name = f"{pieces.size} byte pairs"
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """See `SentenceTokens.encode`."""
+        """Return the tokens of each sentence with its start and end, truncated to `longest` tokens in all."""
         encoded = self.pieces.encode(sentences)
         return [[SPECIAL_TOKENS.start, *tokens[: longest - 2], SPECIAL_TOKENS.end] for tokens in encoded]
 
 
 class CheckpointTokens:
-    """The tokenizer in the folder of a checkpoint, with its tokens around a sentence.
+    """The tokenizer in the folder of a checkpoint, with its tokens around a sentence; as `LearnedTokens`.
 
     Raises:
         DataFormatError: the tokenizer cannot be read, or does not have a padding token.
@@ -68,7 +63,7 @@ class CheckpointTokens:
         self.name = f"the {self.size} tokens of the checkpoint"
 
     def encode(self, sentences: Sequence[str], longest: int) -> list[list[int]]:
-        """The tokens of each sentence, as the checkpoint was trained on them."""
+        """Return the tokens of each sentence, as the checkpoint was trained on them."""
         tokens: list[list[int]] = self._tokenizer(list(sentences), truncation=True, max_length=longest)["input_ids"]
         return tokens
 
@@ -91,7 +86,7 @@ class TextData:
         cut: number of training sentences that were cut.
     """
 
-    def __init__(self, text: LabelledText, tokens: SentenceTokens, *, longest: int) -> None:
+    def __init__(self, text: LabelledText, tokens: LearnedTokens | CheckpointTokens, *, longest: int) -> None:
         self.text, self.tokens, self.classes = text, tokens, len(text.classes)
         self._train, self._test = (
             tensors(tokens.encode(part.sentences, longest)) for part in (text.train, text.test)
@@ -125,7 +120,7 @@ class TextData:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[Batch]:
-        """The batches of one epoch in random order, each padded to its longest sentence; shared as by `ImageData`.
+        """Return the batches of one epoch in random order, each padded to its longest sentence, as `ImageData`.
 
         Raises:
             ValueError: the batch cannot be shared evenly, or seed or epoch is negative.
@@ -140,7 +135,7 @@ class TextData:
     def test_batches(
         self, batch_size: int, *, device: torch.device | str = "cpu", rank: int = 0, world_size: int = 1
     ) -> Iterator[Batch]:
-        """Every test sentence once, the shortest first; shared as by `ImageData`."""
+        """Return every test sentence once, the shortest first; shared as by `ImageData`."""
         order = np.argsort([len(sentence) for sentence in self._test], kind="stable")
         batches = (order[start : start + batch_size] for start in range(0, self.test_size, batch_size))
         parts = (np.array_split(rows, world_size)[rank] for rows in batches)

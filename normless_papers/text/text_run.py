@@ -27,7 +27,7 @@ class TextRun(Task[Config]):
     vocabulary: BytePairs | None = None
 
     def byte_pairs(self, sentences: Iterable[str], size: int) -> BytePairs:
-        """The byte pairs of a resumed run, or those in the folder of a saved network, or else of some sentences."""
+        """Return the byte pairs of a resumed run, or of the folder of a saved network, or else of some sentences."""
         folder = saved_folder(self.config.model)
         places = [] if folder is None else [folder / VOCABULARY_FILE]
         if self.directory is not None and not self.directory.starts_over:
@@ -44,13 +44,13 @@ class TextRun(Task[Config]):
                 self.vocabulary.save(part)
 
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
-        """Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
+        """Build Adam on the groups of the decay policy; AdamW where the decay is decoupled."""
         config, kind = self.config, AdamW if self.config.decoupled_decay else Adam
         groups = groups_of(config, network, structure)
         return kind(groups, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.epsilon, fused=True)
 
     def about(self, text: TextSets, vocabulary: int, *packages: str) -> dict[str, Any]:
-        """The fields of the result that identify the text."""
+        """Return the fields of the result that identify the text."""
         return {
             "vocabulary": vocabulary,
             "data_checksum": text.checksum,

@@ -29,7 +29,7 @@ class TextTask(TextRun[TextConfig], ClassificationTask[TextConfig]):
     data: TextData
 
     def load_data(self) -> TextData:
-        """The labelled text, in tokens of a checkpoint, else in byte pairs, stored ones or those of the text."""
+        """Load the labelled text, in tokens of a checkpoint, else in byte pairs, stored ones or those of the text."""
         config, folder = self.config, saved_folder(self.config.model)
         text = load_data(config.data, root=config.data_root, kind=LabelledText)
         original = None if folder is None else read_recipe(folder).model
@@ -60,12 +60,12 @@ class TextTask(TextRun[TextConfig], ClassificationTask[TextConfig]):
     def final_metrics(
         self, rows: Sequence[EpochRow], diverged: bool, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """Test loss and accuracies at the end, the outcome, and what identifies the text."""
+        """Return test loss and accuracies at the end, the outcome, and what identifies the text."""
         metrics = yield from super().final_metrics(rows, diverged, fabric, network)
         return metrics | self.about(self.data.text, self.data.tokens.size, "transformers")
 
     def original(self) -> nn.Module:
-        """The network before its conversion, with the classes and tokens of the data."""
+        """Build the network before its conversion, with the classes and tokens of the data."""
         model, tokens, classes = self.config.model, self.data.tokens, self.data.classes
         source, separator, call = model.strip().partition(":")
         if not separator or source in ("normless", "torchvision", "timm"):

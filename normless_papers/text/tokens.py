@@ -29,12 +29,12 @@ SPECIAL_TOKENS = SpecialTokens()
 
 
 def tensors(sentences: Iterable[Sequence[int]]) -> list[Tensor]:
-    """Sentences of tokens as tensors, int64 [length] each."""
+    """Return sentences of tokens as tensors, int64 [length] each."""
     return [torch.tensor(tokens) for tokens in sentences]
 
 
 def padded(sentences: Sequence[Tensor], rows: Integers, padding: int = SPECIAL_TOKENS.padding) -> Tensor:
-    """The sentences at some rows [B] as int64 [B, longest], the rest of each row padding."""
+    """Return the sentences at some rows [B] as int64 [B, longest], the rest of each row padding."""
     return pad_sequence([sentences[row] for row in rows], batch_first=True, padding_value=padding)
 
 
@@ -60,7 +60,7 @@ def token_buckets(lengths: NDArray[Any], max_tokens: int) -> list[slice]:
 
 
 def bucket_epoch(lengths: NDArray[Any], max_tokens: int, *, seed: int, epoch: int) -> list[Integers]:
-    """The rows [B] of each batch of one epoch in random order: a pure function of the arguments.
+    """Return the rows [B] of each batch of one epoch in random order: a pure function of the arguments.
 
     Sentences of the same length are shuffled, so an epoch has other batches than the one before.
     """
@@ -72,7 +72,7 @@ def bucket_epoch(lengths: NDArray[Any], max_tokens: int, *, seed: int, epoch: in
 
 
 def sorted_buckets(lengths: NDArray[Any], max_tokens: int) -> list[Integers]:
-    """The rows [B] of each batch of an evaluation, shortest first; a longer sentence is a batch of its own."""
+    """Return the rows [B] of each batch of an evaluation, shortest first; a longer sentence is its own batch."""
     order = np.argsort(lengths, kind="stable")
     buckets = token_buckets(np.minimum(lengths[order], max_tokens), max_tokens)
     return [order[bucket] for bucket in buckets]

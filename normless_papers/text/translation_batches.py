@@ -41,7 +41,7 @@ class TranslationBatch(NamedTuple):
     labels: Tensor
 
     def parts(self, max_tokens: int) -> list[TranslationBatch]:
-        """The same pairs in smaller batches as wide as the whole, of one pair or at most ``max_tokens`` per side."""
+        """Return the same pairs in batches of the same width, of one pair or at most ``max_tokens`` a side."""
         width = max(self.source.shape[1], self.target.shape[1])
         split = (torch.split(side, max(1, max_tokens // width)) for side in self)
         return [TranslationBatch(*sides) for sides in zip(*split, strict=True)]
@@ -80,7 +80,7 @@ class TranslationData:
         return f"{self.text.provenance}; {self.vocabulary.size} byte pairs{left}"
 
     def pairs(self, name: SetName) -> Pairs:
-        """The sentences of a set as text, in the order of the rows; of training, with those left out."""
+        """Return the sentences of a set as text, in the order of the rows; of training, with those left out."""
         pairs: Pairs = getattr(self.text, name)
         return pairs
 
@@ -104,7 +104,7 @@ class TranslationData:
         rank: int = 0,
         world_size: int = 1,
     ) -> Iterator[TranslationBatch]:
-        """The batches of one epoch in random order, with every training pair once.
+        """Return the batches of one epoch in random order, with every training pair once.
 
         B · max(S, T) of a batch is at most ``max_tokens``. Process ``rank`` of ``world_size`` receives its part of
         every batch; parts differ by at most one sentence, and an empty one is a sentence without labels.
@@ -120,7 +120,7 @@ class TranslationData:
     def evaluation_batches(
         self, name: SetName, max_tokens: int, *, device: torch.device | str = "cpu"
     ) -> Iterator[tuple[Integers, TranslationBatch]]:
-        """Every pair of a set once, the shortest first, with the rows [B] it has in the set.
+        """Return every pair of a set once, the shortest first, with the rows [B] it has in the set.
 
         A pair longer than ``max_tokens`` is a batch of its own.
         """
@@ -149,7 +149,7 @@ class _Encoded:
         return TranslationBatch(*(tokens.to(device, non_blocking=True) for tokens in (source, target, labels)))
 
     def part(self, rows: Integers, rank: int, world_size: int, device: torch.device | str) -> TranslationBatch:
-        """The consecutive part of one process; if it is empty, one sentence without labels."""
+        """Return the consecutive part of one process; if it is empty, one sentence without labels."""
         own = np.array_split(rows, world_size)[rank]
         if len(own):
             return self.batch(own, device)

@@ -44,7 +44,7 @@ class TranslationTask(TextRun[TranslationConfig]):
     data: TranslationData
 
     def load_data(self) -> TranslationData:
-        """The parallel text that the configuration names, in a vocabulary."""
+        """Load the parallel text that the configuration names, in a vocabulary."""
         sacrebleu()
         config = self.config
         sides = {"source": config.source, "target": config.target}
@@ -61,7 +61,7 @@ class TranslationTask(TextRun[TranslationConfig]):
         return data
 
     def original(self) -> nn.Module:
-        """The network before its conversion, with the vocabulary of the data."""
+        """Build the network before its conversion, with the vocabulary of the data."""
         model = self.config.model
         source, separator, call = model.strip().partition(":")
         if not separator:
@@ -94,7 +94,7 @@ class TranslationTask(TextRun[TranslationConfig]):
             check_logits(self.config, network, highest, size, f"sentences of {size} byte pairs", advice)
 
     def lr(self, done: int) -> float:
-        """The learning rate of the step that follows `done` steps, before the groups' multipliers."""
+        """Return the learning rate of the step that follows `done` steps, before the groups' multipliers."""
         if self.config.schedule == INVERSE_SQUARE_ROOT:
             return self.config.rate * inverse_square_root(done, self.warmup)
         return super().lr(done)
@@ -105,7 +105,7 @@ class TranslationTask(TextRun[TranslationConfig]):
         return self.config.warmup_steps
 
     def micro_batches(self, batch: TranslationBatch) -> list[TranslationBatch]:
-        """A batch in parts of at most so many tokens."""
+        """Return a batch in parts of at most so many tokens."""
         limit = self.config.micro_batch_tokens
         return [batch] if limit is None else batch.parts(limit)
 
@@ -114,18 +114,18 @@ class TranslationTask(TextRun[TranslationConfig]):
         return (targets != SPECIAL_TOKENS.padding).sum()
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The mean cross entropy (nats) per token, with label smoothing; 0 of a part without labels."""
+        """Return the mean cross entropy (nats) per token, with label smoothing; 0 of a part without labels."""
         total = token_cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
         return total / self.count(targets).clamp(min=1)
 
     def correct(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The number of largest logits [B, T, vocabulary] at the labels [B, T]; padding does not count."""
+        """Return the number of largest logits [B, T, vocabulary] at the labels [B, T]; padding does not count."""
         return ((logits.argmax(-1) == targets) & (targets != SPECIAL_TOKENS.padding)).sum()
 
     def epoch_metrics(
         self, epoch: int, training: EpochTraining, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """Loss, accuracy and, if due, BLEU on the validation set."""
+        """Return loss, accuracy and, if due, BLEU on the validation set."""
         loss, accuracy = yield from self._evaluated("validation", fabric, network)
         every = self.config.bleu_every
         due = epoch == self.config.epochs or (every is not None and epoch % every == 0)
@@ -138,7 +138,7 @@ class TranslationTask(TextRun[TranslationConfig]):
     def final_metrics(
         self, rows: Sequence[TranslationRow], diverged: bool, fabric: Fabric, network: nn.Module
     ) -> Steps[dict[str, Any]]:
-        """Loss, accuracy and BLEU on the test set, the outcome, and what identifies the text; write translations."""
+        """Return the metrics on the test set, the outcome, and what identifies the text; write translations."""
         loss, accuracy = yield from self._evaluated("test", fabric, network)
         greedy, _ = self._scored("test", fabric, network)
         beam, translations = self._scored("test", fabric, network, width=self.config.beam_width)
@@ -161,7 +161,7 @@ class TranslationTask(TextRun[TranslationConfig]):
         } | self.about(self.data.text, self.data.vocabulary.size, "sacrebleu")
 
     def _evaluated(self, name: SetName, fabric: Fabric, network: nn.Module) -> Steps[list[float]]:
-        """Teacher-forced loss and accuracy on a set, some of its batches in each process."""
+        """Return teacher-forced loss and accuracy on a set, some of its batches in each process."""
 
         def sums(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             loss = token_cross_entropy(logits, labels)
@@ -172,7 +172,7 @@ class TranslationTask(TextRun[TranslationConfig]):
         return evaluate(fabric, network, batches, sums)
 
     def _scored(self, name: SetName, fabric: Fabric, network: nn.Module, width: int = 1) -> tuple[Bleu, list[str]]:
-        """BLEU of the translations of a set, by greedy or by beam search, and these."""
+        """Return BLEU of the translations of a set, by greedy or by beam search, and these."""
         config, place = self.config, self.place(fabric)
         search = {"width": width, "penalty": config.length_penalty, "longer_by": config.longer_by}
         with fabric.autocast():

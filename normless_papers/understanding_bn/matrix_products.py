@@ -227,19 +227,6 @@ def _condition_numbers(extremes: pd.DataFrame) -> Tests:
     }
 
 
-@artefact("understanding-bn/figure-11", basis="measurement", checks=_condition_numbers)
-def condition_numbers(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
-    table = conditioning_table(extremes, size)
-    return _evidence(
-        context,
-        (size, factors, runs),
-        table.drop(columns=["mean_largest", "std_largest", "predicted_largest"]),
-        extremes,
-        lambda: CONDITION(table),
-    )
-
-
 def _largest_values(extremes: pd.DataFrame) -> Tests:
     values = extremes.pivot(index="run", columns="factors", values="largest")
     slopes = _slopes(values)
@@ -251,19 +238,6 @@ def _largest_values(extremes: pd.DataFrame) -> Tests:
         f"It rises more slowly than linearly: with {last} factors it is smaller than {first} factors' value times "
         "the ratio of the numbers.": exceeds(values[first] * (float(last) / float(first)), values[last]),
     }
-
-
-@artefact("understanding-bn/figure-12", basis="measurement", checks=_largest_values)
-def largest_values(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
-    extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
-    table = conditioning_table(extremes, size)
-    return _evidence(
-        context,
-        (size, factors, runs),
-        table[["factors", "runs", "mean_largest", "std_largest", "predicted_largest"]],
-        extremes,
-        lambda: LARGEST(table),
-    )
 
 
 def _slopes(by_run: pd.DataFrame) -> pd.Series[float]:
@@ -338,3 +312,19 @@ LARGEST = Plot(
     x_label="number of factors; line: the limit",
     y_label="largest singular value",
 )
+
+
+def _by_factors(name: str, checks: Callable[[pd.DataFrame], Tests], columns: Sequence[str], plot: Plot) -> None:
+    """Register figure 11 or 12: some columns of `conditioning_table` by the number of factors."""
+
+    @artefact(f"understanding-bn/{name}", basis="measurement", checks=checks)
+    def measure(context: Context, *, size: int, factors: Sequence[int], runs: int) -> Evidence:
+        extremes = extremes_table(factors, size, runs=runs, seed=context.seed)
+        table = conditioning_table(extremes, size)
+        shown = table[["factors", "runs", *columns]]
+        return _evidence(context, (size, factors, runs), shown, extremes, lambda: plot(table))
+
+
+_CONDITIONS = ("mean_log10_condition", "std_log10_condition", "predicted_log10_condition", "predicted_log10_growth")
+_by_factors("figure-11", _condition_numbers, _CONDITIONS, CONDITION)
+_by_factors("figure-12", _largest_values, ("mean_largest", "std_largest", "predicted_largest"), LARGEST)

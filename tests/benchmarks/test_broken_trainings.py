@@ -11,6 +11,7 @@ from benchmarks.faults import check, measure, measures, rivals, score
 from benchmarks.faults.case import Case, Loop, Training
 from benchmarks.faults.sources import COLLECTIONS
 from benchmarks.faults.truth import Truth, both
+from tests.benchmarks.answers_to_faults import NAMING
 
 CASES = {case.name: case for case in cases_of.all_cases()}
 FAULTS = [case for case in CASES.values() if case.truth]
@@ -35,7 +36,7 @@ def state(training: Training | Loop) -> list[torch.Tensor]:
 def test_a_case_is_the_same_at_every_build(name: str) -> None:
     case = CASES[name]
     first, second = state(case.build(broken=True)), state(case.build(broken=True))
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    assert all(torch.equal(left, right) for left, right in zip(first, second, strict=True))
 
 
 @pytest.mark.filterwarnings("ignore:Using a target size")  # which is the fault
@@ -77,6 +78,17 @@ def test_every_case_names_a_published_set_and_a_program() -> None:
 def test_the_truth_accepts_the_description(case: Case) -> None:
     assert case.truth is not None
     assert dataclasses.replace(case.truth, modules=()).verdict(case.description) == "cause"
+
+
+def test_the_truth_accepts_what_names_the_cause() -> None:
+    assert set(NAMING) == {case.name for case in FAULTS}
+    missed = [
+        (case.name, text)
+        for case in FAULTS
+        for text in NAMING[case.name]
+        if case.truth and case.truth.verdict(text) != "cause"
+    ]
+    assert missed == []
 
 
 @pytest.mark.parametrize("text", SYMPTOMS)

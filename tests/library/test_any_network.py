@@ -247,3 +247,31 @@ def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
     images = torch.randn(2, 3, 8, 8)
     with pytest.warns(EvaluationOnlyWarning, match="The conversion is verified in evaluation only.*in training mode"):
         nl.convert(Targets(), "skipinit", images)
+
+
+def test_a_network_without_a_classifier_takes_fixup() -> None:
+    model = nn.Sequential(conv(3), Block(), Block())
+    changes = [str(one) for one in nl.plan(model, "fixup", IMAGES)]
+    assert any("no classifier" in change for change in changes)
+    net = nl.convert(model, "fixup", IMAGES)
+    torch.testing.assert_close(net(IMAGES), model[0](IMAGES))
+
+
+class Tied(Network):
+    """One block that runs three times."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for _ in range(3):
+            x = self.blocks[0](x)
+        return self.head(x.mean((2, 3)))
+
+
+def test_a_block_that_runs_three_times_counts_three_times() -> None:
+    model = Tied()
+    net = nl.convert(model, "skipinit(alpha=1/sqrt(L), keep_scale=False)", IMAGES)
+    assert net.blocks[0].conv2.get_parameter("multiplier").item() == pytest.approx(3**-0.5)
+    block, h = model.blocks[0], model.stem(IMAGES)
+    for _ in range(3):
+        h = h + 3**-0.5 * block.conv2(F.relu(block.conv1(h)))
+    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))

@@ -35,6 +35,10 @@ def test_a_changed_file_is_damaged_and_a_file_without_a_digest_is_not(tmp_path: 
     assert not digests.is_intact(tmp_path / "b")
     (tmp_path / "b").unlink()
     assert not digests.is_intact(tmp_path / "b")
+    write(tmp_path, "4")
+    (tmp_path / "a").write_text("5")
+    write(tmp_path, "6")
+    assert texts(tmp_path) == ["6", "2"], "a damaged file is not kept"
     (tmp_path / "c").write_text("mine")
     assert digests.is_intact(tmp_path / "c")
 

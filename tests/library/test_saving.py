@@ -323,3 +323,9 @@ def test_a_folder_stands_for_the_network_saved_in_it(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="already has a number of classes"):
         model_with_inputs(str(tmp_path), classes=3)
     assert model_with_inputs(CIFAR, classes=3)[0](IMAGES).shape == (2, 3)
+
+
+def test_a_compiled_network_is_saved_as_the_one_inside(tmp_path: Path) -> None:
+    net = nl.convert(build_model(CIFAR), "skipinit")
+    nl.save(torch.compile(net, backend="eager"), tmp_path, CIFAR)
+    assert same_state(nl.load(tmp_path), net)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -234,3 +235,24 @@ def test_multipliers_and_depth_are_those_of_the_blocks_under_a_global_skip() -> 
     assert nl.scheme("skipinit", level="outer") == nl.scheme("skipinit(level='outer')")
     with pytest.raises(ValueError, match="inner or outer, not 'middle'"):
         nl.scheme("skipinit", level="middle")
+
+
+class DropsLayers(Network):
+    """Training leaves out blocks at random."""
+
+    def middle(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            if not (self.training and random.random() < 0.5):
+                x = block(x)
+        return x
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_blocks_that_training_leaves_out_at_random_are_those_of_evaluation(seed: int) -> None:
+    random.seed(seed)
+    model = DropsLayers()
+    net = nl.convert(model, "skipinit(alpha=0.3, keep_scale=False)", IMAGES).eval()
+    h = model.stem(IMAGES)
+    for block in model.blocks:
+        h = h + 0.3 * block.conv2(F.relu(block.conv1(h)))
+    torch.testing.assert_close(net(IMAGES), model.head(h.mean((2, 3))))

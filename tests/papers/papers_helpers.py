@@ -1,4 +1,4 @@
-"""What the tests of artefacts share: a context, an artefact carried out with settings of one's own, its structure."""
+"""Shared by the tests of artefacts: a context, an artefact with other settings, the structure of its evidence."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def assert_whole(artefact: str, evidence: CheckedEvidence, *, unmeasured: tuple[
 
 
 def check_of(evidence: CheckedEvidence, words: str) -> Check:
-    """The one check whose claim has these words."""
+    """Return the only check whose claim has these words."""
     found = [check for check in evidence.checks if words in check.claim]
     assert len(found) == 1, [check.claim for check in evidence.checks]
     return found[0]

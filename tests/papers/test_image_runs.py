@@ -50,7 +50,7 @@ def test_a_warm_start_has_a_rate_of_its_own(tmp_path: Path) -> None:
     assert [row.rate for row in train(config, tmp_path / "warm").epochs] == [0.001, 0.05, 0.05]
     cold = replace(config, epochs=1, warm_start_epochs=0, rate=0.001)
     first, same = (
-        train(configuration, tmp_path / name).epochs[0] for name, configuration in (("warm", config), ("cold", cold))
+        train(settings, tmp_path / name).epochs[0] for name, settings in (("warm", config), ("cold", cold))
     )
     assert (first.training_loss, first.test_loss) == (same.training_loss, same.test_loss)
 

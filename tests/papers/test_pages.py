@@ -16,6 +16,7 @@ import pytest
 from page_reader import Reader, assert_stands_alone
 from synthetic_results import fill, made_up
 
+from normless.saving import digest_of_values
 from normless_lab.plots import VERDICT_INKS, heat_map, lines, save_svg
 from normless_lab.plots.palette import PAPER
 from normless_papers.claims import Check
@@ -140,7 +141,8 @@ def test_a_result_cannot_name_another_folder(tmp_path: Path) -> None:
     save(made_up("fixup/table-1"), None, tmp_path)
     path = folder_of(tmp_path, "fixup/table-1", "smoke") / RESULT
     for change in ({"id": "fixup/table-2"}, {"budget": "../../../.."}):
-        path.write_text(json.dumps(made_up("fixup/table-1").to_dict() | change))
+        values = made_up("fixup/table-1").to_dict() | {"files": {}} | change
+        path.write_text(json.dumps(values | {"digest": digest_of_values(values)}))
         with pytest.raises(ResultError, match="expected the result of fixup/table-1 at smoke"):
             list(stored(tmp_path))
 

@@ -55,16 +55,16 @@ def said(capsys: Capture, *words: str, code: int = 0) -> dict[str, Any]:
 
 def test_one_artefact_is_shown_in_full(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "results"
-    assert main(["reproduce", "fixup/fixup", "--out", str(out)]) == 0
-    told = capsys.readouterr()
-    assert "fixup/fixup" in told.out
-    assert "at the smoke budget: holds" in told.out
-    assert "✓ It holds." in told.out
-    assert "measured 0.9877 · bound 1" in told.out
-    assert "note: One seed." in told.out
-    assert f"wrote {out}/artefacts/fixup/fixup/smoke/figure.png" in told.out
-    assert "what an artefact says" not in told.out
-    assert "[1/1] fixup/fixup ✓ holds" in told.err
+    assert main(["reproduce", "fixup/design-goal", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert "fixup/design-goal" in printed.out
+    assert "at the smoke budget: holds" in printed.out
+    assert "✓ It holds." in printed.out
+    assert "measured 0.9877 · bound 1" in printed.out
+    assert "note: One seed." in printed.out
+    assert f"wrote {out}/artefacts/fixup/design-goal/smoke/figure.png" in printed.out
+    assert "what an artefact says" not in printed.out
+    assert "[1/1] fixup/design-goal ✓ holds" in printed.err
 
 
 def test_a_failing_claim_is_no_error_and_an_error_does_not_stop(tmp_path: Path, capsys: Capture) -> None:

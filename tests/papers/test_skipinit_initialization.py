@@ -23,7 +23,7 @@ def test_appendix_c_batch_statistics_are_asked_of_large_batches(context: Context
     merged = assert_whole("skipinit/appendix-c-batch-statistics", evidence)
     assert verdict_of(evidence.checks) == "holds"
     assert [check.claim for check in evidence.checks if "Batch size 8" in check.claim] == [
-        "Batch size 8: both add up to l, to 5 %."
+        "Batch size 8: the sum of both is l, to 5 %."
     ]
     small = merged[(merged["batch"] == 8) & (merged["quantity"] == MEAN_SQUARE)].iloc[0]
     assert small["value_measured"] == pytest.approx(1 / math.pi + 0.18 / 8, rel=0.05)

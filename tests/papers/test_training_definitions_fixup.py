@@ -121,7 +121,7 @@ def test_regularized_end_to_end(shared: Context) -> None:
     effort = small(artefact_of("fixup/table-4").settings["smoke"]["efforts"]["cifar10"])
     evidence = carried_out("fixup/table-4", shared, efforts={"cifar10": effort})
     assert evidence.measured["failed"].sum() == 0
-    assert [remark for remark in evidence.remarks if "trained on digits" in remark]
+    assert [remark for remark in evidence.remarks if "replaces the table's cifar10" in remark]
 
 
 @pytest.mark.slow

@@ -28,8 +28,8 @@ from normless_lab.plots.palette import QUIET, Ink, inks_of, series_ink
 
 Numbers = npt.NDArray[np.float64]
 
-# More ticks than this at the values of a table would run together.
-_MOST_TICKS = 8
+# More ticks, or more letters of their labels, at the values of a table would run together.
+_MOST_TICKS, _MOST_LETTERS = 8, 36
 # Values of y that span more than this factor make a logarithmic axis, if it depends on them.
 _WIDE = 30
 # Of axes, where the column is not its own label.
@@ -167,7 +167,9 @@ def _set_ticks(axis: Axis, ticks: Ticks, values: Numbers, *, log: bool) -> None:
     if isinstance(ticks, Mapping):
         locator, formatter = FixedLocator(list(ticks)), FixedFormatter(list(ticks.values()))
     elif ticks == "values":
-        locator = FixedLocator(values[:: -(-len(values) // _MOST_TICKS)].tolist())
+        letters = sum(len(f"{value:g} ") for value in values)
+        step = max(1, -(-len(values) // _MOST_TICKS), -(-letters // _MOST_LETTERS))
+        locator = FixedLocator(values[::step].tolist())
         formatter = FuncFormatter(lambda value, _: f"{value:g}")
     elif ticks == "percent":
         formatter = PercentFormatter(1, symbol=" %")

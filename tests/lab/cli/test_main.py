@@ -80,7 +80,6 @@ def test_a_group_of_commands_has_a_help_of_its_own(capsys: pytest.CaptureFixture
         (["sweep", "statu"], "'sweep statu' is not a command. Did you mean sweep status?"),
         (["sweep", "run"], "see normless sweep run --help."),
         (["sweep", "run", "nowhere.yaml"], "nowhere.yaml"),
-        (["sweep", "run", "nowhere.yaml", "--metrics", "luck"], "There is no metric luck; there are test_accuracy,"),
         (["sweep", "run", "nowhere.yaml", "--shard", "3/2"], "nowhere.yaml"),
         (["sweep", "export", "nowhere.yaml", "runs.txt"], "Expected a file of name .parquet or .csv to write to"),
         (["inspec"], "'inspec' is not a command. Did you mean inspect?"),

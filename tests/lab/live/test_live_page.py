@@ -58,7 +58,11 @@ def write(folder: Path, epochs: int) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"epochs": 5, "scheme": "skipinit"}))
     at = range(1, epochs + 1)
-    table = {"epoch": at, "training_loss": [1 / one for one in at], "training_accuracy": [one / 5 for one in at]}
+    table = {
+        "epoch": at,
+        "training_loss": [1 / epoch for epoch in at],
+        "training_accuracy": [epoch / 5 for epoch in at],
+    }
     pd.DataFrame(table).to_parquet(folder / "epochs.parquet")
 
 
@@ -146,7 +150,7 @@ def test_curves_grow_while_the_run_does(tmp_path: Path, opened: Any, width: int)
         page.get_by_text("4 of 5 epochs finished").wait_for()
         assert loss.locator("path.curve").get_attribute("d").count("L") == 3
         assert loss.locator(".legend").inner_text() == "training 0.25"
-        assert page.locator("#progress").evaluate("one => one.value") == 0.8
+        assert page.locator("#progress").evaluate("bar => bar.value") == 0.8
         # Half of a file that is being copied: told, and the page goes on.
         (tmp_path / "epochs.parquet").write_bytes(b"PAR1")
         page.get_by_text("epochs.parquet is not used").wait_for()

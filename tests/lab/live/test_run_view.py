@@ -33,8 +33,8 @@ def folder(trained: Path, tmp_path: Path) -> Path:
 
 
 def lines_of(view: View, title: str) -> dict[str, Line]:
-    (chart,) = [one for one in view.charts if one.title == title]
-    return {one.name: one for one in chart.lines}
+    (chart,) = [chart for chart in view.charts if chart.title == title]
+    return {line.name: line for line in chart.lines}
 
 
 def test_the_view_has_what_the_files_have(trained: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_damaged_file_is_told_and_the_rest_is_shown(folder: Path, name: str, c
     whole = (folder / name).read_bytes()
     (folder / name).write_bytes(whole[: len(whole) // 2] if content is None else content)
     view = run_view(folder)
-    assert [one.partition(" ")[0] for one in view.problems] in ([name], [])
+    assert [problem.partition(" ")[0] for problem in view.problems] in ([name], [])
     assert view.problems or name == "config.yaml"
     assert len(view.charts) >= 3
     json.dumps(view.to_dict(), allow_nan=False)

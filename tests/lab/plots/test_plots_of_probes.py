@@ -35,7 +35,7 @@ def test_the_plot_of_a_probe_draws_its_table(name: str, network: nn.Module) -> N
     batch = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
     measured = probe(network, batch, [name])
     drawn = list(figures_of(measured.tables, "none", {name: PROBES[name]}))
-    assert [one for one, _, _ in drawn] == [name]
+    assert [drawn_name for drawn_name, _, _ in drawn] == [name]
     for _, title, axes in drawn:
         assert axes.get_title(loc="left").strip() == title
         axes.figure.draw_without_rendering()  # type: ignore[union-attr]

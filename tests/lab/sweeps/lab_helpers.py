@@ -71,6 +71,28 @@ def tiny(config: TinyConfig, directory: Path) -> TinyResult:
     return tiny_result(config, resumed_after=done)
 
 
+def where(pause: float = 0.0) -> tuple[int, int]:
+    """The process and the threads of a task."""
+    import torch
+
+    time.sleep(pause)
+    return os.getpid(), torch.get_num_threads()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise ArithmeticError("no such number")
+
+
+def sleep(record: str) -> None:
+    """Write the process to a file, and do not end."""
+    Path(record).write_text(str(os.getpid()))
+    time.sleep(600)
+
+
 def within(seconds: float, condition: Callable[[], object]) -> bool:
     """Whether a condition holds within some time."""
     deadline = time.monotonic() + seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lab_helpers import TinyConfig
+from lab_helpers import TinyConfig, die, fail, where
 from turning_helpers import order
 
 from normless_lab.sweeps import CardExecutor, Laboratory, LocalExecutor, WorkerDiedError
@@ -115,28 +114,17 @@ def test_a_number_that_is_given_stays() -> None:
     assert WINDOW > 0
 
 
-def _process() -> int:
-    return os.getpid()
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _raise() -> None:
-    raise ArithmeticError("no such number")
-
-
 @pytest.mark.slow
 def test_functions_are_called_in_one_process_that_is_replaced_when_it_dies() -> None:
     with CardExecutor(2) as executor:
-        first, second = (executor.submit(_process).result(60) for _ in range(2))
-        assert first == second != os.getpid()
+        first, second = (executor.submit(where).result(60) for _ in range(2))
+        assert first == second
+        assert first[0] != os.getpid()
         with pytest.raises(ArithmeticError, match="no such number"):
-            executor.submit(_raise).result(60)
+            executor.submit(fail).result(60)
         with pytest.raises(WorkerDiedError, match="exit code -9"):
-            executor.submit(_die).result(60)
-        assert executor.submit(_process).result(60) != first
+            executor.submit(die).result(60)
+        assert executor.submit(where).result(60) != first
 
 
 def _rows(folder: Path, configs: list[TrainConfig], executor: Callable[[], Any]) -> list[Any]:

@@ -116,7 +116,7 @@ def test_a_sweep_gives_its_tables(tmp_path: Path) -> None:
         assert row["test_accuracy"] == expected.test_accuracy
         assert row["training_loss"] == expected.epochs[-1].training_loss
         assert (row["outcome"], row["epochs"], row["error"]) == ("trained", 2, None)
-        assert math.isnan(row["bleu"])
+        assert math.isnan(row["diverged_step"])
     bad = result.runs[result.runs["fate"] == "raises"]
     assert set(bad["outcome"]) == {"failed"}
     assert bad["test_accuracy"].isna().all()

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from functools import partial
@@ -15,32 +14,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from lab_helpers import TinyConfig, within
+from lab_helpers import TinyConfig, die, fail, sleep, where, within
 
 from normless_lab.process import available_cores
 from normless_lab.sweeps import Laboratory, LocalExecutor, WorkerDiedError
 from normless_lab.sweeps.executors.local import called, received, report
 from normless_lab.sweeps.executors.processes import NoWorkerError, ProcessExecutor, WorkerProcess
-
-
-def _process(pause: float = 0.0) -> tuple[int, int]:
-    import torch
-
-    time.sleep(pause)
-    return os.getpid(), torch.get_num_threads()
-
-
-def _raise() -> None:
-    raise ArithmeticError("no such number")
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _sleep(record: str) -> None:
-    Path(record).write_text(str(os.getpid()))
-    time.sleep(600)
 
 
 def _is_gone(process: int) -> bool:
@@ -66,14 +45,14 @@ def test_a_process_has_its_share_of_the_cores_or_what_it_is_given(threads: int |
 
 def test_a_process_that_dies_is_told_and_replaced(two: LocalExecutor) -> None:
     with pytest.raises(WorkerDiedError, match="its process died with exit code -9"):
-        two.submit(_die).result()
-    assert two.submit(_process).result()[1] == max(1, available_cores() // 2)
-    processes = [two.submit(_process, 0.2, group=number).result()[0] for number in range(2)]
+        two.submit(die).result()
+    assert two.submit(where).result()[1] == max(1, available_cores() // 2)
+    processes = [two.submit(where, 0.2, group=number).result()[0] for number in range(2)]
     for process in processes:
         if not _is_gone(process):
             os.kill(process, signal.SIGKILL)
     # They died with nothing to do: whoever needs them next notices nothing.
-    again = {future.result()[0] for future in [two.submit(_process, 0.2, group=number) for number in range(2)]}
+    again = {future.result()[0] for future in [two.submit(where, 0.2, group=number) for number in range(2)]}
     assert not again & set(processes)
 
 
@@ -88,14 +67,14 @@ def _serve_once(connection: Connection, record: Path, exit_code: int) -> None:
 def test_a_task_whose_process_never_starts_ends_alone(tmp_path: Path) -> None:
     with ProcessExecutor([partial(_serve_once, record=tmp_path / "record", exit_code=3)]) as executor:
         with pytest.raises(ArithmeticError, match="no such number"):
-            executor.submit(_raise).result(60)
+            executor.submit(fail).result(60)
         with pytest.raises(WorkerDiedError, match="3 times before it took the run"):
-            executor.submit(_raise).result(60)
+            executor.submit(fail).result(60)
     with (
         ProcessExecutor([partial(_serve_once, record=tmp_path, exit_code=3)]) as executor,
         pytest.raises(NoWorkerError, match=r'no worker process could start.* if __name__ == "__main__"'),
     ):
-        executor.submit(_raise).result(60)
+        executor.submit(fail).result(60)
 
 
 class TwoArgumentsError(Exception):
@@ -137,8 +116,8 @@ def test_a_process_stays_with_its_group_and_away_from_those_of_others() -> None:
 def test_to_leave_ends_what_still_runs(tmp_path: Path) -> None:
     record = tmp_path / "process"
     with LocalExecutor(1) as executor:
-        running = executor.submit(_sleep, str(record))
-        waiting = executor.submit(_process)
+        running = executor.submit(sleep, str(record))
+        waiting = executor.submit(where)
         assert within(60, lambda: record.exists() and record.read_text())
     assert within(10, lambda: _is_gone(int(record.read_text())))
     for future in (running, waiting):
@@ -152,10 +131,10 @@ def test_workers_end_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(
         f"import sys\nsys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "from test_local_executor import LocalExecutor, _sleep\n"
+        "from lab_helpers import sleep\nfrom normless_lab.sweeps import LocalExecutor\n"
         "if __name__ == '__main__':\n"
         "    with LocalExecutor(1) as executor:\n"
-        f"        executor.submit(_sleep, {str(record)!r}).result()\n"
+        f"        executor.submit(sleep, {str(record)!r}).result()\n"
     )
     with subprocess.Popen([sys.executable, str(script)]) as driver:
         try:

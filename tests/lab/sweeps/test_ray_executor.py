@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
@@ -14,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
-from lab_helpers import TinyConfig, tiny_sweep, within
+from lab_helpers import TinyConfig, die, sleep, tiny_sweep, where, within
 
 from normless.cli import main
 from normless_lab.sweeps import Laboratory, RateGrid, RayExecutor, WorkerDiedError
@@ -30,24 +29,9 @@ def two() -> Iterator[RayExecutor]:
         yield executor
 
 
-def _process() -> tuple[int, int]:
-    import torch
-
-    return os.getpid(), torch.get_num_threads()
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _sleep(record: str) -> None:
-    Path(record).write_text(str(os.getpid()))
-    time.sleep(600)
-
-
 @pytest.mark.slow
 def test_tasks_run_in_processes_of_one_thread_that_stay(two: RayExecutor) -> None:
-    found = {future.result() for future in [two.submit(_process) for _ in range(50)]}
+    found = {future.result() for future in [two.submit(where) for _ in range(50)]}
     assert all(threads == 1 for _, threads in found)
     processes = {process for process, _ in found}
     assert os.getpid() not in processes
@@ -60,14 +44,14 @@ def test_a_killed_process_is_told_in_words_and_silently_replaced(
     two: RayExecutor, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(WorkerDiedError, match="its process or its machine is gone; Ray says: "):
-        two.submit(_die).result()
-    assert two.submit(_process).result()[1] == 1
+        two.submit(die).result()
+    assert two.submit(where).result()[1] == 1
     time.sleep(1.0)
     assert capfd.readouterr().out == ""
 
 
 def test_nothing_listens_beyond_this_machine(two: RayExecutor) -> None:
-    two.submit(_process).result()
+    two.submit(where).result()
     listening = [
         connection.laddr.ip
         for process in psutil.Process().children(recursive=True)
@@ -99,7 +83,7 @@ def test_a_killed_run_goes_on_from_its_last_epoch_and_others_do_not_notice(two: 
     assert always.error.startswith("WorkerDiedError: its process or its machine is gone;")
     assert list(result.runs["outcome"]) == ["trained"] * 12
     # It used the cluster that was there, and left it.
-    assert two.submit(_process).result()[1] == 1
+    assert two.submit(where).result()[1] == 1
 
 
 def test_the_command_carries_out_a_sweep_by_ray(
@@ -116,7 +100,7 @@ def test_the_command_carries_out_a_sweep_by_ray(
 def test_to_leave_ends_what_still_runs(two: RayExecutor, tmp_path: Path) -> None:
     record = tmp_path / "process"
     with RayExecutor() as executor:
-        running = executor.submit(_sleep, str(record))
+        running = executor.submit(sleep, str(record))
         assert within(120, lambda: record.exists() and record.read_text())
     assert within(30, lambda: not psutil.pid_exists(int(record.read_text())))
     with pytest.raises(CancelledError):

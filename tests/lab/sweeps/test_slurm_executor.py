@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from lab_helpers import TinyConfig, within
 
+from normless_lab.cli.laboratory import job_parameters
 from normless_lab.sweeps import Laboratory, SlurmExecutor
 
 pytestmark = pytest.mark.skipif(
@@ -68,3 +69,10 @@ def test_a_run_is_told_before_its_time_ends_and_leaving_cancels_the_others(tmp_p
 def test_wrong_settings_are_told(folder: Path, parameters: dict[str, int], workers: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         SlurmExecutor(folder, parameters, workers=workers, cluster="local")
+
+
+def test_the_words_of_the_command_become_parameters() -> None:
+    words = ["timeout_min=90", "slurm_partition=gpu", "slurm_comment=a=b"]
+    assert job_parameters(words) == {"timeout_min": 90, "slurm_partition": "gpu", "slurm_comment": "a=b"}
+    with pytest.raises(ValueError, match="NAME=VALUE"):
+        job_parameters(["gpu"])

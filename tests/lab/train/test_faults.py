@@ -14,7 +14,8 @@ import pytest
 @pytest.mark.parametrize("sample", [200, 1])
 def test_every_fault_is_survived(sample: int) -> None:
     script = Path(__file__).with_name("faults.py")
-    paths = os.pathsep.join([str(script.parents[1] / "sweeps"), os.environ.get("PYTHONPATH", "")])
+    folders = [script.parents[2], script.parents[1] / "sweeps", os.environ.get("PYTHONPATH", "")]
+    paths = os.pathsep.join(map(str, folders))
     command = [sys.executable, str(script), "--sample", str(sample)]
     environment = {**os.environ, "PYTHONPATH": paths}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

@@ -96,12 +96,10 @@ def is_running(name: str) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("norm_free", [("fixup",), NORM_FREE], ids=len)
 def test_two_ranks_are_one_without_norms_that_mix_examples(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], norm_free: tuple[str, ...]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    per_batch = PER_BATCH[: len(norm_free)]
-    schemes = (*norm_free, SAME_GHOSTS, *per_batch)
+    schemes = (*NORM_FREE, SAME_GHOSTS, *PER_BATCH)
     # The first begins in one process.
     train_first_epoch(replace(CONFIG, scheme=schemes[0]), tmp_path / "two" / "0")
     done = two_ranks(tmp_path, schemes)
@@ -110,9 +108,9 @@ def test_two_ranks_are_one_without_norms_that_mix_examples(
     if os.environ.get("NORMLESS_TABLES"):
         with capsys.disabled():
             print("", *(f"{scheme:28} {value:.1e}" for scheme, value in largest.items()), sep="\n")  # noqa: T201
-    assert all(largest[scheme] <= 1e-10 for scheme in (*norm_free, SAME_GHOSTS)), largest
+    assert all(largest[scheme] <= 1e-10 for scheme in (*NORM_FREE, SAME_GHOSTS)), largest
     # Each process has the statistics of its own half.
-    assert all(1e-5 < largest[scheme] < 1 for scheme in per_batch), largest
+    assert all(1e-5 < largest[scheme] < 1 for scheme in PER_BATCH), largest
 
 
 def train_first_epoch(config: TrainConfig, folder: Path) -> None:

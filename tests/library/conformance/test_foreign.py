@@ -179,9 +179,11 @@ REFUSALS |= {
     for scheme, reason in {
         "layer_norm": "this scheme keeps transformers unchanged", "deepnorm": "DeepNorm is for transformers",
         "admin": "Admin is for transformers", "qk_norm": "it has no attention", "soft_capping": "it has no attention",
-        "t_fixup": "transformers have none on a branch",
+        "t_fixup": "transformers have none on a branch", "layer_norm_scaling": "not an attention, with which",
     }.items()
 }  # fmt: skip
+REFUSALS |= {("tailored_activations", name): "tailored_activations is not possible" for name in TRANSFORMERS}
+REFUSALS |= {(scheme, "resnet18"): "does not begin with a normalization" for scheme in ("peri_norm", "sandwich_norm")}
 REFUSALS |= {
     ("zero_gamma", "functional"): "at γ = 0 the activation between them passes no gradient",
     ("zeroinit_v1", "functional"): "no residual sum is followed by an activation",

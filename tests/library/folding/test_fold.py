@@ -237,3 +237,17 @@ def test_one_layer_takes_the_norms_on_both_sides() -> None:
         "first: folded into layer after it",
         "last: folded into layer before it",
     ]
+
+
+def test_regrouped_channels_are_not_followed() -> None:
+    def run(net: Net, x: Tensor) -> Tensor:
+        return net.norm(net.layer(x).reshape(3, 4, 12))
+
+    _, report = folded(Net(run, layer=nn.Conv1d(4, 6, 2), norm=nn.BatchNorm1d(4)), LINES)
+    assert fate(report, "norm").startswith("norm: affine: it reads reshape")
+
+    def mixed(net: Net, x: Tensor) -> Tensor:
+        return net.norm(net.layer(x).transpose(1, 2))
+
+    _, report = folded(Net(mixed, layer=nn.Conv1d(4, 9, 1), norm=nn.BatchNorm1d(9)), LINES)
+    assert "the channels of layer are not the norm's" in fate(report, "norm")

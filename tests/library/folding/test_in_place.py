@@ -54,7 +54,7 @@ def in_place(fused: nn.Module) -> list[str]:
         return [name for name, module in fused.named_modules() if isinstance(module, InPlace) and module.inplace]
 
 
-@pytest.mark.parametrize("scheme", ["fixup", "sqrt2", "batch_norm"])
+@pytest.mark.parametrize("scheme", ["fixup", "sqrt2", "depth_mup"])
 def test_resnets_work_in_place_throughout(scheme: str) -> None:
     network = randomized(convert(resnet_cifar(8), scheme))
     fused = fuse_for_inference(network, images())

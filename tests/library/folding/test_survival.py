@@ -66,3 +66,12 @@ def test_it_trains_at_batch_size_one(net: nn.Module) -> None:
         losses.append(loss.item())
     assert losses[-1] < losses[0]
     assert all(torch.equal(module.scale, value) for module, value in zip(affine, before, strict=True))
+
+
+def test_half_precision_weights_are_folded_in_full_precision(model: nn.Module) -> None:
+    half = deepcopy(model).bfloat16()
+    new, report = nl.fold(half, IMAGES.bfloat16())
+    reference, _ = nl.fold(deepcopy(half).double(), IMAGES.double())
+    folded = {norm.layer for norm in report.norms if norm.layer is not None}
+    for name in folded:
+        assert torch.equal(new.get_submodule(name).weight, reference.get_submodule(name).weight.bfloat16())

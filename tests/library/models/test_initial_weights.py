@@ -97,3 +97,9 @@ def test_the_stream_of_wide_resnet_doubles_with_every_block_by_fan_in_alone() ->
         growth[kind] = sum(drawn) / len(drawn)
     assert 0.5 * 2**6 < growth["he_fan_in"] < 1.1 * 2**6
     assert growth[None] < 0.2 * growth["he_fan_in"]
+
+
+@pytest.mark.parametrize("name", FAN_IN_BY_DEFAULT)
+def test_the_networks_of_de_and_smith_start_from_fan_in_the_classifier_too(name: str) -> None:
+    default, stated = built(name), built(name, ", initialization=he_fan_in")
+    assert all(torch.equal(one, two) for one, two in zip(default.parameters(), stated.parameters(), strict=True))

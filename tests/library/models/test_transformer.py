@@ -232,3 +232,14 @@ def test_it_is_named_by_text_and_brings_its_inputs() -> None:
 def test_impossible_networks_are_refused(arguments: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         transformer(10, **arguments)  # type: ignore[arg-type]
+
+
+def test_dropout_is_at_the_branch_ends_and_on_the_embedded_tokens() -> None:
+    model = transformer(VOCABULARY, 2, WIDTH, HEADS, HIDDEN, dropout=0.3)
+    rates = {name: module.p for name, module in model.named_modules() if isinstance(module, nn.Dropout)}
+    assert set(rates.values()) == {0.3}
+    assert len(rates) == 2 + 2 * 2 + 3 * 2
+    source, target = model.example_inputs()
+    assert not torch.equal(model(source, target), model(source, target))
+    model.eval()
+    assert torch.equal(model(source, target), model(source, target))

@@ -207,3 +207,11 @@ def test_a_parameter_given_as_a_part_is_shared() -> None:
     x = torch.randn(4, 2)
     (one(x).sum() + other(x).sum()).backward()
     torch.testing.assert_close(one.input_bias.grad, 4 * (one.weight.sum() + other.weight.sum()).reshape(1))
+
+
+def test_the_input_passes_before_first_and_then_the_input_bias() -> None:
+    layer = scalar_affine(nn.Linear(3, 2))
+    layer.before = nn.ReLU()
+    layer.add_part("input_bias", torch.tensor([0.7]))
+    x = torch.randn(5, 3)
+    torch.testing.assert_close(layer(x), F.linear(torch.relu(x) + 0.7, layer.weight, layer.bias))

@@ -72,6 +72,8 @@ def test_a_network_with_its_classifier_left_out() -> None:
     nl.adaptive_gradient_clipping(model, exclude=[model.classifier.bias])
     assert model.classifier.weight.grad.abs().max() < 1
     assert (model.classifier.bias.grad == 100).all()
+    nl.adaptive_gradient_clipping(model.classifier.bias)
+    assert (model.classifier.bias.grad < 100).all()
 
 
 def test_an_infinite_row_does_not_touch_the_others() -> None:

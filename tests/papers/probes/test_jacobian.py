@@ -84,20 +84,6 @@ def test_a_deep_linear_network_has_the_limiting_law() -> None:
     assert np.abs(cumulative(squares, 3) - shares).max() < 0.04
 
 
-def test_a_network_is_left_as_it_was() -> None:
-    network, inputs = small_network().float(), torch.randn(3, 2, 4, 4)
-    network.eval()
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    state = torch.get_rng_state()
-    jacobian_spectrum(network, inputs, training=True)
-    assert torch.equal(state, torch.get_rng_state())
-    assert not network.training
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in network.parameters())
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in network.modules())
-    assert next(network.parameters()).dtype == torch.float32
-
-
 class Tokens(nn.Module):
     """A network whose input cannot have a gradient, and a module that runs twice."""
 

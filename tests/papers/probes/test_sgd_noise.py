@@ -76,14 +76,3 @@ def test_per_example_gradients_are_those_of_backward_passes_one_by_one() -> None
         loss = F.cross_entropy(network(inputs[index : index + 1]), targets[index : index + 1])
         expected = torch.cat([part.flatten() for part in torch.autograd.grad(loss, trainable)])
         torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-5)
-
-
-def test_a_network_is_left_as_it_was() -> None:
-    network, inputs, targets = images(wide_resnet(10, 1), 4)
-    before = {name: value.clone() for name, value in network.state_dict().items()}
-    state = torch.get_rng_state()
-    sgd_noise_table(network, inputs, targets, F.cross_entropy, batch_sizes=(2,), draws=2)
-    assert network.training
-    assert torch.equal(state, torch.get_rng_state())
-    assert all(torch.equal(value, before[name]) for name, value in network.state_dict().items())
-    assert all(parameter.grad is None for parameter in network.parameters())

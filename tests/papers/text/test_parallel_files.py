@@ -137,7 +137,7 @@ def write_hub(folder: Path, *, struct: bool, train_shards: int = 2) -> None:
 
     def write(name: str, german: Sequence[str], english: Sequence[str]) -> None:
         columns = {"de": pa.array(german), "en": pa.array(english)}
-        rows = pa.array([{"de": one, "en": other} for one, other in zip(german, english, strict=True)])
+        rows = pa.array([{"de": sentence, "en": other} for sentence, other in zip(german, english, strict=True)])
         pq.write_table(pa.table({"translation": rows} if struct else columns), folder / name)
 
     german, english = SETS["train"]

@@ -121,11 +121,11 @@ def exact(config: Any, folder: Path) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("kind", STEPS)
 def test_micro_batches_are_the_batch(tmp_path: Path, kind: str) -> None:
     whole, micro = exact(quick(tmp_path) if kind == "text" else PAIRS, tmp_path)
-    one = train(whole, tmp_path / "whole")
+    undivided = train(whole, tmp_path / "whole")
     parts = train(replace(whole, **micro), tmp_path / "parts")
     for name in ("training_loss", "training_accuracy"):
-        assert getattr(parts.epochs[0], name) == pytest.approx(getattr(one.epochs[0], name), rel=1e-9)
-    assert parts.test_loss == pytest.approx(one.test_loss, rel=1e-6)
+        assert getattr(parts.epochs[0], name) == pytest.approx(getattr(undivided.epochs[0], name), rel=1e-9)
+    assert parts.test_loss == pytest.approx(undivided.test_loss, rel=1e-6)
     with pytest.raises(ValueError, match="Probes measure whole batches"):
         train(replace(whole, **micro), tmp_path / "no", ride_along=RideAlong(("signal",), every(1)))
 

@@ -131,7 +131,7 @@ def test_a_transformer_decodes_the_same_with_and_without_its_cache(scheme: str, 
     cached, anew = (
         beam_search(net, source, width=width, penalty=0.0, longer_by=6) for net in (network, Uncached(network))
     )
-    assert [one.tokens for one in cached] == [one.tokens for one in anew]
+    assert [found.tokens for found in cached] == [found.tokens for found in anew]
     for row, hypothesis, other in zip(source, cached, anew, strict=True):
         tokens = torch.tensor([[START, *hypothesis.tokens, END]])
         logits = network(row[None, row != PADDING], tokens[:, :-1]).log_softmax(-1)

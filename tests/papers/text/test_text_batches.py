@@ -39,7 +39,7 @@ def seen(batches: list[Batch]) -> list[tuple[tuple[int, ...], int]]:
 def expected(data: TextData) -> list[tuple[tuple[int, ...], int]]:
     train = data.text.train
     tokens = data.tokens.encode(train.sentences, 100)
-    return [(tuple(one), label) for one, label in zip(tokens, train.labels, strict=True)]
+    return [(tuple(item), label) for item, label in zip(tokens, train.labels, strict=True)]
 
 
 sizes_of = st.lists(st.integers(1, 9), min_size=1, max_size=30)
@@ -52,8 +52,8 @@ def test_an_epoch_has_whole_batches_of_different_sentences(sizes: list[int], bat
     assert len(batches) == data.steps_per_epoch(batch_size) == max(1, len(sizes) // batch_size)
     assert {len(batch.inputs) for batch in batches} == {min(batch_size, len(sizes))}
     whole = expected(data)
-    for one in seen(batches):
-        whole.remove(one)
+    for item in seen(batches):
+        whole.remove(item)
     for batch in batches:
         assert batch.inputs.dtype == batch.targets.dtype == torch.int64
         assert bool((batch.inputs[:, -1] == 2).any()), "a batch is no wider than its longest sentence"
@@ -78,10 +78,10 @@ def test_processes_share_a_batch(sizes: list[int], world_size: int) -> None:
         list(data.train_batches(batch_size, seed=0, epoch=1, rank=rank, world_size=world_size))
         for rank in range(world_size)
     ]
-    joined = [one for step in zip(*parts, strict=True) for one in seen(list(step))]
+    joined = [item for step in zip(*parts, strict=True) for item in seen(list(step))]
     assert joined == seen(list(data.train_batches(batch_size, seed=0, epoch=1)))
     tested = [list(data.test_batches(5, rank=rank, world_size=world_size)) for rank in range(world_size)]
-    assert sorted(one for part in tested for one in seen(part)) == sorted(expected(data))
+    assert sorted(item for part in tested for item in seen(part)) == sorted(expected(data))
 
 
 def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
@@ -91,5 +91,5 @@ def test_learned_tokens_lie_between_a_start_and_an_end() -> None:
     for sentence, encoded in zip(text.test.sentences, tokens.encode(text.test.sentences, 100), strict=True):
         assert (encoded[0], encoded[-1]) == (1, 2)
         assert pieces.decode([encoded]) == [sentence]
-    assert [len(one) for one in tokens.encode(text.test.sentences, 4)] == [4] * 50
+    assert [len(item) for item in tokens.encode(text.test.sentences, 4)] == [4] * 50
     assert tokens.padding == 0

@@ -38,8 +38,8 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
     loss, right = 0.0, 0
     with torch.no_grad():
         for sentence, label in zip(data.text.test.sentences, data.text.test.labels, strict=True):
-            (one,) = pieces.encode([sentence])
-            logits = network(torch.tensor([[1, *one, 2]]))
+            (tokens,) = pieces.encode([sentence])
+            logits = network(torch.tensor([[1, *tokens, 2]]))
             loss += float(F.cross_entropy(logits, torch.tensor([label])))
             right += int(logits.argmax()) == label
     assert result.test_loss == pytest.approx(loss / 80, rel=1e-5)
@@ -71,7 +71,7 @@ def test_schemes_train(tmp_path: Path, scheme: str) -> None:
     result = train(quick(tmp_path, scheme=scheme, scalar_rate_scale=0.1), tmp_path / "run")
     assert result.epochs[-1].training_loss < result.epochs[0].training_loss
     network, _ = network_and_data(tmp_path / "run", TextConfig)
-    norms = [one for one in network.modules() if isinstance(one, torch.nn.LayerNorm)]
+    norms = [module for module in network.modules() if isinstance(module, torch.nn.LayerNorm)]
     assert bool(norms) == (scheme == "layer_norm")
 
 

@@ -27,9 +27,12 @@ def test_bleu_is_its_definition() -> None:
     meant = ["the cat sat on the mat today", "a dog sees the old queen and a bird sings"]
     precisions = []
     for n in (1, 2, 3, 4):
-        pairs = [(grams(one.split(), n), grams(other.split(), n)) for one, other in zip(outputs, meant, strict=True)]
-        right = sum((one & other).total() for one, other in pairs)
-        precisions.append(right / sum(one.total() for one, _ in pairs))
+        pairs = [
+            (grams(output.split(), n), grams(reference.split(), n))
+            for output, reference in zip(outputs, meant, strict=True)
+        ]
+        right = sum((output & reference).total() for output, reference in pairs)
+        precisions.append(right / sum(output.total() for output, _ in pairs))
     length, wanted = (sum(len(sentence.split()) for sentence in side) for side in (outputs, meant))
     brevity = min(1.0, math.exp(1 - wanted / length))
     expected = 100 * brevity * math.exp(sum(map(math.log, precisions)) / 4)

@@ -43,9 +43,9 @@ def test_the_test_figures_are_those_of_the_trained_network(uninterrupted: tuple[
     loss, right, count = 0.0, 0, 0
     with torch.no_grad():
         for source, target in zip(data.pairs("test").source, data.pairs("test").target, strict=True):
-            (one,), (other,) = data.vocabulary.encode([source]), data.vocabulary.encode([target])
-            labels = torch.tensor([*other, 2])
-            logits = network(torch.tensor([[*one, 2]]), torch.tensor([[1, *other]]))[0]
+            (source_tokens,), (target_tokens,) = data.vocabulary.encode([source]), data.vocabulary.encode([target])
+            labels = torch.tensor([*target_tokens, 2])
+            logits = network(torch.tensor([[*source_tokens, 2]]), torch.tensor([[1, *target_tokens]]))[0]
             loss += float(F.cross_entropy(logits, labels, reduction="sum"))
             right += int((logits.argmax(1) == labels).sum())
             count += len(labels)
