@@ -15,7 +15,7 @@ from normless_lab.train import EpochRow, Report, Settings
 class EmptyConfig(Settings):
     """A run whose result follows from its settings; `group` stands for whatever a sweep varies."""
 
-    COMMAND: ClassVar[str] = "empty_run:EMPTY"
+    KIND: ClassVar[str] = "empty_run:EMPTY"
 
     group: int = 0
     epochs: int = 10

@@ -73,7 +73,7 @@ def sweep_of(runs: int) -> Sweep:
     if rest or not groups:
         raise ValueError(f"Expected a multiple of {len(RATES.rates) * REPLICATES} runs, got {runs}.")
     axes = {"group": axis_of("group", list(range(groups)))}
-    return Sweep("scale", {}, axes, RATES, REPLICATES, best=12, run=EmptyConfig.COMMAND)
+    return Sweep("scale", {}, axes, RATES, REPLICATES, best=12, run=EmptyConfig.KIND)
 
 
 def measure(sweep: Sweep, url: str, folder: Path, executor: ExecutorFactory) -> dict[str, Any]:

@@ -109,7 +109,7 @@ def _key(config: Settings) -> tuple[Any, ...]:
     data = values["data"]
     options = dict(re.findall(r"(\w+)=(\d+)", data))
     return (
-        config.COMMAND,
+        config.KIND,
         values["model"],
         data.partition("(")[0],
         values["epochs"],

@@ -94,13 +94,11 @@ def recorded(artefact: Artefact) -> Recorded:
 
 def made_up(config: Settings) -> RunRow:
     """The row of a run that was not carried out: it trained, and its numbers are of the right kinds."""
-    kind = kind_of(config.COMMAND)
+    kind = kind_of(config.KIND)
     report = kind.result_class()
     epochs = [_made_up(report.ROW) | {"epoch": epoch} for epoch in (1, 2)]
     result = _made_up(report) | {"outcome": "trained", "config_hash": config.hash, "epochs": epochs}
-    return RunRow(
-        config.hash, config.COMMAND, config.to_dict(), "trained", None, result, 1.0, "", machine(), versions()
-    )
+    return RunRow(config.hash, config.KIND, config.to_dict(), "trained", None, result, 1.0, "", machine(), versions())
 
 
 def _made_up(kind: Any) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class SmallTransformerConfig(Settings):
         rate: peak learning rate, before the groups' multipliers.
     """
 
-    COMMAND: ClassVar[str] = "small_transformers:SMALL_TRANSFORMERS"
+    KIND: ClassVar[str] = "small_transformers:SMALL_TRANSFORMERS"
 
     task: Literal["digits", "text"]
     scheme: str

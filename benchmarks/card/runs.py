@@ -133,7 +133,7 @@ def measure_together(bench: CardBench) -> Iterator[list[dict[str, Any]]]:
 def _warm_up(config: TrainConfig, bench: CardBench) -> None:
     """Execute the first steps of a run, so that what torch loads once per process is not timed."""
     with tempfile.TemporaryDirectory() as folder, _arithmetic(bench), suppress(StopIteration):
-        run = begin_run(config.COMMAND, config.to_dict(), folder)
+        run = begin_run(config.KIND, config.to_dict(), folder)
         for _ in range(SETTLED):
             run.turn()
         run.close()
@@ -158,7 +158,7 @@ def _carry_out(
     turns = Turns(counter, ended.append)
     with tempfile.TemporaryDirectory() as folder, _arithmetic(bench):
         waiting = deque(
-            Order(number, carry_out_run, (config.COMMAND, config.to_dict(), str(Path(folder) / str(number))))
+            Order(number, carry_out_run, (config.KIND, config.to_dict(), str(Path(folder) / str(number))))
             for number, config in enumerate(configs)
         )
         start = perf_counter()

@@ -60,7 +60,7 @@ def dispatch(
             group = repr([value for name, value in values.items() if name not in REPLICATE])
             # The process may have another working directory.
             directory = str((work / attempt.hash).absolute())
-            future = executor.submit(carry_out_run, config.COMMAND, values, directory, options, group=group)
+            future = executor.submit(carry_out_run, config.KIND, values, directory, options, group=group)
             running[future] = attempt
             future.add_done_callback(ended.put)
         rows = []

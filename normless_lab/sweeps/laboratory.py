@@ -219,13 +219,13 @@ class Laboratory:
         distinct: dict[str, RunConfig] = {}
         for config in runs.values():
             if isinstance(config, RunConfig):
-                key = repr((config.COMMAND, config.model, config.scheme, config.data, dict(config.contents)))
+                key = repr((config.KIND, config.model, config.scheme, config.data, dict(config.contents)))
                 distinct.setdefault(key, config)
         folder, futures = str(self.work / "check"), {}
         for key, config in distinct.items():
             if key not in self._checked:
                 executor = self._entered(self._factory_of(config))
-                futures[key] = executor.submit(check_run, config.COMMAND, config.to_dict(), folder, group=key)
+                futures[key] = executor.submit(check_run, config.KIND, config.to_dict(), folder, group=key)
         errors: dict[str, list[str]] = {}
         for key, future in futures.items():
             # The death of a process, for example for lack of memory, is not evidence about the settings.

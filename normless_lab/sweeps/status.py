@@ -178,4 +178,4 @@ def _key(row: RunRow) -> str | None:
 def _without_rate(config: Settings) -> str:
     """Return the settings that identify a run, except its learning rate."""
     identity = {name: value for name, value in config.identity().items() if name != "rate"}
-    return json.dumps([config.COMMAND, identity], sort_keys=True)
+    return json.dumps([config.KIND, identity], sort_keys=True)

@@ -148,7 +148,7 @@ def _row(
 ) -> RunRow:
     return RunRow(
         hash=config.hash,
-        kind=config.COMMAND,
+        kind=config.KIND,
         config=config.to_dict(),
         outcome=outcome,
         error=error,

@@ -182,7 +182,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
         sync_batch_norm: batch norms have the statistics of the examples of all processes, on CUDA devices alone.
     """
 
-    COMMAND: ClassVar[str] = "train"
+    KIND: ClassVar[str] = "train"
     TASK: ClassVar[str] = "train"
     FOLDERS: ClassVar[tuple[str, ...]] = ("image_folder",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -57,7 +57,7 @@ class EpochRecord:
         unread = self._steps[len(self.result.losses) :]
         if not unread:
             return
-        losses = mean_of_processes(self._fabric, torch.stack(unread)[:, 0])
+        losses = mean_of_processes(self._fabric, torch.stack([values[0] for values in unread]))
         self._arriving = losses.to("cpu", non_blocking=True)
         self._arrival = event_on(losses.device)
 

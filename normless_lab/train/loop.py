@@ -138,8 +138,8 @@ def make_fabric(config: RunConfig) -> Fabric:
     if started != config.devices:
         raise ValueError(
             f"Expected {config.devices} processes for devices={config.devices}, but {started} runs this. Start it "
-            f"with: torchrun --nproc-per-node {config.devices} -m normless {config.COMMAND} … "
-            f"--devices {config.devices}"
+            f"with: torchrun --nproc-per-node {config.devices}, as in "
+            f"torchrun --nproc-per-node {config.devices} -m normless train … --devices {config.devices}"
         )
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device='cuda' needs a CUDA device, and torch finds none; use device='cpu' or 'auto'.")

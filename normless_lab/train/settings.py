@@ -44,7 +44,7 @@ class Settings:
     """Base of the frozen dataclasses that define a run.
 
     Attributes:
-        COMMAND: the kind of run, see `normless_lab.sweeps.kind_of`; also the command that carries it out.
+        KIND: the kind of run, see `normless_lab.sweeps.kind_of`.
         ADDED: fields that a later version added, with the value that stands for the behavior before. A field at this
             value does not enter the hash, so that earlier runs keep theirs.
 
@@ -57,7 +57,7 @@ class Settings:
         ValueError: fields have the wrong type, are out of range or contradict each other; one sentence for each.
     """
 
-    COMMAND: ClassVar[str]
+    KIND: ClassVar[str]
     ADDED: ClassVar[Mapping[str, Any]] = {}
     __dataclass_fields__: ClassVar[dict[str, Any]]
 

@@ -58,7 +58,7 @@ class Effort:
 
     data: str
     model: str = ""
-    run: str = PaperConfig.COMMAND
+    run: str = PaperConfig.KIND
     epochs: int | None = None
     batch_size: int | None = None
     crop: int | None = None
@@ -118,7 +118,7 @@ class Effort:
         return Sweep(
             name,
             {setting: value for setting, value in base.items() if value is not None},
-            axes_as_printed(axes) if self.run == PaperConfig.COMMAND else axes,
+            axes_as_printed(axes) if self.run == PaperConfig.KIND else axes,
             grid,
             self.replicates,
             self.best or self.replicates,

@@ -22,7 +22,7 @@ class PaperConfig(TrainConfig):
         max_doublings: how often the epochs may be doubled.
     """
 
-    COMMAND: ClassVar[str] = "train-paper"
+    KIND: ClassVar[str] = "train-paper"
     TASK: ClassVar[str] = "train-paper"
 
     warm_start_epochs: NonNegativeInt = 0

@@ -62,7 +62,7 @@ class TextConfig(ExamplesConfig[TextResult], AdamConfig[TextResult]):
         warmup: share of the training over which the learning rate first rises linearly, 0 ≤ share < 1.
     """
 
-    COMMAND: ClassVar[str] = "train-text"
+    KIND: ClassVar[str] = "train-text"
     TASK: ClassVar[str] = "train-text"
     FOLDERS: ClassVar[tuple[str, ...]] = ("labelled_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {"data": ("vocabulary", "longest")}
@@ -119,7 +119,7 @@ class TranslationConfig(AdamConfig[TranslationResult]):
         longer_by: largest number of tokens by which a translation may exceed its source.
     """
 
-    COMMAND: ClassVar[str] = "train-translation"
+    KIND: ClassVar[str] = "train-translation"
     TASK: ClassVar[str] = "train-translation"
     FOLDERS: ClassVar[tuple[str, ...]] = ("parallel_text",)
     GROUPS: ClassVar[Mapping[str, tuple[str, ...]]] = {

@@ -98,7 +98,7 @@ class FakeLaboratory:
         error = "ValueError: no" if failed else None
         # A name instead of the hash, which takes longer than all the rest.
         name, values = f"run-{len(self.configs)}", config.to_dict()
-        self._rows[config] = RunRow(name, config.COMMAND, values, ended.outcome, error, result, 1.0, "", "", {})
+        self._rows[config] = RunRow(name, config.KIND, values, ended.outcome, error, result, 1.0, "", "", {})
         return self._rows[config]
 
 

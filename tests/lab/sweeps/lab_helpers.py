@@ -27,7 +27,7 @@ class TinyConfig(Settings):
     and so `raises once` and `raises`; `exits` and `interrupts` are in `ENDS`.
     """
 
-    COMMAND: ClassVar[str] = "lab_helpers:TINY"
+    KIND: ClassVar[str] = "lab_helpers:TINY"
 
     scheme: str = "none"
     good: float = 0.25
@@ -127,7 +127,7 @@ def tiny_sweep(**changes: Any) -> Sweep:
         "rates": RateGrid.powers(-3, -1),
         "replicates": 2,
         "best": 2,
-        "run": TinyConfig.COMMAND,
+        "run": TinyConfig.KIND,
     }
     return Sweep(**{**usual, **changes})
 

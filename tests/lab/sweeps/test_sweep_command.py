@@ -35,7 +35,7 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     content = {
         "name": "tiny",
-        "run": TinyConfig.COMMAND,
+        "run": TinyConfig.KIND,
         "base": {"good": 1.0},
         "axes": {"scheme": ["none", "fixup"], "fate": {"well": {}, "badly": {"fate": "raises once", "good": 0.25}}},
         "rates": {"from": -3, "to": -1},
