@@ -98,21 +98,19 @@ def second_first(net: Net, x: Tensor) -> Tensor:
     return x + net.f(torch.relu(x)) + g
 
 
-@pytest.mark.parametrize(("forward", "order", "sites"), [
+@pytest.mark.parametrize(("forward", "order", "additions"), [
     (second_first, ["f", "g"], [(0, 1), (1, 1)]),
     (lambda net, x: net.f(torch.relu(x)) + (net.g(torch.tanh(x)) + x), ["g", "f"], [(0, 0), (1, 0)]),
     (lambda net, x: (net.f(torch.relu(x)) + net.g(torch.tanh(x))) + x, ["f", "g"], [(1, 0)]),
     (lambda net, x: x + sum([net.f(torch.relu(x)), net.g(torch.tanh(x))]), ["f", "g"], [(1, 1)]),
 ])  # fmt: skip
-def test_branches_and_sites_follow_the_additions(
-    forward: Forward, order: list[str], sites: list[tuple[int, int]]
-) -> None:
+def test_branches_follow_the_additions(forward: Forward, order: list[str], additions: list[tuple[int, int]]) -> None:
     found = map_of(forward)
     (block,) = found.blocks
     assert [branch[-1].path for branch in block.branches] == order
     assert found.flow is not None
-    additions = [call for call in found.flow.calls if call.name in ADDITIONS and call.args == (Tensor, Tensor)]
-    assert [(additions.index(site.made_by), site.branch) for site in block.sites] == sites
+    calls = [call for call in found.flow.calls if call.name in ADDITIONS and call.args == (Tensor, Tensor)]
+    assert [(calls.index(addition.made_by), addition.branch) for addition in block.additions] == additions
 
 
 def test_several_branches_beside_a_skip_path_joined_from_two_layers() -> None:
