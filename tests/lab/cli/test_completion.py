@@ -53,7 +53,7 @@ def completed(script: Path, *words: str, folder: Path | None = None) -> set[str]
         (("",), {name.partition(".")[0] for name in COMMANDS}),
         (("ins",), {"inspect"}),
         (("sweep", ""), {"run", "status", "export", "retry", "prune"}),
-        (("train", "--warm-start-r"), {"--warm-start-rate"}),
+        (("train", "--label-s"), {"--label-smoothing"}),
         (("train", "--device", ""), {"auto", "cpu", "cuda"}),
         (("train", "--flip", ""), {"true", "false"}),
         (("train", "--scheme", "regul"), {"regularized_skipinit"}),

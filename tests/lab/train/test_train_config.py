@@ -137,7 +137,7 @@ def test_a_decay_policy_has_terms() -> None:
     kind: Any = TrainConfig
     assert kind(decay_policy="weights+last").hash != kind(decay_policy="weights").hash
     assert kind(decay_policy="guidelines+*.norm.weight").decay_policy == "guidelines+*.norm.weight"
-    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is none; .* as in weights\+last"):
+    with pytest.raises(ValueError, match=r"'weights\+lost': 'lost' is unknown; .* as in weights\+last"):
         kind(decay_policy="weights+lost")
     with pytest.raises(ValueError, match="There is no decay policy 'some'; the policies are"):
         kind(decay_policy="some")

@@ -170,7 +170,7 @@ class Fused(nn.Sequential):
 
 
 REFUSALS = [
-    (TailorActivations(), written(lambda m, x: m.h(F.gelu(m.f(x)))), (2, 64), "with a slope to tailor"),
+    (TailorActivations(), lambda: nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 8)), (2, 64), "slope"),
     (TailorActivations(), written(lambda m, x: m.h(F.relu(m.f(x)) * m.g(x).sigmoid())), (2, 64), "after its gate"),
     (TailorActivations(), written(lambda m, x: x + F.relu(m.f(x)) + F.relu(m.g(x))), (2, 64), "several branches"),
     (TailorActivations(), Fused, (2, 3, 8, 8), "an activation was part of this normalization"),
