@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
 
-Enter = Callable[[tuple[Any, ...], Mapping[str, Any]], None]
+Call = Callable[[tuple[Any, ...], Any], None]
 
 
-class Entered:
-    """The hook on a network's forward; copies and pickles of the network have a hook that does nothing."""
+class Called:
+    """A hook on a network's forward; copies and pickles of the network have a hook that does nothing."""
 
-    def __init__(self, enter: Enter) -> None:
-        self.enter = enter
+    def __init__(self, call: Call) -> None:
+        self.call = call
 
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Receive the arguments of a pass."""
-        self.enter(args, kwargs)
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], other: Any) -> None:
+        """Receive the arguments of a pass, and its keyword arguments or its output."""
+        self.call(args, other)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A function of the standard library that takes any arguments, so that pickles load without this package.

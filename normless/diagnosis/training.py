@@ -108,7 +108,7 @@ class Training:
             (value, place, words), middle = self._jump, median(past)
             evidence = {"step": step - 1, "median": middle if loss is not None else exp(middle)}
             what = "loss" if loss is not None else "gradient's norm (no loss was passed to the watch)"
-            yield from self._new("jump", 0.9, [place], evidence | {"value": value}, what=what, first=words)
+            yield from self.new("jump", 0.9, [place], evidence | {"value": value}, what=what, first=words)
             # The new level is compared with what follows.
             past.clear()
             self._jump = None
@@ -126,7 +126,7 @@ class Training:
             else "no gradient was seen"
         )
         _, place, words = self._jump or (loss, largest, words)
-        yield from self._new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
+        yield from self.new("diverged", 1.0, [place], {"step": step, "loss": loss}, first=words)
 
     def _first_to_jump(self, outputs: Outputs | None, gradients: Numbers) -> tuple[str, str]:
         """Return the first layer in execution order with a jump of its output, or else the largest gradient jump."""
@@ -150,16 +150,16 @@ class Training:
             first = self._first_off.setdefault(place, share)
             if len(self._measured) >= BATCHES and share >= max(min(DEAD, first + GROWN), first + 1 - DEAD):
                 evidence = {"share": share, "first_share": first, "step": step}
-                yield from self._new("dying_units", 0.8, [place], evidence)
+                yield from self.new("dying_units", 0.8, [place], evidence)
         for name, value in new.multiplier.items():
             self._closed[name] = self._closed.get(name, 0) + 1 if value == 0 else -PATIENCE
         closed = [name for name in new.multiplier if self._closed[name] >= PATIENCE]
-        yield from self._new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
+        yield from self.new("closed_multipliers", 0.8, closed, {"multipliers": len(new.multiplier), "step": step})
         if len(self._measured) >= BATCHES:
             last = [*self._measured][-BATCHES:]
             lost = [name for name in new.lost if all(measured.lost.get(name, 0.0) > ROUNDED for measured in last)]
             share = min((new.lost[name] for name in lost), default=0.0)
-            yield from self._new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
+            yield from self.new("rounded_updates", 0.8, lost, {"share": share, "rate": new.rate, "step": step})
             updates = [
                 {name: measured.update[name] for name in measured.update.keys() - set(lost)} for measured in last
             ]
@@ -180,25 +180,25 @@ class Training:
         small = sorted((name for name in steady if max(ranges[name]) < least), key=new.update.__getitem__)
         for kind, where in (("large_updates", large), ("small_updates", small)):
             evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
-            yield from self._new(kind, 0.7, where, evidence | {"rate": new.rate})
+            yield from self.new(kind, 0.7, where, evidence | {"rate": new.rate})
 
     def stale(self, step: int, steps: int) -> Iterator[Finding]:
         """Report that an optimizer changes tensors that are not the network's."""
-        yield from self._new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
+        yield from self.new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
 
     def sharded(self, step: int) -> Iterator[Finding]:
         """Report that the weights were sharded after the watch began."""
-        yield from self._new("sharded_weights", 0.1, [""], {"step": step})
+        yield from self.new("sharded_weights", 0.1, [""], {"step": step})
 
     def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
         """Report that the statistics of frozen norms change."""
-        yield from self._new("moved_statistics", 0.6, norms, {"step": step})
+        yield from self.new("moved_statistics", 0.6, norms, {"step": step})
 
     def cannot_replay(self, step: int, reason: str) -> Iterator[Finding]:
         """Report that outputs of layers are not measured, and why."""
-        yield from self._new("no_replay", 0.1, [""], {"step": step}, reason=reason)
+        yield from self.new("no_replay", 0.1, [""], {"step": step}, reason=reason)
 
-    def _new(
+    def new(
         self, kind: str, severity: float, where: Sequence[str], evidence: Evidence, **words: str
     ) -> Iterator[Finding]:
         """Add a finding for the places where this kind was not reported before, if there are any."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from math import isfinite
 from os import PathLike
@@ -22,10 +22,12 @@ from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
-from normless.diagnosis.hooks import Entered, weakly
+from normless.diagnosis.hooks import Called, weakly
+from normless.diagnosis.loop import Loop
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
+from normless.diagnosis.step_state import StepState
 from normless.diagnosis.training import BATCHES, Measured, Training
 from normless.nn import ResidualSum, ScalarAffine
 from normless.probes import every
@@ -71,6 +73,8 @@ class Watch:
         # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(), Record()
+        self._loop = Loop(self._training)
+        weakref.finalize(inner, self._loop.release).atexit = False
         self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
         self._is_blind = self._is_sharded = False
@@ -80,7 +84,10 @@ class Watch:
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
         self._start_step()
-        self._handles = [model.register_forward_pre_hook(Entered(self._enter), with_kwargs=True)]
+        self._handles = [
+            model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
+            model.register_forward_hook(Called(self._leave)),
+        ]
         for register, method in (
             (register_optimizer_step_pre_hook, self._before_step),
             (register_optimizer_step_post_hook, self._after_step),
@@ -138,7 +145,8 @@ class Watch:
         """Remove all hooks; the measurements are kept."""
         for handle in self._handles:
             handle.remove()
-        self._start_step()
+        self._say(self._loop.end(self.step))
+        self._loop.release()
 
     def __enter__(self) -> Self:
         return self
@@ -148,7 +156,7 @@ class Watch:
 
     def _start_step(self) -> None:
         """Reset the data of the last step, and decide whether to measure the next."""
-        self._now, self._measures = _Step(), self._is_measured(self.step + 1)
+        self._now, self._measures = StepState(), self._is_measured(self.step + 1)
         model = self._model()
         if model is not None and (self._measures or not self.step):
             self._name_parameters(model)
@@ -157,12 +165,18 @@ class Watch:
         """Record the names of the network's parameters, which change when it is sharded."""
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._is_sharded = is_sharded(model)
+        self._loop.begin(model, self._is_sharded)
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         model = self._model()
         if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._now.seen = Replay.of(model, args, kwargs)
             self._now.passes += 1
+            self._say(self._loop.enter(model, self.step))
+
+    def _leave(self, _: tuple[Any, ...], output: Any) -> None:
+        if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._loop.passes.expect(output)
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return the network's parameters with a gradient that an optimizer holds, by name."""
@@ -180,8 +194,12 @@ class Watch:
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        names = self._names if self._model() is not None else {}
+        self._say(self._loop.before(optimizer, names, self.step + 1))
         if closure is None:
             self._look(optimizer)
+            now = self._now
+            self._say(self._loop.before_update(optimizer, names, now.gradients, now.loss, self.step))
             return None
         runs = count()
 
@@ -254,6 +272,8 @@ class Watch:
             counts = rounded_away(before, own[name])
             if counts is not None:
                 now.lost[name] = counts[0] / counts[1]
+        if (model := self._model()) is not None:
+            self._say(self._loop.after(model, optimizer, self._names, now.loss, self.step))
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
@@ -338,23 +358,6 @@ class Watch:
         for finding in findings:
             # The line that calls the optimizer would not help to find the cause.
             warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
-
-
-@dataclass
-class _Step:
-    """The data of the current step: tensors, and the numbers that were read from them."""
-
-    losses: list[Tensor] = field(default_factory=list)
-    norms: dict[str, Tensor] = field(default_factory=dict)
-    before: dict[str, Tensor] = field(default_factory=dict)
-    updates: dict[str, Tensor] = field(default_factory=dict)
-    lost: dict[str, Tensor] = field(default_factory=dict)
-    gradients: dict[str, float] = field(default_factory=dict)
-    loss: float | None = None
-    seen: Replay | None = None
-    passes: int = 0
-    loss_tensor: weakref.ref[Tensor] | None = None
-    outputs: Outputs | None = None
 
 
 def _has_mean(module: nn.Module) -> bool:

@@ -255,6 +255,7 @@ def test_updates_too_large_and_too_small() -> None:
     assert watch.findings[0].where == ("4.weight",)
 
 
+@pytest.mark.filterwarnings("ignore::normless.WatchWarning")
 def test_a_schedule_that_ends_at_0_is_no_small_update() -> None:
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -262,7 +263,7 @@ def test_a_schedule_that_ends_at_0_is_no_small_update() -> None:
     def decay(step: int, _: nn.Module) -> None:
         optimizer.param_groups[0]["lr"] = 0.05 * 10.0 ** (-step / 5)
 
-    assert train(model, 60, before=decay, optimizer=optimizer).messages == ()
+    assert kinds(train(model, 60, before=decay, optimizer=optimizer)) == ["early_decay"]
 
 
 def test_a_bound_of_twice_the_largest_deviation_upward() -> None:

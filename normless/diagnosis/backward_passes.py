@@ -1,0 +1,116 @@
+"""Follow the backward passes of a training: gradients before the first and after the last pass of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+
+from normless.diagnosis.flow import tensors
+from normless.diagnosis.hooks import weakly
+
+# The largest numbers of parameters whose gradients are followed, and of the elements of each.
+FOLLOWED, ELEMENTS = 8, 4096
+
+
+@dataclass(eq=False)
+class BackwardPasses:
+    """The gradients of some parameters around the backward passes since their last steps.
+
+    Attributes:
+        read: the largest element of the gradient after the last step, by parameter.
+        began: the same at the beginning of each pass since then.
+        ended: the largest element of the gradient at the end of the last pass, by parameter.
+        discarded: how often gradients were zeroed without a step since the last step.
+        count: the number of backward passes.
+        followed: the parameters by name.
+    """
+
+    read: dict[str, Tensor] = field(default_factory=dict)
+    began: dict[str, list[Tensor | None]] = field(default_factory=dict)
+    ended: dict[str, Tensor] = field(default_factory=dict)
+    discarded: int = 0
+    count: int = 0
+    followed: dict[str, Tensor] = field(default_factory=dict)
+    _runs: bool = False
+
+    def follow(self, parameters: Mapping[str, Tensor]) -> None:
+        """Choose parameters: the smallest ones, of different parts of the network."""
+        trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+        size = -(-len(trained) // FOLLOWED) or 1
+        parts = [trained[start : start + size] for start in range(0, len(trained), size)]
+        chosen = [min(part, key=lambda name: parameters[name].numel()) for part in parts]
+        self.followed = {name: parameters[name] for name in chosen}
+
+    def expect(self, output: Any) -> None:
+        """Prepare for the backward pass of an output."""
+        self._runs = False
+        for node in {tensor.grad_fn for tensor in tensors(output)}:
+            if node is not None:
+                node.register_prehook(weakly(self._begin))
+
+    def _begin(self, _: Any) -> None:
+        """Look at the gradients before a pass adds to them; called once for each output of the pass."""
+        if self._runs:
+            return
+        self._runs = True
+        before = self._largest()
+        self.count += 1
+        if self.ended and not _any(before.values()):
+            self.discarded += 1
+        for name in self.followed:
+            self.began.setdefault(name, []).append(before.get(name))
+        # Called at the end of the pass.
+        Variable._execution_engine.queue_callback(weakly(self._end))  # type: ignore[attr-defined]
+
+    def _end(self) -> None:
+        self._runs = False
+        self.ended = self._largest()
+
+    @torch.no_grad()
+    def _largest(self) -> dict[str, Tensor]:
+        """Return the largest element of each gradient that exists."""
+        some = {
+            name: _elements(parameter.grad)
+            for name, parameter in self.followed.items()
+            if parameter.grad is not None and not parameter.grad.is_sparse
+        }
+        return dict(zip(some, torch._foreach_norm([*some.values()], torch.inf), strict=True)) if some else {}
+
+    def kept(self, names: Iterable[str]) -> list[str]:
+        """Return the parameters whose gradients are those of their last step, and were never zeroed since then.
+
+        A pass of other outputs than those of the network may have added to a gradient before.
+        """
+        return [name for name in names if self._is_kept(name)]
+
+    def _is_kept(self, name: str) -> bool:
+        passes = [before for before in self.began.get(name, []) if before is not None]
+        if not passes or len(passes) < len(self.began[name]) or name not in self.read:
+            return False
+        return bool(torch.equal(passes[0], self.read[name])) and all(map(bool, passes))
+
+    def stepped(self, names: Iterable[str]) -> None:
+        """Begin again after a step of parameters."""
+        now = self._largest()
+        for name in names:
+            self.began.pop(name, None)
+            self.ended.pop(name, None)
+            self.read.pop(name, None)
+            if name in now:
+                self.read[name] = now[name]
+        self.discarded = 0
+
+
+def _elements(gradient: Tensor) -> Tensor:
+    return gradient.detach().reshape(-1)[:ELEMENTS]
+
+
+def _any(values: Iterable[Tensor]) -> bool:
+    """Return whether a value is not zero, read from the device at once."""
+    read = [*values]
+    return bool(read) and bool(torch.stack([value.float() for value in read]).any())

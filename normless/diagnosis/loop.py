@@ -1,0 +1,173 @@
+"""Judge the loop of a training: what happens to weights, gradients, modes and optimizers between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from normless.diagnosis.backward_passes import BackwardPasses
+from normless.diagnosis.findings import Finding
+from normless.diagnosis.modes import is_frozen
+from normless.diagnosis.rates import Rates
+from normless.diagnosis.setbacks import Setbacks, sampled
+from normless.diagnosis.training import Training
+
+# The number of steps in a row with the same fault of the gradients or the optimizer; in evaluation mode; and with
+# gradients of zero. A loss of zero has no gradient.
+REPEATED, EVALUATED, FLAT = 5, 10, 10
+# The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
+SETBACKS, PASSES = 3, 20
+
+
+@dataclass(eq=False)
+class Loop:
+    """What was seen between the steps of a training; findings are added to those of the training."""
+
+    training: Training
+    passes: BackwardPasses = field(default_factory=BackwardPasses)
+    _rates: Rates = field(default_factory=Rates)
+    _setbacks: Setbacks = field(default_factory=Setbacks)
+    _weights: dict[str, Tensor] = field(default_factory=dict)
+    _runs: dict[str, int] = field(default_factory=dict)
+    _with_state: set[str] = field(default_factory=set)
+    _has_stepped: bool = False
+    _trains: bool | None = None
+    _has_trained: bool = False
+
+    def begin(self, model: nn.Module, is_sharded: bool) -> None:
+        """Choose the parameters to follow; parts of sharded ones cannot be compared."""
+        parameters = (
+            {} if is_sharded else {name: known for name, known in model.named_parameters() if _is_real(known)}
+        )
+        self.passes.follow(parameters)
+        self._weights = sampled(parameters)
+        if not self._has_stepped:
+            self._setbacks.begin(self._weights)
+        self._has_trained |= model.training
+
+    def release(self) -> None:
+        """Forget the weights, so that their memory can be freed."""
+        self.passes, self._setbacks, self._weights = BackwardPasses(), Setbacks(), {}
+
+    def enter(self, model: nn.Module, step: int) -> Iterator[Finding]:
+        """Look at the modes of a pass with gradients."""
+        self._trains = model.training or bool(self._trains)
+        if not self._has_stepped and self.passes.discarded >= PASSES:
+            yield from self._never_stepped(step)
+
+    def end(self, step: int) -> Iterator[Finding]:
+        """Report a training without any step."""
+        if not self._has_stepped and self.passes.count >= PASSES:
+            yield from self._never_stepped(step)
+
+    def _never_stepped(self, step: int) -> Iterator[Finding]:
+        # Weights may be updated by hand.
+        if not self._setbacks.moved(self._weights):
+            yield from self.training.new("never_stepped", 0.98, [""], {"step": step, "passes": self.passes.count})
+
+    def before(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> Iterator[Finding]:
+        """Look at weights and states before a step, also if the step calculates the gradients."""
+        held = _held(optimizer, names)
+        if not held:
+            return
+        times = self._setbacks.before(self._weights, optimizer)
+        has_said = any(known.kind == "set_back" for known in self.training.findings)
+        back = [] if has_said else [name for name, number in times.items() if number >= SETBACKS]
+        evidence: dict[str, Any] = {"step": step, "times": max(times.values(), default=0)}
+        yield from self.training.new("set_back", 0.9, back, evidence | {"share": self._setbacks.share})
+        followed = [name for name in self.passes.followed if name in held]
+        lost = [name for name in followed if name in self._with_state and not _has_state(optimizer, held[name])]
+        runs = self._count("state", bool(lost))
+        if runs >= REPEATED:
+            words = {"optimizer": type(optimizer).__name__}
+            yield from self.training.new("lost_state", 0.9, [""], {"step": step, "steps": runs}, **words)
+
+    def before_update(
+        self,
+        optimizer: Optimizer,
+        names: Mapping[int, str],
+        norms: Mapping[str, float],
+        loss: float | None,
+        step: int,
+    ) -> Iterator[Finding]:
+        """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
+        held = _held(optimizer, names)
+        arrived = [name for name in self.passes.ended if name in held]
+        kept = self.passes.kept(name for name in self.passes.followed if name in held)
+        runs = self._count("kept", bool(kept))
+        if runs >= REPEATED:
+            yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        if not held or not self.passes.count:
+            return
+        is_flat = not any(norms.get(name, 0.0) for name in held)
+        has_arrived = is_flat and any(bool(self.passes.ended[name]) for name in arrived)
+        runs = self._count("cleared", has_arrived)
+        if runs >= REPEATED:
+            yield from self.training.new("cleared_gradients", 0.98, [""], {"step": step, "steps": runs})
+        has_loss = loss is not None and loss != 0
+        runs = self._count("flat", is_flat and bool(norms) and not has_arrived and has_loss)
+        if runs >= FLAT:
+            evidence = {"step": step, "steps": runs, "loss": float(loss or 0.0)}
+            yield from self.training.new("zero_gradients", 0.95, [""], evidence)
+
+    def after(
+        self, model: nn.Module, optimizer: Optimizer, names: Mapping[int, str], loss: float | None, step: int
+    ) -> Iterator[Finding]:
+        """Look at rates, modes and states after a step."""
+        held = _held(optimizer, names)
+        if not held:
+            return
+        self._has_stepped = True
+        followed = [name for name in self.passes.followed if name in held]
+        self._with_state |= {name for name in followed if _has_state(optimizer, held[name])}
+        self.passes.stepped(followed)
+        self._setbacks.after(self._weights, optimizer)
+        for kind, where, evidence in self._rates.judge(optimizer, names, loss):
+            yield from self.training.new(kind, 0.9, where[:1], {**evidence, "step": step, "parameters": len(where)})
+        if self._trains is None:
+            return
+        self._has_trained |= self._trains
+        runs = self._count("evaluation", self._has_trained and not self._trains)
+        self._trains = None
+        if runs == EVALUATED:
+            yield from self.training.new(
+                "left_in_evaluation", 0.9, _changed_by_mode(model)[:1], {"step": step, "steps": runs}
+            )
+
+    def _count(self, what: str, holds: bool) -> int:
+        """Return for how many steps in a row something holds."""
+        self._runs[what] = self._runs.get(what, 0) + 1 if holds else 0
+        return self._runs[what]
+
+
+def _held(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """Return the network's parameters that an optimizer holds, by name."""
+    held = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    return {names[id(parameter)]: parameter for parameter in held if id(parameter) in names}
+
+
+def _has_state(optimizer: Optimizer, parameter: Tensor) -> bool:
+    state = optimizer.state.get(parameter, {})
+    return any(isinstance(value, Tensor) for value in state.values())
+
+
+def _changed_by_mode(model: nn.Module) -> list[str]:
+    """Return the modules that evaluation mode changes: dropout, and norms with statistics that are not frozen."""
+    return [
+        name
+        for name, module in model.named_modules()
+        if not module.training
+        and (
+            (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+            or (isinstance(getattr(module, "running_mean", None), Tensor) and not is_frozen(module))
+        )
+    ]
+
+
+def _is_real(parameter: Tensor) -> bool:
+    return not is_lazy(parameter) and not parameter.is_meta
