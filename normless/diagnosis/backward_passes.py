@@ -65,7 +65,7 @@ class BackwardPasses:
         for name in self.followed:
             self.began.setdefault(name, []).append(before.get(name))
         # Called at the end of the pass.
-        Variable._execution_engine.queue_callback(weakly(self._end))  # type: ignore[attr-defined]
+        Variable._execution_engine.queue_callback(weakly(self._end))
 
     def _end(self) -> None:
         self._runs = False
