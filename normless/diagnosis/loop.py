@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless.diagnosis.backward_passes import BackwardPasses
+from normless.diagnosis.clipping import LATE, Clipping
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.rates import Rates
@@ -22,6 +23,8 @@ from normless.diagnosis.training import Training
 REPEATED, EVALUATED, FLAT = 5, 10, 10
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
+# A parameter that no optimizer holds must stay the same for this number of steps, after as many.
+LEFT = 30
 
 
 @dataclass(eq=False)
@@ -30,11 +33,15 @@ class Loop:
 
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
+    _clipping: Clipping = field(default_factory=Clipping)
+    _ever_held: set[int] = field(default_factory=set)
+    _left: dict[str, tuple[int, int]] = field(default_factory=dict)
     _rates: Rates = field(default_factory=Rates)
     _setbacks: Setbacks = field(default_factory=Setbacks)
     _weights: dict[str, Tensor] = field(default_factory=dict)
     _runs: dict[str, int] = field(default_factory=dict)
     _with_state: set[str] = field(default_factory=set)
+    _judged: int = 0
     _has_stepped: bool = False
     _trains: bool | None = None
     _has_trained: bool = False
@@ -53,10 +60,15 @@ class Loop:
     def release(self) -> None:
         """Forget the weights, so that their memory can be freed."""
         self.passes, self._setbacks, self._weights = BackwardPasses(), Setbacks(), {}
+        self._clipping = Clipping()
 
     def enter(self, model: nn.Module, step: int) -> Iterator[Finding]:
         """Look at the modes of a pass with gradients."""
         self._trains = model.training or bool(self._trains)
+        self._clipping.look()
+        if self._clipping.late >= LATE:
+            evidence = {"step": step, "steps": self._clipping.late}
+            yield from self.training.new("clipped_late", 0.8, [""], evidence)
         if not self._has_stepped and self.passes.discarded >= PASSES:
             yield from self._never_stepped(step)
 
@@ -102,6 +114,9 @@ class Loop:
         runs = self._count("kept", bool(kept))
         if runs >= REPEATED:
             yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        tiny = self._clipping.tiny(norms, self.training.updates) if norms else None
+        if tiny is not None:
+            yield from self.training.new("clipped_tiny", 0.9, [""], {"step": step, "norm": tiny})
         if not held or not self.passes.count:
             return
         is_flat = not any(norms.get(name, 0.0) for name in held)
@@ -127,6 +142,11 @@ class Loop:
         self._with_state |= {name for name in followed if _has_state(optimizer, held[name])}
         self.passes.stepped(followed)
         self._setbacks.after(self._weights, optimizer)
+        self._clipping.stepped(held[name] for name in followed)
+        self._ever_held |= {*map(id, held.values())}
+        if step and step % LEFT == 0 and step != self._judged:
+            self._judged = step
+            yield from self._judge_held(model, step)
         for kind, where, evidence in self._rates.judge(optimizer, names, loss):
             yield from self.training.new(kind, 0.9, where[:1], {**evidence, "step": step, "parameters": len(where)})
         if self._trains is None:
@@ -138,6 +158,19 @@ class Loop:
             yield from self.training.new(
                 "left_in_evaluation", 0.9, _changed_by_mode(model)[:1], {"step": step, "steps": runs}
             )
+
+    def _judge_held(self, model: nn.Module, step: int) -> Iterator[Finding]:
+        """Report parameters with gradients that no optimizer holds and nothing else has changed."""
+        before, self._left = (
+            self._left,
+            {
+                name: (id(parameter), parameter._version)
+                for name, parameter in model.named_parameters()
+                if parameter.requires_grad and id(parameter) not in self._ever_held and parameter.grad is not None
+            },
+        )
+        same = [name for name, now in self._left.items() if before.get(name) == now]
+        yield from self.training.new("held_by_none", 0.9, same, {"step": step})
 
     def _count(self, what: str, holds: bool) -> int:
         """Return for how many steps in a row something holds."""

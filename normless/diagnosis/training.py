@@ -182,6 +182,11 @@ class Training:
             evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
             yield from self.new(kind, 0.7, where, evidence | {"rate": new.rate})
 
+    @property
+    def updates(self) -> Numbers:
+        """‖Δw‖/‖w‖ of the last measured step."""
+        return self._measured[-1].update if self._measured else {}
+
     def stale(self, step: int, steps: int) -> Iterator[Finding]:
         """Report that an optimizer changes tensors that are not the network's."""
         yield from self.new("stale_steps", 0.98, [""], {"step": step, "steps": steps})

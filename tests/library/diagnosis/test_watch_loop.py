@@ -267,3 +267,69 @@ def test_parts_that_are_trained_by_other_outputs() -> None:
 
     torch.manual_seed(0)
     assert kinds(run, Heads()) == []
+
+
+def clipping(*, late: bool = False, bound: float = 0.1, scale: float = 1.0, twice: bool = False) -> Run:
+    def run(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        optimizer = SGD(model.parameters(), lr=0.05)
+        for _ in range(45):
+            optimizer.zero_grad()
+            (scale * loss()).backward()
+            if not late:
+                clip_grad_norm_(model.parameters(), bound)
+            for parameter in model.parameters():
+                assert parameter.grad is not None
+                parameter.grad.div_(scale)
+            optimizer.step()
+            if late or twice:
+                clip_grad_norm_(model.parameters(), bound)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        (clipping(late=True), ["clipped_late"]),
+        (clipping(), []),
+        (clipping(twice=True), []),
+        (clipping(late=True, bound=100.0), []),
+        (clipping(scale=65536.0), ["clipped_tiny"]),
+        (clipping(scale=65536.0, bound=1e4), []),
+    ],
+)
+def test_gradients_that_are_clipped_late_or_before_they_are_unscaled(run: Run, said: list[str]) -> None:
+    assert kinds(run) == said
+
+
+def test_parts_that_no_optimizer_holds() -> None:
+    def replaced(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        optimizer = SGD(model.parameters(), lr=0.05)
+        model[4] = nn.Linear(32, 3)  # type: ignore[operator]
+        for _ in range(65):
+            optimizer.zero_grad()
+            loss().backward()
+            optimizer.step()
+
+    def by_two(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        body, head = SGD(list(model.parameters())[:4], lr=0.05), SGD(list(model.parameters())[4:], lr=0.05)
+        for index in range(65):
+            model.zero_grad()
+            loss().backward()
+            body.step()
+            if index % 10 == 9:
+                head.step()
+
+    def by_hand(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        *body, weight, bias = model.parameters()
+        optimizer = SGD(body, lr=0.05)
+        for _ in range(65):
+            model.zero_grad()
+            loss().backward()
+            optimizer.step()
+            with torch.no_grad():
+                weight.sub_(0.05 * weight.grad)  # type: ignore[operator]
+                bias.sub_(0.05 * bias.grad)  # type: ignore[operator]
+
+    assert kinds(replaced) == ["untrained_parameters"]
+    assert kinds(by_two) == kinds(by_hand) == []
