@@ -197,6 +197,7 @@ def _changed_by_mode(model: nn.Module) -> list[str]:
         if not module.training
         and (
             (isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0)
+            or (isinstance(module, (nn.RNNBase, nn.MultiheadAttention)) and module.dropout > 0)
             or (isinstance(getattr(module, "running_mean", None), Tensor) and not is_frozen(module))
         )
     ]

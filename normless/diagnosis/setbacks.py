@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 # The largest numbers of sampled weights and of elements of each, and the least number of elements to judge.
 TENSORS, ELEMENTS, LEAST = 32, 64, 8
 # Weights are set back if this share of their movement is undone between two steps; that of Lookahead is 0.5 at most.
-UNDONE = 0.8
+# They are replaced, as by another initialization, if they change by this share of their norm and by more than before.
+UNDONE, REPLACED = 0.8, 0.5
 
 
 @dataclass
@@ -78,9 +79,10 @@ class Setbacks:
             # Masks and clamps set single elements back, and leave the others as they are.
             if int(has_moved.sum()) >= LEAST and bool((change[has_moved] != 0).all()):
                 share = -float((change * moved).sum() / moved.square().sum())
-                if share >= UNDONE:
+                is_replaced = change.norm() >= max(REPLACED * last[part].norm(), moved.norm())
+                if share >= UNDONE or is_replaced:
                     back.append(name)
-                    shares.append(share)
+                    shares.append(1.0 if is_replaced else share)
         return back, min(shares, default=0.0)
 
     def _sample(self, parameters: Iterable[Tensor]) -> Tensor | None:

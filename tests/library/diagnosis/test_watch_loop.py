@@ -82,6 +82,13 @@ def validated(restore: bool, *, once: bool = False) -> Callable[[nn.Module, int]
     return between
 
 
+def reset(model: nn.Module, index: int) -> None:
+    if index % 10 == 0:
+        for layer in model.modules():
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+
+
 def evaluated(train: bool) -> Callable[[nn.Module, int], None]:
     def between(model: nn.Module, index: int) -> None:
         if index % 10 == 0:
@@ -103,6 +110,7 @@ def evaluated(train: bool) -> Callable[[nn.Module, int], None]:
         (simple(step=False, zero=False), ["never_stepped"]),
         (simple(anew=True, optimizer=lambda model: Adam(model.parameters(), lr=1e-3)), ["lost_state"]),
         (simple(between=validated(restore=False)), ["set_back"]),
+        (simple(between=reset), ["set_back"]),
         (simple(schedule=lambda chosen: StepLR(chosen, 5)), ["early_decay"]),
         (simple(schedule=lambda chosen: LambdaLR(chosen, lambda step: 0.0)), ["zero_rate"]),
         (simple(schedule=lambda chosen: LambdaLR(chosen, lambda step: 1e-4), steps=110), ["unstarted_warm_up"]),
