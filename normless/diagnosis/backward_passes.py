@@ -28,6 +28,7 @@ class BackwardPasses:
         discarded: how often gradients were zeroed without a step since the last step.
         count: the number of backward passes.
         followed: the parameters by name.
+        is_running: whether a pass is running, as in steps that hooks on gradients make.
     """
 
     read: dict[str, Tensor] = field(default_factory=dict)
@@ -36,7 +37,7 @@ class BackwardPasses:
     discarded: int = 0
     count: int = 0
     followed: dict[str, Tensor] = field(default_factory=dict)
-    _runs: bool = False
+    is_running: bool = False
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
         """Choose parameters: the smallest ones, of different parts of the network."""
@@ -48,16 +49,16 @@ class BackwardPasses:
 
     def expect(self, output: Any) -> None:
         """Prepare for the backward pass of an output."""
-        self._runs = False
+        self.is_running = False
         for node in {tensor.grad_fn for tensor in tensors(output)}:
             if node is not None:
                 node.register_prehook(weakly(self._begin))
 
     def _begin(self, _: Any) -> None:
         """Look at the gradients before a pass adds to them; called once for each output of the pass."""
-        if self._runs:
+        if self.is_running:
             return
-        self._runs = True
+        self.is_running = True
         before = self._largest()
         self.count += 1
         if self.ended and not _any(before.values()):
@@ -68,7 +69,7 @@ class BackwardPasses:
         Variable._execution_engine.queue_callback(weakly(self._end))
 
     def _end(self) -> None:
-        self._runs = False
+        self.is_running = False
         self.ended = self._largest()
 
     @torch.no_grad()

@@ -282,7 +282,8 @@ class Watch:
     def _replayed(self) -> Outputs | None:
         """Repeat the pass of this step, at most once; if that fails, report it and return None."""
         model, now = self._model(), self._now
-        if model is None or self._is_blind or now.outputs is not None:
+        # Restored buffers would stop a backward pass that is running.
+        if model is None or self._is_blind or now.outputs is not None or self._loop.passes.is_running:
             return now.outputs
         try:
             if now.seen is None:
