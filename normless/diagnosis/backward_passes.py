@@ -28,6 +28,7 @@ class BackwardPasses:
         discarded: how often gradients were zeroed without a step since the last step.
         count: the number of backward passes.
         followed: the parameters by name.
+        is_divided: whether a loss that was given before its pass was divided, before or after it was given.
         is_running: whether a pass is running, as in steps that hooks on gradients make.
     """
 
@@ -37,6 +38,7 @@ class BackwardPasses:
     discarded: int = 0
     count: int = 0
     followed: dict[str, Tensor] = field(default_factory=dict)
+    is_divided: bool = False
     is_running: bool = False
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
@@ -53,6 +55,25 @@ class BackwardPasses:
         for node in {tensor.grad_fn for tensor in tensors(output)}:
             if node is not None:
                 node.register_prehook(weakly(self._begin))
+
+    def weigh(self, loss: Any) -> None:
+        """Prepare to see whether the pass of a loss begins with a factor."""
+        if isinstance(loss, Tensor) and loss.grad_fn is not None:
+            self.is_divided |= loss.grad_fn.name().startswith(("Div", "Mul"))
+            loss.grad_fn.register_prehook(weakly(self._weighed))
+
+    def _weighed(self, gradients: tuple[Tensor | None, ...]) -> None:
+        if not self.is_divided:
+            self.is_divided = any(gradient is not None and bool((gradient != 1).any()) for gradient in gradients)
+
+    def added(self, names: Iterable[str]) -> int:
+        """Return the number of passes whose gradients were added since they were last zeroed."""
+        most = 0
+        for name in names:
+            began = self.began.get(name, [])
+            zeroed = [index for index, before in enumerate(began) if before is None or not bool(before)]
+            most = max(most, len(began) - zeroed[-1] if zeroed else 0)
+        return most
 
     def _begin(self, _: Any) -> None:
         """Look at the gradients before a pass adds to them; called once for each output of the pass."""

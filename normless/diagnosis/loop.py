@@ -23,6 +23,8 @@ from normless.diagnosis.training import Training
 REPEATED, EVALUATED, FLAT = 5, 10, 10
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
+# The number of passes in a step from which on a sum matters.
+SUMMED = 3
 # A parameter that no optimizer holds must stay the same for this number of steps, after as many.
 LEFT = 30
 
@@ -42,6 +44,7 @@ class Loop:
     _runs: dict[str, int] = field(default_factory=dict)
     _with_state: set[str] = field(default_factory=set)
     _judged: int = 0
+    _entered: int = 0
     _has_stepped: bool = False
     _trains: bool | None = None
     _has_trained: bool = False
@@ -65,6 +68,7 @@ class Loop:
     def enter(self, model: nn.Module, step: int) -> Iterator[Finding]:
         """Look at the modes of a pass with gradients."""
         self._trains = model.training or bool(self._trains)
+        self._entered += 1
         self._clipping.look()
         if self._clipping.late >= LATE:
             evidence = {"step": step, "steps": self._clipping.late}
@@ -140,6 +144,12 @@ class Loop:
         self._has_stepped = True
         followed = [name for name in self.passes.followed if name in held]
         self._with_state |= {name for name in followed if _has_state(optimizer, held[name])}
+        # A sum of gradients is right at a rate that was chosen for it.
+        if self._entered >= SUMMED and not self.passes.is_divided and self.training.is_failing:
+            passes = min(self.passes.added(followed), self._entered)
+            where = [""] if passes >= SUMMED else []
+            yield from self.training.new("summed_passes", 0.6, where, {"step": step, "passes": passes})
+        self._entered = 0
         self.passes.stepped(followed)
         self._setbacks.after(self._weights, optimizer)
         self._clipping.stepped(held[name] for name in followed)

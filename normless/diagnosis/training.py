@@ -29,6 +29,8 @@ GROWTH = 8.0
 ROUNDED = 0.9
 # A rate below this share of the largest so far is the end of a schedule.
 DECAYED = 0.1
+# The number of steps after which the last losses are compared with the first.
+LONG = 30
 # The share of units that went off since the first measurement; the number of measurements with a multiplier of 0.
 GROWN, PATIENCE = 0.5, 5
 # A unit is off if it is 0 in the whole batch of this many measured steps in a row; updates are judged by as many.
@@ -69,6 +71,7 @@ class Training:
     _nonzero: frozenset[str] = frozenset()
     _closed: dict[str, int] = field(default_factory=dict)
     _start: float = 0.0
+    _first: float = 0.0
     _highest: float = 0.0
     _jump: tuple[float, str, str] | None = None
 
@@ -97,6 +100,8 @@ class Training:
         """Report two steps in a row beyond the bound (one may be an odd batch); gradient norms are logarithmic."""
         name, value = ("gradient", log(max(total, 1e-38))) if loss is None else ("loss", loss)
         past = self._values.setdefault(name, deque(maxlen=WINDOW))
+        if len(past) == 3 and not self._first:
+            self._first = median(past)
         if len(past) == FEW and not self._start:
             self._start = abs(median(past))
         if len(past) < FEW or value <= bound(past, log(GRADIENT) if loss is None else RISE * self._start):
@@ -181,6 +186,13 @@ class Training:
         for kind, where in (("large_updates", large), ("small_updates", small)):
             evidence = {"update": new.update[where[0]] if where else 0.0, "median": middle, "step": step}
             yield from self.new(kind, 0.7, where, evidence | {"rate": new.rate})
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether a jump or too large updates were found, or the loss stays above its first values."""
+        last = [*self._values.get("loss", ())]
+        has_risen = len(last) >= LONG and median(last[-FEW:]) > (1 + RISE) * self._first > 0
+        return has_risen or any(known.kind in ("jump", "large_updates") for known in self.findings)
 
     @property
     def updates(self) -> Numbers:

@@ -100,6 +100,7 @@ class Watch:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
         self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else None
+        self._loop.passes.weigh(value)
         return value
 
     def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:

@@ -365,3 +365,16 @@ def test_optimizers_that_step_during_the_backward_pass() -> None:
         networks.append(model.state_dict())
         assert watch is None or (watch.messages, watch.step) == ((), 30)
     assert all(torch.equal(value, networks[1][name]) for name, value in networks[0].items())
+
+
+@pytest.mark.parametrize(("divisor", "rate", "said"), [(1, 1.0, 1), (8, 1.0, 0), (1, 0.01, 0)])
+def test_passes_that_are_summed(divisor: int, rate: float, said: int) -> None:
+    def run(model: nn.Module, loss: Callable[[], Tensor]) -> None:
+        optimizer = SGD(model.parameters(), lr=rate, momentum=0.9)
+        for _ in range(60):
+            for _ in range(8):
+                (loss() / divisor if divisor > 1 else loss()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert kinds(run).count("summed_passes") == said
