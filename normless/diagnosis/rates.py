@@ -1,0 +1,172 @@
+"""Judge the learning rate of a trial, search a better one, and report a batch that no rate fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import inf, isfinite
+from typing import Any
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, finding
+from normless.diagnosis.flow import LOSS
+from normless.diagnosis.nonfinite import find_broken
+from normless.diagnosis.steps import Trial, tried
+
+# A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
+LITTLE, MUCH = 0.01, 0.2
+MOMENTUM = 0.99
+# The share of low-precision weights that the first update left unchanged.
+ROUNDED = 0.5
+# Factors on a rate that does not work; a rate that is too small by a factor below a thousand is a choice.
+SMALLER, LARGER = tuple(10.0**-power for power in range(1, 13)), (1e3, 1e4, 1e5, 1e6, 1e7)
+# The factors between the best of these rates and its neighbors.
+BETWEEN = (10**0.5, 10**-0.5)
+# A loss within this share of the loss of the best constant outputs counts as guessing.
+NEAR = 0.03
+# A trial that ends below it by this share needs no further steps.
+CLEARLY = 0.3
+# A finding of at least this severity explains a loss that does not fall.
+CAUSE = 0.7
+# Factors on the rate, and steps, after which a batch counts as one that cannot be fitted.
+ALL, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
+# A post-norm network needs warm-up from this number of sums that are followed by a norm.
+POST_NORM = 24
+# A loss that stays below this multiple of the first loss before it is not finite does not diverge.
+RISE = 1.5
+# Names of checks, for causes that are excluded where none of them has a finding.
+_CAUSES = {
+    "the data": ("inputs", "scale of the inputs", "values of the targets"),
+    "values that are not finite": ("finite values",),
+    "the reach of the gradient": ("reach of the gradient", "operations that pass no gradient"),
+    "the signal of the layers": ("signal of the layers", "gradient of the layers"),
+    "the norms": ("norms", "batch statistics"),
+    "the parameters of the optimizer": ("optimizer",),
+}
+
+
+def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+    """Try other rates if that of a trial does not lower the loss."""
+    assert exam.optimizer is not None
+    momentum = max(_momentum(group) for group in exam.optimizer.param_groups)
+    evidence = {"rate": trial.rate, "steps": trial.steps, "loss_before": trial.losses[0], "loss_after": trial.last}
+    effective = {"momentum": momentum, "effective_rate": trial.rate / max(1 - momentum, 1e-12)}
+    sums = sum(any(layer.kind == "norm" for layer in block.after_sum) for block in exam.blocks)
+    if sums >= POST_NORM and trial.progress < 0.5:
+        yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
+        return
+    if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
+        yield finding("effective_rate", 0.81, (), evidence | effective)
+        return
+    if _breaks_while_falling(trial) and (broken := _broken(exam, trial)) is not None:
+        yield broken
+        return
+    rises, is_flat = trial.progress < -LITTLE, abs(trial.progress) < LITTLE
+    if (rises or is_flat) and trial.end <= 0.1 * exam.guessing:
+        # A trained network has little left to learn.
+        return
+    if rises or is_flat:
+        best = _best_rate(exam, steps, rises=rises)
+        if best is not None:
+            kind = "rate_too_large" if rises else "rate_too_small"
+            evidence |= {"working_rate": best.rate, "loss_at_working_rate": best.losses[-1]}
+            if kind == "rate_too_large" and momentum >= MOMENTUM:
+                kind, evidence = "effective_rate", evidence | effective
+            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
+            return
+        if not isfinite(trial.end) and (broken := _broken(exam, trial)) is not None:
+            yield broken
+            return
+    if any(known.severity >= CAUSE and not known.advice for known in exam.found):
+        # The cause is known; more steps would only confirm it.
+        return
+    yield from _not_fitted(exam, trial, steps)
+
+
+def _best_rate(exam: Examination, steps: int, *, rises: bool) -> Trial | None:
+    """Return the trial with the lowest loss: at the first rates that work, and between them; None if none does.
+
+    Downwards the first rate that makes progress works; upwards one that makes much, unless the loss rises before.
+    """
+    assert exam.optimizer is not None
+    best: tuple[Trial, float] | None = None
+    for factor in SMALLER if rises else LARGER:
+        _, attempt = tried(exam, exam.optimizer, steps, factor)
+        # A single low loss among the last ones is not progress.
+        works = attempt.progress > (LITTLE if rises else MUCH) and max(attempt.losses[-3:]) < attempt.losses[0]
+        if works and (best is None or attempt.end < best[0].end):
+            best = attempt, factor
+        elif best is not None or (not rises and attempt.progress < -LITTLE):
+            break
+    if best is None:
+        return None
+    for between in BETWEEN:
+        _, attempt = tried(exam, exam.optimizer, steps, best[1] * between)
+        if attempt.end < best[0].end and max(attempt.losses[-3:]) < attempt.losses[0]:
+            return attempt
+    return best[0]
+
+
+def _breaks_while_falling(trial: Trial) -> bool:
+    """Whether the loss is no longer finite after it had fallen, without a rise that a large rate would cause."""
+    finite = [loss for loss in trial.losses if isfinite(loss)]
+    ends = not isfinite(trial.losses[-1])
+    return ends and len(finite) > 1 and finite[-1] < finite[0] and max(finite) <= RISE * abs(finite[0])
+
+
+def _broken(exam: Examination, trial: Trial) -> Finding | None:
+    """Return the first operation that makes a value that is not finite after the steps of a trial."""
+    assert exam.optimizer is not None
+    steps = trial.steps
+    model, _ = tried(exam, exam.optimizer, steps)
+    broken = find_broken(model, exam.inputs, exam.targets, exam.loss, training=True)
+    if broken is not None and broken.call.kind in ("parameter", "buffer") and steps > 1:
+        # The gradient of the step before was not finite.
+        steps -= 1
+        model, _ = tried(exam, exam.optimizer, steps - 1)
+        broken = find_broken(model, exam.inputs, exam.targets, exam.loss, training=True)
+    if broken is None or broken.call.kind != "call":
+        return None
+    call = broken.call
+    evidence = {"what": broken.what, "operation": call.name, "value": broken.value, "line": broken.line}
+    mode = f" after {steps} {'step' if steps == 1 else 'steps'} at rate {trial.rate:.3g}"
+    words = {"mode": mode, "does": broken.does, "reads": broken.all_reads, "place": broken.place}
+    return finding("first_not_finite", 0.95, () if call.path == LOSS else (call.place,), evidence, **words)
+
+
+def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
+    """Report a batch if many steps at many rates do not take its loss below that of guessing."""
+    assert exam.optimizer is not None
+    # Constant outputs say nothing if the loss does not read outputs, or if no others are better.
+    is_known = isfinite(exam.guessing) and exam.lowest < exam.guessing - NEAR * abs(exam.guessing)
+    guessing = exam.guessing if is_known else trial.losses[0]
+    goal = guessing - NEAR * abs(guessing)
+    if trial.losses[0] < goal or trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED:
+        return
+    lowest, rates = min(filter(isfinite, trial.losses)), [trial.rate]
+    for factor in ALL:
+        _, attempt = tried(exam, exam.optimizer, max(MANY, steps), factor, goal)
+        # The loss may rise again if the rate is too large.
+        lowest = min(filter(isfinite, [lowest, *attempt.losses]), default=inf)
+        rates.append(attempt.rate)
+        if lowest < goal:
+            return
+    evidence: dict[str, Any] = {"steps": max(MANY, steps), "loss_before": trial.losses[0], "rate": trial.rate}
+    evidence |= {"best": lowest, "lowest_rate": min(rates), "highest_rate": max(rates), "loss_of_guessing": guessing}
+    known = "the best constant outputs have a loss of" if is_known else "the first loss is"
+    yield finding("not_fitted", 0.5, (), evidence, excluded=_excluded(exam), reference=f"{known} {guessing:.3g}")
+
+
+def _excluded(exam: Examination) -> str:
+    """Return the causes that no check found, as a list in words."""
+    fine = [
+        cause
+        for cause, checks in _CAUSES.items()
+        if exam.fine.intersection(checks) and not exam.faulty.intersection(checks)
+    ]
+    return ", ".join(["the rate", *fine])
+
+
+def _momentum(group: dict[str, object]) -> float:
+    betas = group.get("betas", (group.get("momentum", 0.0),))
+    assert isinstance(betas, (tuple, list))
+    return float(betas[0])
