@@ -119,10 +119,11 @@ def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None) -
     losses = dict(sorted(((name, trial.end) for name, trial in kept.items()), key=lambda pair: pair[1]))
     best = next(iter(losses), None)
     if best is None and control is not None:
-        rate, first, last = control.rate, control.losses[0], control.losses[-1]
+        before, after = control.losses[0], control.losses[-1]
+        names = f", and none of {', '.join(cure.schemes)} reaches a lower one" if cure.schemes else ""
         words = (
-            f"{cure.words}; or only a learning rate of {rate:.2g}: {control.steps} steps take the loss from "
-            f"{first:.3g} to {last:.3g}, and none of {', '.join(cure.schemes) or 'the schemes'} reaches a lower one"
+            f"{cure.words}; or use a learning rate of {control.rate:.2g}: {control.steps} steps of the unchanged "
+            f"network take the loss from {before:.3g} to {after:.3g}{names}"
         )
         return replace(cure, words=words, schemes=())
     if best is None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 import pandas as pd
@@ -32,6 +32,9 @@ from normless.probes import (
     preserve_state,
 )
 from normless.residual import ResidualBlock, ResidualMap, Unresolved
+
+# Free outputs are optimized up to this number of values.
+MANY_OUTPUTS = 10**7
 
 
 class PassError(InputsError):
@@ -148,7 +151,7 @@ class Examination:
 
     @cached_property
     def lowest(self) -> float:
-        """The lowest loss of any outputs that descent from those of the network finds; NaN if unknown."""
+        """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
         return lowest_of_outputs(self.loss_at, self.passed.logits)
 
     @property
@@ -270,12 +273,16 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
 
 
 def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
-    """Return the lowest loss of outputs of this shape, found by descent from these and from zero; NaN if unknown."""
+    """Return the lowest loss of outputs of this shape, found by descent from these and from zero.
+
+    Returns minus infinity if no descent was made.
+    """
     found: list[float] = []
-    for start in (outputs.detach(), torch.zeros_like(outputs)):
+    # The descent needs several copies of the outputs.
+    for start in (outputs.detach(), torch.zeros_like(outputs)) if outputs.numel() < MANY_OUTPUTS else ():
         with suppress(RuntimeError, ValueError, IndexError):
             _descend_to_constant(loss_at, outputs, start.float(), found)
-    return min(filter(isfinite, found), default=nan)
+    return min(filter(isfinite, found), default=-inf)
 
 
 def _descend_to_constant(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf, isfinite
+from math import inf, isfinite, sqrt
 from typing import Any
+
+import torch
+from torch import nn
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, finding
@@ -19,6 +22,8 @@ MOMENTUM = 0.99
 ROUNDED = 0.5
 # Factors on a rate that does not work; a rate that is too small by a factor below a thousand is a choice.
 SMALLER, LARGER = tuple(10.0**-power for power in range(1, 13)), (1e3, 1e4, 1e5, 1e6, 1e7)
+# Further factors if the first update is below this share of the norm of the weights.
+MUCH_LARGER, UNMOVED = tuple(10.0**power for power in range(8, 15)), 1e-9
 # The factors between the best of these rates and its neighbors.
 BETWEEN = (10**0.5, 10**-0.5)
 # A loss within this share of the loss of the best constant outputs counts as guessing.
@@ -65,7 +70,7 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
         # A trained network has little left to learn.
         return
     if rises or is_flat:
-        best = _best_rate(exam, steps, rises=rises)
+        best = _best_rate(exam, steps, SMALLER if rises else _larger(exam, trial), LITTLE if rises else MUCH)
         if best is not None:
             kind = "rate_too_large" if rises else "rate_too_small"
             evidence |= {"working_rate": best.rate, "loss_at_working_rate": best.losses[-1]}
@@ -82,28 +87,49 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
     yield from _not_fitted(exam, trial, steps)
 
 
-def _best_rate(exam: Examination, steps: int, *, rises: bool) -> Trial | None:
+def _larger(exam: Examination, trial: Trial) -> tuple[float, ...]:
+    """Return the factors to try on a rate that may be too small: more of them if the weights hardly moved."""
+    return (*LARGER, *MUCH_LARGER) if trial.moved < UNMOVED * weights_norm(exam.model) else LARGER
+
+
+def weights_norm(model: nn.Module) -> float:
+    """Return the Euclidean norm of all trainable parameters."""
+    trained = (parameter.detach() for parameter in model.parameters() if parameter.requires_grad)
+    return sqrt(sum(float(torch.linalg.vector_norm(parameter)) ** 2 for parameter in trained))
+
+
+def _best_rate(exam: Examination, steps: int, factors: tuple[float, ...], share: float) -> Trial | None:
     """Return the trial with the lowest loss: at the first rates that work, and between them; None if none does.
 
-    Downwards the first rate that makes progress works; upwards one that makes much, unless the loss rises before.
+    A rate works if it lowers the loss by a share. Upwards no rate is tried after one at which the loss rises.
     """
-    assert exam.optimizer is not None
-    best: tuple[Trial, float] | None = None
-    for factor in SMALLER if rises else LARGER:
-        _, attempt = tried(exam, exam.optimizer, steps, factor)
+    given = exam.optimizer
+    assert given is not None
+    working: list[tuple[Trial, float]] = []
+
+    def attempted(factor: float) -> Trial:
+        _, attempt = tried(exam, given, steps, factor)
         # A single low loss among the last ones is not progress.
-        works = attempt.progress > (LITTLE if rises else MUCH) and max(attempt.losses[-3:]) < attempt.losses[0]
-        if works and (best is None or attempt.end < best[0].end):
-            best = attempt, factor
-        elif best is not None or (not rises and attempt.progress < -LITTLE):
+        if attempt.progress > share and max(attempt.losses[-3:]) < attempt.losses[0]:
+            working.append((attempt, factor))
+        return attempt
+
+    for factor in factors:
+        known = [trial.end for trial, _ in working]
+        attempt = attempted(factor)
+        if (known and attempt.end >= min(known)) or (factor > 1 and attempt.progress < -LITTLE):
             break
-    if best is None:
+    if not working:
         return None
+    best = min(working, key=lambda pair: pair[0].end)[1]
     for between in BETWEEN:
-        _, attempt = tried(exam, exam.optimizer, steps, best[1] * between)
-        if attempt.end < best[0].end and max(attempt.losses[-3:]) < attempt.losses[0]:
+        attempted(best * between)
+    # A rate at which the loss rises again after more steps is not offered.
+    working.sort(key=lambda pair: pair[0].end)
+    for attempt, factor in working:
+        if tried(exam, given, max(MANY, steps), factor)[1].end <= attempt.end:
             return attempt
-    return best[0]
+    return working[0][0]
 
 
 def _breaks_while_falling(trial: Trial) -> bool:
@@ -136,11 +162,15 @@ def _broken(exam: Examination, trial: Trial) -> Finding | None:
 def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
     """Report a batch if many steps at many rates do not take its loss below that of guessing."""
     assert exam.optimizer is not None
-    # Constant outputs say nothing if the loss does not read outputs, or if no others are better.
-    is_known = isfinite(exam.guessing) and exam.lowest < exam.guessing - NEAR * abs(exam.guessing)
+    is_known = isfinite(exam.guessing)
     guessing = exam.guessing if is_known else trial.losses[0]
+    if trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED:
+        return
+    # Constant outputs say nothing if the loss does not read outputs, or if no others are better.
+    if is_known and not exam.lowest < guessing - NEAR * abs(guessing):
+        is_known, guessing = False, trial.losses[0]
     goal = guessing - NEAR * abs(guessing)
-    if trial.losses[0] < goal or trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED:
+    if trial.losses[0] < goal:
         return
     lowest, rates = min(filter(isfinite, trial.losses)), [trial.rate]
     for factor in ALL:

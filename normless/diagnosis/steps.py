@@ -84,7 +84,7 @@ def tried(
     model, optimizer = copied((exam.model, given))
     if isinstance(optimizer, LBFGS):
         # Copies of optimizers have no attributes beyond their groups and state.
-        optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None  # type: ignore[attr-defined]
+        optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
     # A copied optimizer has no hooks, and hooks may clip.
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for group in optimizer.param_groups:

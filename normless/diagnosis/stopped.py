@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Tracer
 from normless.probes import compute_output, loss_of, preserve_state
 
@@ -43,7 +43,7 @@ def check_stops(exam: Examination) -> Steps:
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     place = "the loss" if call.path == LOSS else call.place
     line = f", {call.line}" if call.line else ""
-    evidence = {"operation": call.name.strip("_"), "parameters": len(names), "all_parameters": len(norms)}
+    evidence: Evidence = {"operation": call.name.strip("_"), "parameters": len(names), "all_parameters": len(norms)}
     severity = 0.965 if len(names) == len(norms) else 0.945
     yield finding("zero_gradient", severity, layers, evidence, place=place, line=line)
     return f"{evidence['operation']} at {place} passes none to {len(names)} of {len(norms)}"

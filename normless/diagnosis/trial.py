@@ -12,11 +12,13 @@ from torch.optim import SGD
 
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.rates import LITTLE, ROUNDED, judge_rate
+from normless.diagnosis.rates import LITTLE, ROUNDED, judge_rate, weights_norm
 from normless.diagnosis.steps import Trial, scheduled_rate, tried
 
 # A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
+# The share of the weights' norm below which an update in float32 is not exact.
+ROUNDING = 1e-6
 
 
 @check("trial steps")
@@ -63,7 +65,9 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
         evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
         yield finding("excessive_decay", 0.94, (), evidence)
     gradient = sum(norm**2 for norm in exam.passed.gradients.values() if norm) ** 0.5
-    if isinstance(exam.optimizer, SGD) and trial.moved < 1e-2 * trial.rate * gradient:
+    # A smaller update is rounded away.
+    is_exact = trial.rate * gradient > ROUNDING * weights_norm(exam.model)
+    if isinstance(exam.optimizer, SGD) and is_exact and trial.moved < 1e-2 * trial.rate * gradient:
         evidence = {"moved": trial.moved, "expected": trial.rate * gradient}
         yield finding("clipped_to_nothing", 0.93, (), evidence)
     if trial.rounded > ROUNDED and trial.progress < LITTLE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -73,7 +74,10 @@ def test_a_learning_rate_of_zero() -> None:
     diagnosis = diagnose(network, batch, optimizer=SGD(network.parameters(), 0.0), trial_steps=5)
     assert kinds(diagnosis) == ["zero_rate"]
     assert "all groups" in diagnosis.verdict
-    groups = [{"params": network[0].parameters(), "lr": 0.0}, {"params": network[2].parameters()}]
+    groups: list[dict[str, Any]] = [
+        {"params": network[0].parameters(), "lr": 0.0},
+        {"params": network[2].parameters()},
+    ]
     found = diagnose(network, batch, optimizer=Adam(groups, 1e-2)).findings
     assert [(one.kind, one.where[0]) for one in found] == [("zero_rate", "0.weight")]
     # A rate of zero for parameters that should not train.
