@@ -33,6 +33,9 @@ def check_direction(exam: Examination) -> Steps:
         raise NotAsked("the loss is not finite")
     if any(call.path == LOSS and KINDS.get(call.name) == "weight" for call in exam.passed.flow.calls):
         raise NotAsked("the loss contains layers")
+    reads = [source for call in exam.passed.flow.calls if call.path == LOSS for source, _ in call.reads]
+    if not any(source is None or source.kind in ("targets", "inputs") for source in reads):
+        raise NotAsked("the loss does not read the batch")
     (is_maximized,) = maximized
     bounds = _bounds(exam)
     if bounds is None:

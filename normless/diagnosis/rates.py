@@ -170,7 +170,12 @@ def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding
     if is_known and not exam.lowest < guessing - NEAR * abs(guessing):
         is_known, guessing = False, trial.losses[0]
     goal = guessing - NEAR * abs(guessing)
-    if trial.losses[0] < goal:
+    # A surrogate of a policy's return has the same value for all outputs.
+    if trial.losses[0] < goal or (isfinite(exam.guessing) and exam.lowest >= goal):
+        return
+    trained = sum(parameter.numel() for parameter in exam.model.parameters() if parameter.requires_grad)
+    if exam.passed.logits.dim() and trained < len(exam.passed.logits):
+        # It has too few parameters to memorize the batch.
         return
     lowest, rates = min(filter(isfinite, trial.losses)), [trial.rate]
     for factor in ALL:

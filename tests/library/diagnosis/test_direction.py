@@ -54,6 +54,7 @@ def wasserstein(outputs: Tensor, targets: Tensor) -> Tensor:
         (policy, True, []),
         (gaussian, False, []),
         (wasserstein, False, []),
+        (lambda z, y: -F.softplus(z).mean(), False, []),
     ],
 )
 def test_the_direction_of_the_steps(loss: Loss, maximize: bool, expected: list[str]) -> None:

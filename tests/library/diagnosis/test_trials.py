@@ -54,11 +54,37 @@ def slow() -> Case:
     return network, (torch.randn(32, 6), torch.arange(32) % 2), {"optimizer": Adam(network.parameters(), 1e-3)}
 
 
+def weak() -> Case:
+    """A linear model of few parameters explains two percent of the variance."""
+    x = torch.randn(256, 5)
+    options: dict[str, object] = {"loss": F.mse_loss}
+    network = nn.Linear(5, 1)
+    return (
+        network,
+        (x, 0.15 * x[:, :1] + torch.randn(256, 1)),
+        options | {"optimizer": Adam(network.parameters(), 1e-2)},
+    )
+
+
+def surrogate() -> Case:
+    """The value of a policy's surrogate is the same for all outputs."""
+
+    def loss(outputs: Tensor, actions: Tensor) -> Tensor:
+        logarithms = F.log_softmax(outputs, 1).gather(1, actions[:, None])[:, 0]
+        return -((logarithms - logarithms.detach()).exp() * torch.linspace(-1, 1, len(actions))).mean()
+
+    network = nn.Sequential(nn.Linear(5, 32), nn.Tanh(), nn.Linear(32, 4))
+    batch = torch.randn(256, 5), torch.arange(256) % 4
+    return network, batch, {"optimizer": Adam(network.parameters(), 1e-3), "loss": loss}
+
+
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
         (contradicting, "not_fitted"),
         (slow, ""),
+        (weak, ""),
+        (surrogate, ""),
         (ascending, "ascent"),
         (rounding, "zero_gradient"),
     ],
