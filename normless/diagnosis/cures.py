@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
+from math import inf, isfinite
 
 from torch import nn
 from torch.optim import SGD, Optimizer
@@ -15,10 +15,12 @@ from normless._internal.copying import copied
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
-from normless.diagnosis.trial import MUCH, SCREEN, Trial, fits, stepped
+from normless.diagnosis.rates import MANY, MUCH
+from normless.diagnosis.steps import SCREEN, Trial, fits, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
+from normless.probes import takes_closure
 from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
@@ -27,8 +29,8 @@ FACTORS = (1.0, 0.1, 0.01, 10.0)
 FREEZE = "nl.freeze(model)"
 # The number of cures to try that lower the loss by this share; such a trial does not need another rate.
 ENOUGH, WELL = 2, 0.5
-# A trial that lowers the loss by less is continued to this many times its steps.
-LONGER = 3
+# A scheme must reach a loss below this share of that of the unchanged network at its best rate.
+BETTER = 0.9
 
 
 def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> list[Finding]:
@@ -50,7 +52,9 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
             if len(known) < needed and name not in trials:
                 trials[name] = try_cure(exam, name, steps)
         if steps and names and not finding.advice:
-            cures[id(finding)] = _ranked(finding.cure, {name: trial for name in names if (trial := trials.get(name))})
+            tried = {name: trial for name in names if (trial := trials.get(name))}
+            control = exam.control if finding.kind in OF_SIGNAL else None
+            cures[id(finding)] = _ranked(finding.cure, tried, control)
             needed, share = 1, MUCH
         else:
             fitting = tuple(name for name in names if _fits(exam, name))
@@ -65,10 +69,9 @@ def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[F
         return findings
     if not any(fits(exam, trial) for trial in exam.trials):
         given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
-        control = _best_trial(exam, exam.model, given, exam.map, steps)
-        if control is None or not fits(exam, control):
+        exam.control = _best_trial(exam, exam.model, given, exam.map, steps)
+        if exam.control is None or not fits(exam, exam.control):
             return findings
-        exam.trials.append(control)
     return [replace(finding, advice=finding.advice or finding.kind in OF_SIGNAL) for finding in findings]
 
 
@@ -109,9 +112,20 @@ def _fits(exam: Examination, scheme: str) -> bool:
     return False
 
 
-def _ranked(cure: Cure, tried: dict[str, Trial]) -> Cure:
-    losses = dict(sorted(((name, trial.end) for name, trial in tried.items()), key=lambda pair: pair[1]))
+def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None) -> Cure:
+    """Return the cure with the schemes that reach a lower loss than the unchanged network at its best rate."""
+    limit = inf if control is None else BETTER * control.end
+    kept = {name: trial for name, trial in tried.items() if trial.end < limit}
+    losses = dict(sorted(((name, trial.end) for name, trial in kept.items()), key=lambda pair: pair[1]))
     best = next(iter(losses), None)
+    if best is None and control is not None:
+        before, after = control.losses[0], control.losses[-1]
+        names = f", and none of {', '.join(cure.schemes)} reaches a lower one" if cure.schemes else ""
+        words = (
+            f"{cure.words}; or use a learning rate of {control.rate:.2g}: {control.steps} steps of the unchanged "
+            f"network take the loss from {before:.3g} to {after:.3g}{names}"
+        )
+        return replace(cure, words=words, schemes=())
     if best is None:
         names = ", ".join(cure.schemes)
         words = f"{cure.words}; none of {names} fits the network and lowers the loss in the trial"
@@ -145,12 +159,12 @@ def _best_trial(
         trainee = copied(network)
         optimizer = optimizer_like(given, trainee, factor, mapped)
         begun.append((stepped(exam, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
-    # The two rates that start best are continued, the second only if the first fails.
+    # The two rates that start best are continued, the second only if the first fails. A loss that falls slowly may
+    # rise again: a cure is judged by the loss that it reaches.
     for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
         trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
-        if MUCH < trial.progress < WELL:
-            # A loss that falls slowly may rise again: a cure is judged by the loss it reaches.
-            trial = stepped(exam, trainee, optimizer, LONGER * steps, trial)
+        if trial.progress > MUCH:
+            trial = stepped(exam, trainee, optimizer, max(steps, MANY), trial)
         if trial.progress > MUCH:
             return trial
     return None
@@ -170,7 +184,7 @@ def optimizer_like(
     takes = inspect.signature(type(given)).parameters
     defaults = {name: value for name, value in given.defaults.items() if name in takes}
     decay = defaults.get("weight_decay", 0.0)
-    if mapped is None:
+    if mapped is None or takes_closure(given):
         return type(given)(network.parameters(), **defaults | {"lr": rate})
     groups = param_groups(network, lr=rate, weight_decay=decay, residual_map=mapped)
     return type(given)(groups, **defaults | {"lr": rate})

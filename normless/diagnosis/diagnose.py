@@ -15,7 +15,20 @@ from torch.optim import Optimizer
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import is_sharded
 from normless.conversion import convert
-from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
+from normless.diagnosis import (
+    blocks,
+    construction,
+    data,
+    direction,
+    finite,
+    layers,
+    modes,
+    optimizer,
+    outputs,
+    reach,
+    stopped,
+    trial,
+)
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import Examination, PassError
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
@@ -33,6 +46,7 @@ OF_PASS = (
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
+    stopped.check_stops,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110
@@ -171,6 +185,8 @@ def diagnose(
     for check in _checks(examination, trial_steps):
         checks.append(check)
         examination.found += check.findings
+        if check.asked:
+            (examination.faulty if check.verdict == "wrong" else examination.fine).add(check.name)
         if check.blocks:
             checks.append(
                 Check("everything else", f"repair the {check.name} first: no pass can be judged before", asked=False)
@@ -221,6 +237,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     else:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
     yield optimizer.check_optimizer(exam)
+    yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
 
 

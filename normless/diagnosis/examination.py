@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite, nan
+from math import inf, isfinite, nan
 from typing import Any
 
 import pandas as pd
@@ -32,6 +32,9 @@ from normless.probes import (
     preserve_state,
 )
 from normless.residual import ResidualBlock, ResidualMap, Unresolved
+
+# Free outputs are optimized up to this number of values.
+MANY_OUTPUTS = 10**7
 
 
 class PassError(InputsError):
@@ -81,8 +84,10 @@ class Examination:
     Attributes:
         map: the residual map, or None.
         unmapped: the reason if there is no map.
-        trials: the trials of the unchanged network.
+        trials: the trials of the unchanged network at its own rate.
+        control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
         found: the findings so far.
+        fine, faulty: the names of checks so far without and with findings.
     """
 
     model: nn.Module
@@ -93,7 +98,10 @@ class Examination:
     map: ResidualMap | None = None
     unmapped: str = ""
     trials: list[Any] = field(default_factory=list)
+    control: Any = None
     found: list[Finding] = field(default_factory=list)
+    fine: set[str] = field(default_factory=set)
+    faulty: set[str] = field(default_factory=set)
 
     @cached_property
     def passed(self) -> Passed:
@@ -140,6 +148,11 @@ class Examination:
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
         return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
+
+    @cached_property
+    def lowest(self) -> float:
+        """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
+        return lowest_of_outputs(self.loss_at, self.passed.logits)
 
     @property
     def depth(self) -> int:
@@ -259,10 +272,23 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
     return min(filter(isfinite, found), default=nan)
 
 
+def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
+    """Return the lowest loss of outputs of this shape, found by descent from these and from zero.
+
+    Returns minus infinity if no descent was made.
+    """
+    found: list[float] = []
+    # The descent needs several copies of the outputs.
+    for start in (outputs.detach(), torch.zeros_like(outputs)) if outputs.numel() < MANY_OUTPUTS else ():
+        with suppress(RuntimeError, ValueError, IndexError):
+            _descend_to_constant(loss_at, outputs, start.float(), found)
+    return min(filter(isfinite, found), default=-inf)
+
+
 def _descend_to_constant(
     loss_at: Callable[[Tensor], Tensor], outputs: Tensor, start: Tensor, found: list[float]
 ) -> None:
-    """Append the losses on the way from a constant to the best one nearby."""
+    """Append the losses on the way from a constant, expanded to the shape of the outputs, to the best one nearby."""
     constant = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
 

@@ -14,7 +14,7 @@ from normless.diagnosis.backward_passes import BackwardPasses
 from normless.diagnosis.clipping import LATE, Clipping
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.modes import is_frozen
-from normless.diagnosis.rates import Rates
+from normless.diagnosis.schedules import Rates
 from normless.diagnosis.setbacks import Setbacks, sampled
 from normless.diagnosis.training import Training
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.optim.decay import decays_of
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
@@ -71,5 +72,30 @@ def check_optimizer(exam: Examination) -> Steps:
         counts = {"parameters": len(missing), "scalars": scalars}
         severity = 0.97 if len(missing) == len(roles) else 0.9
         yield finding("untrained_parameters", severity, list(missing), counts, including=including)
+    yield from _zero_rates(exam, known)
     decayed = sum(decay > 0 for decay in decays.values())
     return f"{len(decays)} parameters, {decayed} of them decayed"
+
+
+def _zero_rates(exam: Examination, known: Mapping[int, str]) -> Iterator[Finding]:
+    """Report groups with trainable parameters and a learning rate of 0, and whether a schedule sets it."""
+    assert exam.optimizer is not None
+    groups = exam.optimizer.param_groups
+    trained = [
+        (number, group, names)
+        for number, group in enumerate(groups)
+        if float(group["lr"]) == 0.0
+        and (names := [known[id(p)] for p in group["params"] if p.requires_grad and id(p) in known])
+    ]
+    for kind, chosen in (
+        ("scheduled_zero_rate", [part for part in trained if part[1].get("initial_lr")]),
+        ("zero_rate", [part for part in trained if not part[1].get("initial_lr")]),
+    ):
+        where = [name for _, _, names in chosen for name in names]
+        if not where:
+            continue
+        is_whole = len(chosen) == len(groups)
+        words = "all groups" if is_whole else f"group {', '.join(str(number) for number, _, _ in chosen)}"
+        initial = max(float(group.get("initial_lr", 0.0)) for _, group, _ in chosen)
+        evidence = {"rate": 0.0, "parameters": len(where), "initial": initial}
+        yield finding(kind, 0.98 if is_whole else 0.9, where, evidence, groups=words)

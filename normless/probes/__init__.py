@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from normless.probes.hooks.observe import compute_output as compute_output
     from normless.probes.hooks.observe import descend as descend
     from normless.probes.hooks.observe import observe as observe
+    from normless.probes.hooks.observe import takes_closure as takes_closure
     from normless.probes.hooks.watcher import BlockWatcher as BlockWatcher
     from normless.probes.hooks.watcher import Setting as Setting
     from normless.probes.hooks.watcher import Watcher as Watcher

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 import torch
@@ -111,5 +112,22 @@ def descend(
             yield number
             return
         value.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+        if takes_closure(optimizer):
+
+            def closure(inputs: Any = inputs, targets: Any = targets) -> Tensor:
+                optimizer.zero_grad()
+                with torch.enable_grad():
+                    again = loss_of(loss, compute_output(model, inputs), inputs, targets)
+                again.backward()  # type: ignore[no-untyped-call]
+                return again
+
+            optimizer.step(closure)  # type: ignore[arg-type]
+        else:
+            optimizer.step()
         yield number
+
+
+def takes_closure(optimizer: Optimizer) -> bool:
+    """Whether the steps of an optimizer require a closure that computes the loss anew, as those of LBFGS do."""
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is Parameter.empty

@@ -17,7 +17,7 @@ from normless.diagnosis import Treatment, treat
 from normless.diagnosis.cures import FREEZE, _ranked
 from normless.diagnosis.examination import lowest_of_constants
 from normless.diagnosis.findings import Cure
-from normless.diagnosis.trial import Trial
+from normless.diagnosis.steps import Trial
 from normless.models import wide_resnet
 from normless.models.transformer import AttentionBlock, FeedForwardBlock
 
@@ -60,7 +60,7 @@ class PostNorm(nn.Module):
 
     def __init__(self, depth: int, width: int) -> None:
         super().__init__()
-        self.first = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.first = nn.ModuleList(nn.Linear(width, width).requires_grad_(False) for _ in range(depth))
         self.second = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(depth))
         self.head = nn.Linear(width, 10)
@@ -178,13 +178,13 @@ def test_group_norm_and_frozen_norms_are_tried_where_a_batch_has_two_examples() 
     assert {"group_norm", FREEZE} <= set(cure.losses)
     assert list(cure.losses.values()) == sorted(cure.losses.values())
     assert cure.schemes == tuple(name for name in cure.losses if name != FREEZE)
-    # The loss of frozen norms by the steps themselves, at the rate that the trial preferred.
+    # The loss of frozen norms by 60 steps themselves, at the rate that the trial preferred.
     reached = []
     for rate in (0.01, 0.001, 0.0001, 0.1):
         copied = nl.freeze(network).train()
         steps = SGD(copied.parameters(), lr=rate, momentum=0.9)
         losses = []
-        for _ in range(11):
+        for _ in range(61):
             loss = F.cross_entropy(copied(batch[0]), batch[1])
             losses.append(loss.item())
             steps.zero_grad()
@@ -220,9 +220,6 @@ def test_plain_networks_that_tell_examples_apart(network: nn.Module) -> None:
     diagnosis = diagnose(network, vectors(features=64))
     assert diagnosis.healthy, str(diagnosis)
     assert "signal of the layers" in [check.name for check in diagnosis.checks if check.asked]
-
-
-Case = tuple[nn.Module, tuple[Tensor, Tensor], dict[str, object]]
 
 
 def deep(scale: float) -> nn.Sequential:
@@ -264,74 +261,6 @@ def test_large_inputs_that_train_all_the_same() -> None:
     assert "unscaled_inputs" in [finding.kind for finding in diagnosis.advice]
 
 
-def contradicting() -> Case:
-    """Every example is there with both labels."""
-    x = torch.randn(16, 6).repeat(2, 1)
-    network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
-    return network, (x, torch.arange(32) // 16), {"optimizer": Adam(network.parameters(), 1e-2)}
-
-
-def ascending() -> Case:
-    network = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 2))
-    optimizer = SGD(network.parameters(), 0.1, maximize=True)
-    return network, (torch.randn(32, 6), torch.arange(32) % 2), {"optimizer": optimizer}
-
-
-class Rounded(nn.Module):
-    """Rounding, whose gradient is zero, and a bias that trains."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias = nn.Parameter(torch.zeros(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return 0.1 * torch.round(10 * torch.sigmoid(x)) + self.bias
-
-
-def rounding() -> Case:
-    network = nn.Sequential(nn.Linear(6, 2), Rounded())
-    options: dict[str, object] = {"optimizer": SGD(network.parameters(), 0.9), "loss": F.mse_loss}
-    return network, (torch.randn(32, 6), torch.randn(32, 2)), options
-
-
-@pytest.mark.parametrize("make", [contradicting, ascending, rounding])
-def test_a_batch_that_no_rate_fits(make: Callable[[], Case]) -> None:
-    torch.manual_seed(0)
-    network, batch, options = make()
-    diagnosis = diagnose(network, batch, trial_steps=10, **options)
-    found = [finding for finding in diagnosis.findings if finding.kind == "not_fitted"]
-    assert len(found) == 1, str(diagnosis)
-    assert float(found[0].evidence["best"]) > 0.95 * float(found[0].evidence["loss_of_guessing"])
-
-
-@pytest.mark.parametrize("scale", [1.0, 70.0, 1e4])
-def test_no_limit_is_absolute(scale: float) -> None:
-    """A loss of 4,800, or of 10⁸, is that of large targets."""
-    torch.manual_seed(0)
-    x = torch.randn(64, 6)
-    y = scale * x[:, :1] + scale
-    network = nn.Linear(6, 1)
-    for reduction in ("mean", "sum"):
-        loss = nn.MSELoss(reduction=reduction)
-        rate = 0.05 / (64 if reduction == "sum" else 1)
-        diagnosis = diagnose(network, (x, y), loss=loss, optimizer=SGD(network.parameters(), rate), trial_steps=20)
-        assert not kinds(diagnosis), str(diagnosis)
-
-
-def test_a_trained_network_has_little_left_to_learn() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(32, 6)
-    batch = x, (x[:, 0] > 0).long()
-    network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 2))
-    optimizer = Adam(network.parameters(), 1e-2)
-    for _ in range(500):
-        optimizer.zero_grad()
-        F.cross_entropy(network(x), batch[1]).backward()
-        optimizer.step()
-    for other in (SGD(network.parameters(), 1e-4), Adam(network.parameters(), 1e-2)):
-        assert not kinds(diagnose(network, batch, optimizer=other, trial_steps=10))
-
-
 def test_the_loss_of_the_best_constant_outputs() -> None:
     """The entropy of the labels, the variance of numbers, both for outputs that are far off, as logits or not."""
     labels = torch.tensor([0] * 24 + [1] * 8)
@@ -356,6 +285,10 @@ def test_the_cure_names_what_won() -> None:
     assert "group_norm" not in ranked.words
     assert ranked.schemes == ("group_norm",)
     assert "none of group_norm" in _ranked(cure, {}).words
+    rate = _ranked(cure, trials, Trial(0.3, (2.0, 0.1, 0.05, 0.05)))
+    assert "a learning rate of 0.3" in rate.words
+    assert not rate.schemes
+    assert _ranked(cure, trials, Trial(0.3, (2.0, 1.2, 1.2, 1.2))).words == ranked.words
 
 
 def test_no_scheme_is_named_that_is_refused() -> None:
