@@ -15,7 +15,19 @@ from torch.optim import Optimizer
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import is_sharded
 from normless.conversion import convert
-from normless.diagnosis import blocks, construction, data, finite, layers, modes, optimizer, outputs, reach, trial
+from normless.diagnosis import (
+    blocks,
+    construction,
+    data,
+    finite,
+    layers,
+    modes,
+    optimizer,
+    outputs,
+    reach,
+    trial,
+    units,
+)
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import Examination, PassError
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
@@ -28,7 +40,7 @@ from normless.residual import residual_map as find_residual_map
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
     *(finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, outputs.check_dependence),
+    *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),

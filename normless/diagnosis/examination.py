@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map
 
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
+from normless.diagnosis.symmetry import has_equal_rows
 from normless.diagnosis.tape import Event, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
@@ -56,6 +57,7 @@ class Passed:
         entered: qualified names of the modules that ran.
         moved: names of the buffers that the pass changed.
         gradients: the norm of each parameter's gradient, by name; None if it has no gradient.
+        alike: names of the weights whose rows have equal values and equal gradients.
         tables: the tables of the probes `signal`, `backward` and `logits`; without a map they have no rows of blocks.
         missed: blocks that the probes could not observe.
     """
@@ -70,6 +72,7 @@ class Passed:
     entered: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     gradients: Mapping[str, float | None] = field(default_factory=dict)
+    alike: tuple[str, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     missed: tuple[Unresolved, ...] = ()
 
@@ -200,10 +203,13 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
             for name, parameter in model.named_parameters()
         }
+        alike = tuple(name for name, parameter in model.named_parameters() if has_equal_rows(parameter))
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
-    return replace(passed, loss=float(value.detach()), gradients=gradients, tables=tables, missed=tuple(missed))
+    return replace(
+        passed, loss=float(value.detach()), gradients=gradients, alike=alike, tables=tables, missed=tuple(missed)
+    )
 
 
 def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:

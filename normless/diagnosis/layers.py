@@ -12,6 +12,7 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.tape import Event
+from normless.diagnosis.units import stuck_zeros
 from normless.probes import preserve_random_state, without_zeros
 
 # Without residual blocks, a single learning rate does not suit layers that differ by this factor.
@@ -48,7 +49,14 @@ def check_layers(exam: Examination) -> Steps:
     if wrong is not None and not grown > FACTOR * sizes[0]:
         # The signal does not grow; the check of finite values finds the cause.
         return summary
-    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
+    # The outputs of a regression have the size of its targets.
+    targets = [
+        float(tensor.detach().double().square().mean())
+        for tensor in tensors(exam.targets)
+        if tensor.is_floating_point()
+    ]
+    usual = max([FACTOR / 10, *(SOME * sqrt(size) for size in targets)])
+    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > usual):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
         return summary
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
@@ -101,7 +109,7 @@ def check_layer_gradients(exam: Examination) -> Steps:
 @check("units")
 def check_units(exam: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
-    if zeros := _zeros(exam):
+    if zeros := stuck_zeros(exam):
         yield finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)})
     inner = [event for event in exam.passed.events if event.output is not exam.passed.logits]
     rectified = [(event, event.off) for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
@@ -111,24 +119,18 @@ def check_units(exam: Examination) -> Steps:
         ("saturated_attention", 0.87, CERTAIN, [(event, event.peaked) for event in inner]),
     ):
         if over := [(event, share) for event, share in shares if share >= limit]:
-            yield finding(kind, severity, (over[0][0].place,), {"share": max(share for _, share in over)})
+            yield finding(kind, severity, (_source(exam, over[0][0]),), {"share": max(share for _, share in over)})
     most = max((share for _, share in rectified), default=0.0)
     return f"at most {most:.0%} of the units of an activation are off"
 
 
-def _zeros(exam: Examination) -> list[str]:
-    """Return the weights outside residual branches that are zero and get no gradient."""
-    inside = {
-        name for block in (exam.map.walk() if exam.map else ()) for layer in block.layers for name in layer.parameters
-    }
-    return [
-        name
-        for name, parameter in exam.model.named_parameters()
-        if parameter.dim() > 1
-        and name not in inside
-        and not exam.passed.gradients.get(name)
-        and not bool(parameter.any())
-    ]
+def _source(exam: Examination, event: Event) -> str:
+    """Return the place of an activation; of the layer that it reads, if no module contains the activation alone."""
+    if event.path and not any(exam.model.get_submodule(event.path).children()):
+        return event.place
+    call = exam.passed.flow.of(event.output)
+    read = next(call.sources(), None) if call is not None else None
+    return event.place if read is None or not read.origin().path else read.origin().path
 
 
 @check("nonlinearity")

@@ -49,16 +49,21 @@ def check_last_activation(exam: Examination) -> Steps:
 def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
     """Report outputs that are bounded, if the loss within the bounds is far above the lowest that others have."""
     within = last.range
+    evidence: dict[str, float | int | str]
     if within is None or not within.is_bounded or within.source is None or exam.passed.error is not None:
         return
     outputs, targets = exam.passed.logits, exam.targets
+    if within.low == within.high:
+        evidence = {"activation": within.source.name, "value": within.low}
+        yield finding("softmax_over_one", 0.95, (within.source.place,), evidence)
+        return
     floor = lowest_within(exam.loss_at, outputs, within.low, within.high)
     others = lowest_within(exam.loss_at, outputs, -inf, inf)
     guessing = exam.guessing if isfinite(exam.guessing) and exam.guessing > 0 else abs(exam.passed.loss)
     # A loss that takes no other outputs has no lower value outside the bounds.
     if not floor - max(others, 0.0) > OUT_OF_REACH * guessing > 0:
         return
-    evidence: dict[str, float | int | str] = {"activation": within.source.name.rstrip("_"), "low": within.low}
+    evidence = {"activation": within.source.name.rstrip("_"), "low": within.low}
     evidence |= {"high": within.high, "lowest_loss": floor, "loss_without_bounds": max(others, 0.0)}
     where = (within.source.place,)
     if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
@@ -67,6 +72,31 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
         return
     is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize")
     yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
+
+
+@check("meaning of the targets")
+def check_meaning(exam: Examination) -> Steps:
+    """Compare outputs and targets with what torch's losses take: probabilities, log-probabilities and classes."""
+    flow, outputs, targets = exam.passed.flow, exam.passed.logits.detach(), exam.targets
+    for call in flow.calls:
+        read = [None if source is None else source.origin() for source, _ in call.reads]
+        if call.path != LOSS or len(read) < 2:
+            continue
+        takes_targets = read[1] is not None and read[1].kind == "targets" and isinstance(targets, Tensor)
+        if call.name.startswith("binary_cross_entropy") and takes_targets and targets.numel():
+            low, high = float(targets.min()), float(targets.max())
+            if low < 0 or high > 1:
+                evidence = {"smallest": low, "largest": high, "function": call.name}
+                yield finding("targets_out_of_range", 0.97, (), evidence)
+                return "the targets are not probabilities"
+        is_output = read[0] is not None and read[0] is getattr(flow.of(exam.passed.logits), "origin", lambda: None)()
+        if call.name == "nll_loss" and is_output and float(outputs.max()) > 0.01:
+            yield finding("logits_as_logarithms", 0.96, (), {"largest": float(outputs.max())})
+            return "the outputs are not log-probabilities"
+        if call.name == "cross_entropy" and call.reads[0][1][1:2] == (1,):
+            yield finding("one_class", 0.985, (), {"outputs": str(call.reads[0][1])})
+            return "there is one class"
+    return "the losses of torch that were called take them"
 
 
 def _squashed(exam: Examination) -> Squashed | None:

@@ -86,10 +86,19 @@ def range_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: li
         return Range(-1.0, 1.0, call, length=1.0)
     if name in PRODUCTS:
         return _product(call, name, args, made)
+    axis = _axis(args, kwargs) if name in ("softmax", "log_softmax") else None
+    if axis is not None and made[0].dim() and made[0].shape[axis] == 1:
+        return Range(float(name == "softmax"), float(name == "softmax"), call)
     if name in _FIXED:
         low, high = _FIXED[name]
         return Range(low, high, call)
     return _elementwise(call, name, operands, args, kwargs)
+
+
+def _axis(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+    """Return the axis of a softmax, if it was given."""
+    axis = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    return axis if isinstance(axis, int) else None
 
 
 def _operand(value: Any, reads: Any) -> Range:
