@@ -9,7 +9,7 @@ from normless.diagnosis.findings import Steps, check, finding
 
 # Calls that multiply.
 FACTORS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "matmul", "__matmul__", "__rmatmul__", "mm"}
-FACTORS |= {"bmm", "einsum", "addcmul", "linear"}
+FACTORS |= {"bmm", "einsum"}
 
 
 @check("equal units")
