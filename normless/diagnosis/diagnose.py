@@ -20,6 +20,7 @@ from normless.diagnosis import (
     construction,
     data,
     finite,
+    information,
     layers,
     modes,
     optimizer,
@@ -234,6 +235,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
         yield Check("residual blocks", "there is no gradient to measure", asked=False)
     yield optimizer.check_optimizer(exam)
     yield trial.check_trial(exam, steps)
+    yield information.check_information(exam)
 
 
 @dataclass(frozen=True)

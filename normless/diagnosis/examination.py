@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
@@ -86,6 +87,7 @@ class Examination:
         unmapped: the reason if there is no map.
         trials: the trials of the unchanged network.
         found: the findings so far.
+        dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
     model: nn.Module
@@ -97,6 +99,7 @@ class Examination:
     unmapped: str = ""
     trials: list[Any] = field(default_factory=list)
     found: list[Finding] = field(default_factory=list)
+    dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def passed(self) -> Passed:
@@ -114,8 +117,11 @@ class Examination:
     @cached_property
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
-        with preserve_state(self.model, training=False), torch.no_grad():
-            return compute_output(self.model, self.inputs)
+        draws = Draws()
+        with preserve_state(self.model, training=False), torch.no_grad(), draws.follow(self.model, self.inputs):
+            output = compute_output(self.model, self.inputs)
+        self.dropped = draws.dropped
+        return output
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""

@@ -21,6 +21,10 @@ from normless.residual.classify import kind_of
 
 # With a momentum below this, a running average hardly changes in an epoch.
 SLOW = 1e-3
+# Below this momentum, SEVERAL batches that leave most of the initial statistics are not a short training.
+LAGGING, SEVERAL = 3e-3, 10
+# From this momentum, running averages are those of the last batch; 1 is a choice.
+LAST = 0.95
 DROPPED = 0.9
 # Modes differ if their outputs differ by more than the examples do, after SEEN / momentum batches.
 APART, SEEN = 1.0, 3.0
@@ -56,6 +60,16 @@ def check_modes(exam: Examination) -> Steps:
         rate = max(event.rate for event in dropped)
         yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
     summary = f"{sum(module.training for module in exam.model.modules())} modules in training"
+    if exam.evaluated.numel() and exam.dropped:
+        yield finding("dropout_in_evaluation", 0.82, list(exam.dropped), {"rate": max(exam.dropped.values())})
+    lagging = {name: norm for name, norm in tracked.items() if _lags(norm)}
+    if lagging and exam.evaluated_loss is not None and _is_far_above(exam, exam.evaluated_loss):
+        slowest = min(lagging.values(), key=_left_of_initial)
+        evidence = {"norms": len(lagging), "batches": int(slowest.num_batches_tracked or 0)}
+        evidence |= {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
+        evidence |= {"training": exam.passed.loss, "evaluation": exam.evaluated_loss}
+        yield finding("lagging_statistics", 0.84, list(lagging), evidence)
+        return summary
     moved = [norm for norm in tracked.values() if _has_moved(norm)]
     if left or not isfinite(exam.passed.loss):
         return summary
@@ -119,6 +133,20 @@ def _has_moved(norm: _BatchNorm) -> bool:
     return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
+def _left_of_initial(norm: _BatchNorm) -> float:
+    """Return the share of the initial values in the running statistics."""
+    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    return float((1 - (norm.momentum or 0.0)) ** batches)
+
+
+def _lags(norm: _BatchNorm) -> bool:
+    """Whether the statistics move so slowly that several batches left most of the initial values."""
+    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    return (
+        batches >= SEVERAL and norm.momentum is not None and norm.momentum < LAGGING and _left_of_initial(norm) > 0.5
+    )
+
+
 @check("norms")
 def check_norms(exam: Examination) -> Steps:
     """Look for norms of single elements, γ that stay zero, and running statistics that never change."""
@@ -140,6 +168,15 @@ def check_norms(exam: Examination) -> Steps:
     if slow:
         evidence = {"norms": len(slow), "momentum": max(slow.values())}
         yield finding("frozen_statistics", 0.82, list(slow), evidence)
+    last = {
+        name: float(module.momentum)
+        for name, module in exam.model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if module.momentum is not None and LAST <= module.momentum < 1
+    }
+    if last:
+        evidence = {"norms": len(last), "momentum": min(last.values())}
+        yield finding("last_batch_statistics", 0.75, list(last), evidence)
     return f"{len(events)} norms ran"
 
 
