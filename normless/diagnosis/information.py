@@ -69,7 +69,7 @@ def _reaches(last: Call, without: Call) -> bool:
 def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
     """Report outputs that do not change if the positions of the inputs are permuted, while the targets may."""
     x = exam.inputs
-    if not isinstance(x, Tensor) or x.dim() not in (2, 3) or x.shape[1] < SEVERAL or not len(x) > 1:
+    if not isinstance(x, Tensor) or x.is_sparse or x.dim() not in (2, 3) or x.shape[1] < SEVERAL or not len(x) > 1:
         return
     is_sequence = any(event.kind == "attention" or event.name in _OF_SEQUENCES for event in exam.passed.events)
     if not is_sequence or (x.dim() == 2 and x.is_floating_point()):

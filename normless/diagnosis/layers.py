@@ -13,6 +13,7 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.tape import Event
 from normless.diagnosis.units import stuck_zeros
+from normless.errors import InputsError
 from normless.probes import preserve_random_state, without_zeros
 
 # Without residual blocks, a single learning rate does not suit layers that differ by this factor.
@@ -41,7 +42,8 @@ def check_layers(exam: Examination) -> Steps:
     if exam.depth:
         return summary
     wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
-    read = [float(tensor.detach().double().std()) for tensor in tensors(exam.inputs) if tensor.is_floating_point()]
+    usual = [read for read in tensors(exam.inputs) if read.is_floating_point() and read.layout == torch.strided]
+    read = [float(tensor.detach().double().std()) for tensor in usual]
     apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
     apart = [deviation for deviation in apart if isfinite(deviation)]
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
@@ -55,8 +57,8 @@ def check_layers(exam: Examination) -> Steps:
         for tensor in tensors(exam.targets)
         if tensor.is_floating_point()
     ]
-    usual = max([FACTOR / 10, *(SOME * sqrt(size) for size in targets)])
-    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > usual):
+    limit = max([FACTOR / 10, *(SOME * sqrt(size) for size in targets)])
+    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > limit):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
         return summary
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
@@ -137,14 +139,17 @@ def _source(exam: Examination, event: Event) -> str:
 def check_nonlinearity(exam: Examination) -> Steps:
     """Check whether f(x + x') - f(x) - f(x') + f(0) is zero, so that several layers compute no more than one."""
     layers, x = len({event.place for event in _weights(exam)}), exam.inputs
-    if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or len(x) < 2:
+    if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or x.is_sparse or len(x) < 2:
         raise NotAsked("there are fewer than two layers, or the inputs cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
     # Branches that start at zero will become part of the network.
     with preserve_random_state(exam.model), torch.no_grad():
         opened = without_zeros(exam.model)
-    both, left, right, zero = (exam.evaluate(read, opened) for read in (first + second, first, second, first * 0))
+    try:
+        both, left, right, zero = (exam.evaluate(read, opened) for read in (first + second, first, second, first * 0))
+    except InputsError as error:
+        raise NotAsked("the network does not take half of the batch") from error
     size, rest = float((both - zero).abs().max()), float((both - left - right + zero).abs().max())
     if isfinite(size) and size > 0 and rest <= 1e-5 * size:
         yield finding("no_nonlinearity", 0.9, (), {"layers": layers})

@@ -210,10 +210,33 @@ def check_statistics(exam: Examination) -> Steps:
     return f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
 
 
+@check("state between passes", blocks=True)
+def check_state(exam: Examination) -> Steps:
+    """Look for state that keeps the history of the last pass, and that the next pass reads."""
+    kept = [f"{path}.{name}".lstrip(".") for path, name in _with_history(exam)]
+    size = float(exam.evaluated.abs().max()) if kept and exam.evaluated.numel() else 0.0
+    again = exam.evaluate(exam.inputs) if kept else None
+    if again is not None and not torch.allclose(exam.evaluated, again, rtol=1e-4, atol=1e-4 * size):
+        yield finding("undetached_state", 0.99, kept, {"tensors": len(kept)})
+        return "the next pass reads the history of this one"
+    return f"{len(kept)} tensors with a history are kept"
+
+
+def _with_history(exam: Examination) -> list[tuple[str, str]]:
+    """Return the modules and names of attributes that hold results of the recorded pass."""
+    return [
+        (path, name)
+        for path, module in exam.model.named_modules()
+        if exam.passed.logits.requires_grad
+        for name, value in vars(module).items()
+        if not name.startswith("_") and any(tensor.grad_fn is not None for tensor in tensors(value))
+    ]
+
+
 @check("examples")
 def check_examples(exam: Examination) -> Steps:
     """Check whether replacing the first example by the second changes other outputs in evaluation mode."""
-    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim()]
+    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim() and tensor.layout == torch.strided]
     if not read or len(read[0]) < 3:
         raise NotAsked("there are fewer than three examples")
     count = len(read[0])
@@ -228,6 +251,9 @@ def check_examples(exam: Examination) -> Steps:
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
         return "no example depends on another in evaluation mode"
+    if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=1e-4 * size):
+        yield finding("kept_state", 0.2, (), {"outputs": size})
+        return "outputs of two passes over the same batch differ, so that examples cannot be compared"
     mixing = _mixing(exam, count)
     if _is_graph(exam.passed.flow, mixing, count):
         return "they are the nodes of a graph and depend on each other along its edges"

@@ -134,7 +134,7 @@ class Tape(Tracer):
         event.spread, event.deviation = self._between(plain)
         if is_values:
             event.spread_in, _ = self._between(x.detach().double())
-            if event.kind == "weight" and len(x) == self.examples > 1:
+            if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
                 total = F.normalize(x.detach().flatten(1).double(), dim=1).sum(0).square().sum()
                 event.correlation = float(total / len(x) - 1) / (len(x) - 1)
         _describe(event, args, kwargs)
