@@ -17,7 +17,6 @@ import pandas as pd
 from benchmarks.census.examine import Row, examine
 from benchmarks.census.networks import Network, networks
 from benchmarks.census.report import summary, write_report
-from normless.extras import require_extra
 from normless_lab.process import available_cores
 
 
@@ -44,7 +43,6 @@ class CensusBench:
 
 def measure_census(bench: CensusBench) -> pd.DataFrame:
     """Examine the networks that have no row yet; a row per package, as in `summary`."""
-    require_extra("lab", "The census", "pebble")
     listed = networks(bench.packages, bench.count)
     path = Path(bench.out) / "census.csv"
     done = _read(path)

@@ -193,7 +193,15 @@ for fits in ("bert", "gpt2", "t5", "vit", "timm vit", "our pre-norm", "our post-
     del REFUSALS["layer_scale", fits]
 for fits in ("bert", "our pre-norm", "our post-norm"):
     del REFUSALS["remove_branches", fits]
-REFUSALS["admin", "our pre-norm"] = "Admin is for transformers"
+REFUSALS |= {("admin", name): "Admin is for transformers" for name in TRANSFORMERS if name not in POST_NORM}
+# Their attention is a function that forward code chooses by name while it runs.
+REFUSALS |= {
+    (scheme, name): "an operator in the forward code"
+    for scheme in ("qk_norm", "soft_capping")
+    for name in ("bert", "gpt2", "t5", "vit")
+}
+# The class token alone is read, and without attention no patch reaches it.
+REFUSALS["remove_branches", "vit"] = "no longer have any gradient"
 
 WITH_MULTIPLIERS = {"skipinit", "zeroinit", "zeroinit_v1", "regularized_skipinit", "fixup", "rezero"}
 QUICK = {("fixup", name) for name in FOREIGN} | {("skipinit", "bert"), ("t_fixup", "gpt2"), ("deepnorm", "bert")}
@@ -251,7 +259,7 @@ def test_a_scheme_holds_or_says_why_not(scheme: str, network: str) -> None:
 
 def _learns(net: nn.Module, inputs: tuple[Any, ...] | dict[str, Any]) -> None:
     """Three steps: every loss finite, and a finite gradient for all but what a forward pass does not read."""
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
     for _ in range(3):
         optimizer.zero_grad()
         logits = run(net, inputs).flatten(0, -2)

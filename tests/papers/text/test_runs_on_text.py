@@ -232,7 +232,7 @@ MISTAKES: list[tuple[str, dict[str, Any], str]] = [
     (
         "text",
         {"data": "sst3"},
-        r"no data set 'sst3' of labelled text\. Did you mean sst2\? There are sentiment",
+        r"no data set 'sst3' of labelled text\. Did you mean sst2\?",
     ),
     ("text", {"vocabulary": 10}, "The bytes of these texts and the special tokens alone are"),
     (
