@@ -14,6 +14,8 @@ from normless.errors import InputsError, MissingValuesError
 
 # Inputs of this size are too large for weights that are initialized for inputs of variance 1.
 LARGE = 10.0
+# Inputs that are all below this are hidden by the biases of the first layer.
+TINY = 0.02
 IGNORED = -100
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -48,7 +50,7 @@ def check_inputs(exam: Examination) -> Steps:
 
 def _stored(tensor: Tensor) -> Tensor:
     """Return the stored values of a sparse tensor."""
-    coo = tensor.detach() if tensor.layout == torch.sparse_coo else tensor.detach().to_sparse_coo()
+    coo = tensor.detach() if tensor.layout == torch.sparse_coo else tensor.detach().to_dense().to_sparse()
     return coo.coalesce().values()
 
 
@@ -67,6 +69,11 @@ def check_scale(exam: Examination) -> Steps:
         evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
         # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif 0 < float(x.abs().max()) < TINY and not any(
+        layer.kind == "norm" for layer in (*exam.passed.events, *layers)
+    ):
+        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+        yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 

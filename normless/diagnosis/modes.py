@@ -65,7 +65,10 @@ def check_modes(exam: Examination) -> Steps:
     lagging = {name: norm for name, norm in tracked.items() if _lags(norm)}
     if lagging and exam.evaluated_loss is not None and _is_far_above(exam, exam.evaluated_loss):
         slowest = min(lagging.values(), key=_left_of_initial)
-        evidence = {"norms": len(lagging), "batches": int(slowest.num_batches_tracked or 0)}
+        evidence: dict[str, float | int | str] = {
+            "norms": len(lagging),
+            "batches": int(slowest.num_batches_tracked or 0),
+        }
         evidence |= {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
         evidence |= {"training": exam.passed.loss, "evaluation": exam.evaluated_loss}
         yield finding("lagging_statistics", 0.84, list(lagging), evidence)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call
 from normless.diagnosis.ranges import PRODUCTS, lowest_within
 from normless.diagnosis.tape import KINDS
@@ -86,7 +86,7 @@ def check_meaning(exam: Examination) -> Steps:
         if call.name.startswith("binary_cross_entropy") and takes_targets and targets.numel():
             low, high = float(targets.min()), float(targets.max())
             if low < 0 or high > 1:
-                evidence = {"smallest": low, "largest": high, "function": call.name}
+                evidence: Evidence = {"smallest": low, "largest": high, "function": call.name}
                 yield finding("targets_out_of_range", 0.97, (), evidence)
                 return "the targets are not probabilities"
         is_output = read[0] is not None and read[0] is getattr(flow.of(exam.passed.logits), "origin", lambda: None)()

@@ -107,7 +107,7 @@ def _operand(value: Any, reads: Any) -> Range:
         return Range(float(value), float(value))
     if not isinstance(value, Tensor):
         return _ANY
-    source = next(reads, (None, ()))[0]
+    source: Call | None = next(reads, (None, ()))[0]
     if source is not None and source.range is not None:
         return source.range
     is_constant = not value.requires_grad and (value.numel() == 1 if source is None else not source.is_signal)

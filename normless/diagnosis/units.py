@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Steps, check, finding
+from normless.diagnosis.findings import Evidence, Steps, check, finding
 
 # Calls that multiply.
 FACTORS = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply", "matmul", "__matmul__", "__rmatmul__", "mm"}
@@ -18,7 +18,7 @@ def check_equal_units(exam: Examination) -> Steps:
     alike = exam.passed.alike
     if alike:
         shape = exam.model.get_parameter(alike[0]).shape
-        evidence = {"layers": len(alike), "units": shape[0], "parameter": alike[0]}
+        evidence: Evidence = {"layers": len(alike), "units": shape[0], "parameter": alike[0]}
         yield finding("identical_units", 0.95, [name.rpartition(".")[0] for name in alike], evidence)
     return f"{len(alike)} layers with equal units"
 

@@ -166,3 +166,13 @@ def test_what_a_loss_means(name: str) -> None:
     last, target, loss, kind = LOSSES[name]
     x, y = batch()
     assert kinds(diagnose(classifier(*last), (x, target(y[:, None])), loss=loss))[:1] == [kind] * bool(kind)
+
+
+def test_tiny_inputs() -> None:
+    x, y = batch()
+    assert kinds(diagnose(classifier(), (x / 500, y)))[:1] == ["unscaled_inputs"]
+    assert not kinds(diagnose(classifier(), (x, y)))
+    # One-hot vectors of many columns have a small standard deviation.
+    torch.manual_seed(0)
+    wide = nn.Sequential(nn.Linear(5000, 32), nn.ReLU(), nn.Linear(32, 6))
+    assert not kinds(diagnose(wide, (F.one_hot(100 * torch.arange(48), 5000).float(), y)))
