@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call
+from normless.diagnosis.flow import LOSS, Call, tensors
 from normless.diagnosis.ranges import PRODUCTS, lowest_within
 from normless.diagnosis.tape import KINDS
 
@@ -26,6 +26,8 @@ TAKES_LOGITS = {
 Squashed = tuple[Call, str]
 # Bounds count if they keep the loss above the lowest by more than this share of the loss of guessing.
 OUT_OF_REACH = 0.1
+# Outputs of this size suffice for logits; a loss that falls without bound shows at a multiple of it.
+NEAR, FAR = 50.0, 100.0
 
 
 @check("the last activation")
@@ -58,10 +60,15 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
         yield finding("softmax_over_one", 0.95, (within.source.place,), evidence)
         return
     floor = lowest_within(exam.loss_at, outputs, within.low, within.high)
-    others = lowest_within(exam.loss_at, outputs, -inf, inf)
+    sizes = [float(t.detach().abs().max()) for t in tensors(targets) if t.is_floating_point() and t.numel()]
+    near = max([NEAR, *(2 * size for size in sizes)])
+    others = lowest_within(exam.loss_at, outputs, -inf, inf, near)
     guessing = exam.guessing if isfinite(exam.guessing) and exam.guessing > 0 else abs(exam.passed.loss)
     # A loss that takes no other outputs has no lower value outside the bounds.
     if not floor - max(others, 0.0) > OUT_OF_REACH * guessing > 0:
+        return
+    if lowest_within(exam.loss_at, outputs, -inf, inf, FAR * near) < others - 0.01 * guessing:
+        # The loss falls without bound outside, as with logarithms of probabilities: it means the bounds.
         return
     evidence = {"activation": within.source.name.rstrip("_"), "low": within.low}
     evidence |= {"high": within.high, "lowest_loss": floor, "loss_without_bounds": max(others, 0.0)}

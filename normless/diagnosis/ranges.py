@@ -223,13 +223,15 @@ def _is_share(call: Call, a: Range) -> bool:
     return a.low >= 0 and by is not None and by.name == "sum" and by.reads[0][0] is call.reads[0][0]
 
 
-def lowest_within(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, low: float, high: float) -> float:
+def lowest_within(
+    loss_at: Callable[[Tensor], Tensor], outputs: Tensor, low: float, high: float, far: float = _FAR
+) -> float:
     """Return the lowest loss of outputs in an interval, by steps against the sign of the gradient; NaN if unknown.
 
     The step is halved each time, so that a loss that is a sum over outputs and convex in each of them is minimized.
     """
     found: list[float] = []
-    far = max(_FAR, 2 * float(outputs.detach().abs().max()))
+    far = max(far, 2 * float(outputs.detach().abs().max()))
     low, high = max(low, -far), min(high, far)
     values = outputs.detach().clamp(low, high)
     with suppress(RuntimeError, ValueError, TypeError, IndexError):

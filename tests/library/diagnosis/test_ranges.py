@@ -96,6 +96,10 @@ LOSSES: dict[str, tuple[Made, Callable[..., Tensor]]] = {
     "log-probabilities": (lambda z: torch.log(torch.softmax(z, 1) + 1e-8), F.nll_loss),
     "rates": (torch.exp, lambda o, t: F.poisson_nll_loss(o, F.one_hot(t, 6).float(), log_input=False)),
     "a reward": (lambda z: z.softmax(1), lambda o, t: -(o.gather(1, t[:, None]) * (t - 2)[:, None]).mean()),
+    "a policy, and another term": (
+        lambda z: z.softmax(1),
+        lambda o, t: 3 - (o.gather(1, t[:, None]).log() * (t[:, None] - 1)).mean(),
+    ),
     "smoothed labels": (lambda z: z, nn.CrossEntropyLoss(label_smoothing=0.1)),
     "margins of cosines": (lambda z: F.normalize(z, dim=1), nn.MultiMarginLoss(margin=0.3)),
 }
