@@ -14,6 +14,8 @@ from normless.errors import InputsError, MissingValuesError
 
 # Inputs of this size are too large for weights that are initialized for inputs of variance 1.
 LARGE = 10.0
+# Inputs that are all below this are hidden by the biases of the first layer.
+TINY = 0.02
 IGNORED = -100
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -31,12 +33,13 @@ def check_inputs(exam: Examination) -> Steps:
     for tensor in read:
         if tensor.is_meta:
             raise MissingValuesError("Expected a batch with values, got a tensor on torch's device meta.")
-        bad = ~tensor.detach().isfinite()
+        bad = ~(tensor.detach() if tensor.layout == torch.strided else _stored(tensor)).isfinite()
         if bad.any():
             example = int(bad.flatten(1).any(1).nonzero()[0]) if tensor.dim() > 1 else 0
             yield finding("not_finite_inputs", 1.0, (), {"values": int(bad.sum()), "example": example})
             return "not finite"
-    batched = [tensor for tensor in read if tensor.dim() and tensor.numel() and not tensor.is_complex()]
+    usual = [tensor for tensor in read if tensor.layout == torch.strided and not tensor.is_complex()]
+    batched = [tensor for tensor in usual if tensor.dim() and tensor.numel()]
     if batched and all(len(tensor) > 1 and bool((tensor == tensor[:1]).all()) for tensor in batched):
         first = batched[0]
         evidence = {"examples": len(first), "smallest": float(first.min()), "largest": float(first.max())}
@@ -45,12 +48,19 @@ def check_inputs(exam: Examination) -> Steps:
     return ", ".join(f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}" for tensor in read)
 
 
+def _stored(tensor: Tensor) -> Tensor:
+    """Return the stored values of a sparse tensor."""
+    coo = tensor.detach() if tensor.layout == torch.sparse_coo else tensor.detach().to_dense().to_sparse()
+    return coo.coalesce().values()
+
+
 @check("scale of the inputs")
 def check_scale(exam: Examination) -> Steps:
     """Look for inputs far from the scale of weights, in a network without a norm."""
-    floats = [tensor.detach() for tensor in tensors(exam.inputs) if tensor.is_floating_point() and tensor.numel()]
+    given = [tensor for tensor in tensors(exam.inputs) if tensor.layout == torch.strided]
+    floats = [tensor.detach() for tensor in given if tensor.is_floating_point() and tensor.numel()]
     if not floats:
-        raise NotAsked("the inputs are integers")
+        raise NotAsked("the inputs are integers, or sparse")
     x = max(floats, key=Tensor.numel).double()
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
     # The map has norms that are written out in forward code too.
@@ -59,6 +69,11 @@ def check_scale(exam: Examination) -> Steps:
         evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
         # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif 0 < float(x.abs().max()) < TINY and not any(
+        layer.kind == "norm" for layer in (*exam.passed.events, *layers)
+    ):
+        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+        yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from normless._internal.arguments import arguments_of, require_network
@@ -21,6 +22,7 @@ from normless.diagnosis import (
     data,
     direction,
     finite,
+    information,
     layers,
     modes,
     optimizer,
@@ -28,20 +30,21 @@ from normless.diagnosis import (
     reach,
     stopped,
     trial,
+    units,
 )
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import Examination, PassError
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
-from normless.errors import NormlessError
+from normless.errors import InputsError, NormlessError
 from normless.probes import Loss, own_loss, split_batch
 from normless.residual import ResidualMap, Unresolved
 from normless.residual import residual_map as find_residual_map
 
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
-    *(finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, outputs.check_dependence),
+    *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
+    *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
@@ -176,6 +179,10 @@ def diagnose(
     """
     inputs, targets = split_batch(batch)
     require_network(model)
+    if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
+        raise InputsError(
+            f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
+        )
     if targets is None and loss is F.cross_entropy:
         loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -239,6 +246,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
+    yield information.check_information(exam)
 
 
 @dataclass(frozen=True)

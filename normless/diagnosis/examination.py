@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
+from normless.diagnosis.symmetry import has_equal_rows
 from normless.diagnosis.tape import Event, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
@@ -59,6 +61,7 @@ class Passed:
         entered: qualified names of the modules that ran.
         moved: names of the buffers that the pass changed.
         gradients: the norm of each parameter's gradient, by name; None if it has no gradient.
+        alike: names of the weights whose rows have equal values and equal gradients.
         tables: the tables of the probes `signal`, `backward` and `logits`; without a map they have no rows of blocks.
         missed: blocks that the probes could not observe.
     """
@@ -73,6 +76,7 @@ class Passed:
     entered: frozenset[str] = frozenset()
     moved: frozenset[str] = frozenset()
     gradients: Mapping[str, float | None] = field(default_factory=dict)
+    alike: tuple[str, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     missed: tuple[Unresolved, ...] = ()
 
@@ -88,6 +92,7 @@ class Examination:
         control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
+        dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
     model: nn.Module
@@ -102,6 +107,7 @@ class Examination:
     found: list[Finding] = field(default_factory=list)
     fine: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
+    dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def passed(self) -> Passed:
@@ -119,8 +125,11 @@ class Examination:
     @cached_property
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
-        with preserve_state(self.model, training=False), torch.no_grad():
-            return compute_output(self.model, self.inputs)
+        draws = Draws()
+        with preserve_state(self.model, training=False), torch.no_grad(), draws.follow(self.model, self.inputs):
+            output = compute_output(self.model, self.inputs)
+        self.dropped = draws.dropped
+        return output
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
@@ -213,10 +222,13 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
             for name, parameter in model.named_parameters()
         }
+        alike = tuple(name for name, parameter in model.named_parameters() if has_equal_rows(parameter))
     tables = {name: watcher.table() for name, watcher in watchers.items()}
     has_blocks = mapped is not None and mapped.depth > 0
     missed = dict.fromkeys(item for watcher in watchers.values() if has_blocks for item in watcher.missed)
-    return replace(passed, loss=float(value.detach()), gradients=gradients, tables=tables, missed=tuple(missed))
+    return replace(
+        passed, loss=float(value.detach()), gradients=gradients, alike=alike, tables=tables, missed=tuple(missed)
+    )
 
 
 def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:

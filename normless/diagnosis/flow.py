@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.lifting import followed
+
+if TYPE_CHECKING:
+    from normless.diagnosis.ranges import Range
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = {
@@ -68,6 +71,7 @@ class Call:
         is_signal: whether the result depends on the inputs, on random numbers, or on tensors of unknown origin.
         is_copied: whether the result depends on values without a known history.
         is_indexed: whether it read integers that are data.
+        range: the interval of its values, if it was computed.
     """
 
     name: str
@@ -80,6 +84,7 @@ class Call:
     is_signal: bool = False
     is_copied: bool = False
     is_indexed: bool = False
+    range: Range | None = None
 
     @property
     def place(self) -> str:

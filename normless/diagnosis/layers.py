@@ -12,6 +12,8 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.tape import Event
+from normless.diagnosis.units import stuck_zeros
+from normless.errors import InputsError
 from normless.probes import preserve_random_state, without_zeros
 
 # Without residual blocks, a single learning rate does not suit layers that differ by this factor.
@@ -40,7 +42,8 @@ def check_layers(exam: Examination) -> Steps:
     if exam.depth:
         return summary
     wrong = next((event for event in layers if not isfinite(event.second_moment)), None)
-    read = [float(tensor.detach().double().std()) for tensor in tensors(exam.inputs) if tensor.is_floating_point()]
+    usual = [read for read in tensors(exam.inputs) if read.is_floating_point() and read.layout == torch.strided]
+    read = [float(tensor.detach().double().std()) for tensor in usual]
     apart = [max(read, default=nan), *(event.deviation for event in layers if not _is_zero(event))]
     apart = [deviation for deviation in apart if isfinite(deviation)]
     evidence: dict[str, float] = {"layers": len(layers), "first": sizes[0], "last": sizes[-1]}
@@ -48,7 +51,14 @@ def check_layers(exam: Examination) -> Steps:
     if wrong is not None and not grown > FACTOR * sizes[0]:
         # The signal does not grow; the check of finite values finds the cause.
         return summary
-    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > FACTOR / 10):
+    # The outputs of a regression have the size of its targets.
+    targets = [
+        float(tensor.detach().double().square().mean())
+        for tensor in tensors(exam.targets)
+        if tensor.is_floating_point()
+    ]
+    limit = max([FACTOR / 10, *(SOME * sqrt(size) for size in targets)])
+    if wrong is not None or (sizes[-1] > FACTOR * max(min(sizes), 1e-30) and sizes[-1] > limit):
         yield finding("exploding_weights", 0.91, (first.place, (wrong or last).place), evidence)
         return summary
     if len(apart) > 1 and max(apart) > FACTOR * apart[-1] > 0:
@@ -101,7 +111,7 @@ def check_layer_gradients(exam: Examination) -> Steps:
 @check("units")
 def check_units(exam: Examination) -> Steps:
     """Look for units that are always off, activations that are flat, and attention on single positions."""
-    if zeros := _zeros(exam):
+    if zeros := stuck_zeros(exam):
         yield finding("zero_weights", 0.94, tuple(zeros), {"parameters": len(zeros)})
     inner = [event for event in exam.passed.events if event.output is not exam.passed.logits]
     rectified = [(event, event.off) for event in inner if event.name in _RECTIFIERS and isfinite(event.off)]
@@ -111,38 +121,35 @@ def check_units(exam: Examination) -> Steps:
         ("saturated_attention", 0.87, CERTAIN, [(event, event.peaked) for event in inner]),
     ):
         if over := [(event, share) for event, share in shares if share >= limit]:
-            yield finding(kind, severity, (over[0][0].place,), {"share": max(share for _, share in over)})
+            yield finding(kind, severity, (_source(exam, over[0][0]),), {"share": max(share for _, share in over)})
     most = max((share for _, share in rectified), default=0.0)
     return f"at most {most:.0%} of the units of an activation are off"
 
 
-def _zeros(exam: Examination) -> list[str]:
-    """Return the weights outside residual branches that are zero and get no gradient."""
-    inside = {
-        name for block in (exam.map.walk() if exam.map else ()) for layer in block.layers for name in layer.parameters
-    }
-    return [
-        name
-        for name, parameter in exam.model.named_parameters()
-        if parameter.dim() > 1
-        and name not in inside
-        and not exam.passed.gradients.get(name)
-        and not bool(parameter.any())
-    ]
+def _source(exam: Examination, event: Event) -> str:
+    """Return the place of an activation; of the layer that it reads, if no module contains the activation alone."""
+    if event.path and not any(exam.model.get_submodule(event.path).children()):
+        return event.place
+    call = exam.passed.flow.of(event.output)
+    read = next(call.sources(), None) if call is not None else None
+    return event.place if read is None or not read.origin().path else read.origin().path
 
 
 @check("nonlinearity")
 def check_nonlinearity(exam: Examination) -> Steps:
     """Check whether f(x + x') - f(x) - f(x') + f(0) is zero, so that several layers compute no more than one."""
     layers, x = len({event.place for event in _weights(exam)}), exam.inputs
-    if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or len(x) < 2:
+    if layers < 2 or not isinstance(x, Tensor) or not x.is_floating_point() or x.is_sparse or len(x) < 2:
         raise NotAsked("there are fewer than two layers, or the inputs cannot be added")
     half = len(x) // 2
     first, second = x[:half], x[half : 2 * half]
     # Branches that start at zero will become part of the network.
     with preserve_random_state(exam.model), torch.no_grad():
         opened = without_zeros(exam.model)
-    both, left, right, zero = (exam.evaluate(read, opened) for read in (first + second, first, second, first * 0))
+    try:
+        both, left, right, zero = (exam.evaluate(read, opened) for read in (first + second, first, second, first * 0))
+    except InputsError as error:
+        raise NotAsked("the network does not take half of the batch") from error
     size, rest = float((both - zero).abs().max()), float((both - left - right + zero).abs().max())
     if isfinite(size) and size > 0 and rest <= 1e-5 * size:
         yield finding("no_nonlinearity", 0.9, (), {"layers": layers})

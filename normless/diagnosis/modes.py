@@ -21,6 +21,10 @@ from normless.residual.classify import kind_of
 
 # With a momentum below this, a running average hardly changes in an epoch.
 SLOW = 1e-3
+# Below this momentum, SEVERAL batches that leave most of the initial statistics are not a short training.
+LAGGING, SEVERAL = 3e-3, 10
+# From this momentum, running averages are those of the last batch; 1 is a choice.
+LAST = 0.95
 DROPPED = 0.9
 # Modes differ if their outputs differ by more than the examples do, after SEEN / momentum batches.
 APART, SEEN = 1.0, 3.0
@@ -56,6 +60,19 @@ def check_modes(exam: Examination) -> Steps:
         rate = max(event.rate for event in dropped)
         yield finding("heavy_dropout", 0.84, (dropped[0].place,), {"rate": rate})
     summary = f"{sum(module.training for module in exam.model.modules())} modules in training"
+    if exam.evaluated.numel() and exam.dropped:
+        yield finding("dropout_in_evaluation", 0.82, list(exam.dropped), {"rate": max(exam.dropped.values())})
+    lagging = {name: norm for name, norm in tracked.items() if _lags(norm)}
+    if lagging and exam.evaluated_loss is not None and _is_far_above(exam, exam.evaluated_loss):
+        slowest = min(lagging.values(), key=_left_of_initial)
+        evidence: dict[str, float | int | str] = {
+            "norms": len(lagging),
+            "batches": int(slowest.num_batches_tracked or 0),
+        }
+        evidence |= {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
+        evidence |= {"training": exam.passed.loss, "evaluation": exam.evaluated_loss}
+        yield finding("lagging_statistics", 0.84, list(lagging), evidence)
+        return summary
     moved = [norm for norm in tracked.values() if _has_moved(norm)]
     if left or not isfinite(exam.passed.loss):
         return summary
@@ -119,6 +136,20 @@ def _has_moved(norm: _BatchNorm) -> bool:
     return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
+def _left_of_initial(norm: _BatchNorm) -> float:
+    """Return the share of the initial values in the running statistics."""
+    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    return float((1 - (norm.momentum or 0.0)) ** batches)
+
+
+def _lags(norm: _BatchNorm) -> bool:
+    """Whether the statistics move so slowly that several batches left most of the initial values."""
+    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    return (
+        batches >= SEVERAL and norm.momentum is not None and norm.momentum < LAGGING and _left_of_initial(norm) > 0.5
+    )
+
+
 @check("norms")
 def check_norms(exam: Examination) -> Steps:
     """Look for norms of single elements, γ that stay zero, and running statistics that never change."""
@@ -140,6 +171,15 @@ def check_norms(exam: Examination) -> Steps:
     if slow:
         evidence = {"norms": len(slow), "momentum": max(slow.values())}
         yield finding("frozen_statistics", 0.82, list(slow), evidence)
+    last = {
+        name: float(module.momentum)
+        for name, module in exam.model.named_modules()
+        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
+        if module.momentum is not None and LAST <= module.momentum < 1
+    }
+    if last:
+        evidence = {"norms": len(last), "momentum": min(last.values())}
+        yield finding("last_batch_statistics", 0.75, list(last), evidence)
     return f"{len(events)} norms ran"
 
 
@@ -173,10 +213,33 @@ def check_statistics(exam: Examination) -> Steps:
     return f"{len(sizes)} batch norms, {examples} examples or more for each statistic"
 
 
+@check("state between passes", blocks=True)
+def check_state(exam: Examination) -> Steps:
+    """Look for state that keeps the history of the last pass, and that the next pass reads."""
+    kept = [f"{path}.{name}".lstrip(".") for path, name in _with_history(exam)]
+    size = float(exam.evaluated.abs().max()) if kept and exam.evaluated.numel() else 0.0
+    again = exam.evaluate(exam.inputs) if kept else None
+    if again is not None and not torch.allclose(exam.evaluated, again, rtol=1e-4, atol=1e-4 * size):
+        yield finding("undetached_state", 0.99, kept, {"tensors": len(kept)})
+        return "the next pass reads the history of this one"
+    return f"{len(kept)} tensors with a history are kept"
+
+
+def _with_history(exam: Examination) -> list[tuple[str, str]]:
+    """Return the modules and names of attributes that hold results of the recorded pass."""
+    return [
+        (path, name)
+        for path, module in exam.model.named_modules()
+        if exam.passed.logits.requires_grad
+        for name, value in vars(module).items()
+        if not name.startswith("_") and any(tensor.grad_fn is not None for tensor in tensors(value))
+    ]
+
+
 @check("examples")
 def check_examples(exam: Examination) -> Steps:
     """Check whether replacing the first example by the second changes other outputs in evaluation mode."""
-    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim()]
+    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim() and tensor.layout == torch.strided]
     if not read or len(read[0]) < 3:
         raise NotAsked("there are fewer than three examples")
     count = len(read[0])
@@ -191,6 +254,9 @@ def check_examples(exam: Examination) -> Steps:
     size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
     if not change > 1e-4 * size:
         return "no example depends on another in evaluation mode"
+    if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=1e-4 * size):
+        yield finding("kept_state", 0.2, (), {"outputs": size})
+        return "outputs of two passes over the same batch differ, so that examples cannot be compared"
     mixing = _mixing(exam, count)
     if _is_graph(exam.passed.flow, mixing, count):
         return "they are the nodes of a graph and depend on each other along its edges"

@@ -1,16 +1,18 @@
-"""Checks of the outputs: activations before a loss that takes logits, and outputs that ignore the input."""
+"""Checks of the outputs: bounded logits, targets out of reach, and outputs that ignore the input."""
 
 from __future__ import annotations
 
-from math import inf, log
+from collections.abc import Iterator
+from math import inf, isfinite, log
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call
+from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.flow import LOSS, Call, tensors
+from normless.diagnosis.ranges import PRODUCTS, lowest_within
 from normless.diagnosis.tape import KINDS
 
 # Outputs count as equal if they differ between examples by less than this share of their size.
@@ -22,13 +24,10 @@ TAKES_LOGITS = {
 }  # fmt: skip
 # An activation, and the name of the function that reads its values as logits.
 Squashed = tuple[Call, str]
-_RANGES = {
-    "sigmoid": (0.0, 1.0),
-    "tanh": (-1.0, 1.0),
-    "relu": (0.0, inf),
-    "relu6": (0.0, 6.0),
-    "hardtanh": (-1.0, 1.0),
-}
+# Bounds count if they keep the loss above the lowest by more than this share of the loss of guessing.
+OUT_OF_REACH = 0.1
+# Outputs of this size suffice for logits; a loss that falls without bound shows at a multiple of it.
+NEAR, FAR = 50.0, 100.0
 
 
 @check("the last activation")
@@ -41,19 +40,70 @@ def check_last_activation(exam: Examination) -> Steps:
         return f"{call.name}, and the loss takes logits"
     made = exam.passed.flow.of(exam.passed.logits)
     last = None if made is None else made.origin()
-    if last is None or KINDS.get(last.name) not in ("activation", "softmax") or last.name == "log_softmax":
-        return "none was seen" if last is None else "none: the last operation is a layer"
-    low, high = _RANGES.get(last.name.rstrip("_"), (-inf, inf))
-    if (
-        isinstance(exam.targets, Tensor)
-        and exam.targets.is_floating_point()
-        and exam.targets.shape == exam.passed.logits.shape
-    ):
-        smallest, largest = float(exam.targets.min()), float(exam.targets.max())
-        if smallest < low or largest > high:
-            evidence: Evidence = {"activation": last.name, "smallest_target": smallest, "largest_target": largest}
-            yield finding("unreachable_targets", 0.93, (last.place,), evidence)
+    if last is None:
+        return "none was seen"
+    yield from _out_of_reach(exam, last)
+    if KINDS.get(last.name) not in ("activation", "softmax") or last.name == "log_softmax":
+        return "none: the last operation is a layer"
     return f"{last.name}, and the loss takes its values"
+
+
+def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
+    """Report outputs that are bounded, if the loss within the bounds is far above the lowest that others have."""
+    within = last.range
+    evidence: dict[str, float | int | str]
+    if within is None or not within.is_bounded or within.source is None or exam.passed.error is not None:
+        return
+    outputs, targets = exam.passed.logits, exam.targets
+    if within.low == within.high:
+        evidence = {"activation": within.source.name, "value": within.low}
+        yield finding("softmax_over_one", 0.95, (within.source.place,), evidence)
+        return
+    floor = lowest_within(exam.loss_at, outputs, within.low, within.high)
+    sizes = [float(t.detach().abs().max()) for t in tensors(targets) if t.is_floating_point() and t.numel()]
+    near = max([NEAR, *(2 * size for size in sizes)])
+    others = lowest_within(exam.loss_at, outputs, -inf, inf, near)
+    guessing = exam.guessing if isfinite(exam.guessing) and exam.guessing > 0 else abs(exam.passed.loss)
+    # A loss that takes no other outputs has no lower value outside the bounds.
+    if not floor - max(others, 0.0) > OUT_OF_REACH * guessing > 0:
+        return
+    if lowest_within(exam.loss_at, outputs, -inf, inf, FAR * near) < others - 0.01 * guessing:
+        # The loss falls without bound outside, as with logarithms of probabilities: it means the bounds.
+        return
+    evidence = {"activation": within.source.name.rstrip("_"), "low": within.low}
+    evidence |= {"high": within.high, "lowest_loss": floor, "loss_without_bounds": max(others, 0.0)}
+    where = (within.source.place,)
+    if isinstance(targets, Tensor) and targets.is_floating_point() and targets.shape == outputs.shape:
+        evidence |= {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
+        yield finding("unreachable_targets", 0.93, where, evidence)
+        return
+    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize")
+    yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
+
+
+@check("meaning of the targets")
+def check_meaning(exam: Examination) -> Steps:
+    """Compare outputs and targets with what torch's losses take: probabilities, log-probabilities and classes."""
+    flow, outputs, targets = exam.passed.flow, exam.passed.logits.detach(), exam.targets
+    for call in flow.calls:
+        read = [None if source is None else source.origin() for source, _ in call.reads]
+        if call.path != LOSS or len(read) < 2:
+            continue
+        takes_targets = read[1] is not None and read[1].kind == "targets" and isinstance(targets, Tensor)
+        if call.name.startswith("binary_cross_entropy") and takes_targets and targets.numel():
+            low, high = float(targets.min()), float(targets.max())
+            if low < 0 or high > 1:
+                evidence: Evidence = {"smallest": low, "largest": high, "function": call.name}
+                yield finding("targets_out_of_range", 0.97, (), evidence)
+                return "the targets are not probabilities"
+        is_output = read[0] is not None and read[0] is getattr(flow.of(exam.passed.logits), "origin", lambda: None)()
+        if call.name == "nll_loss" and is_output and float(outputs.max()) > 0.01:
+            yield finding("logits_as_logarithms", 0.96, (), {"largest": float(outputs.max())})
+            return "the outputs are not log-probabilities"
+        if call.name == "cross_entropy" and call.reads[0][1][1:2] == (1,):
+            yield finding("one_class", 0.985, (), {"outputs": str(call.reads[0][1])})
+            return "there is one class"
+    return "the losses of torch that were called take them"
 
 
 def _squashed(exam: Examination) -> Squashed | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import nan, prod
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from normless.diagnosis.flow import Call, Tracer
 from normless.diagnosis.flow import tensors as tensors
+from normless.diagnosis.ranges import range_of
 
 _KINDS = {
     "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
@@ -101,6 +102,10 @@ class Tape(Tracer):
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
         """Record a layer, an activation or an attention."""
+        if not self.in_loss:
+            # Tensors of unusual types lack functions; their ranges are unknown.
+            with suppress(Exception):
+                call.range = range_of(call, args, kwargs, made)
         self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
         if call.name in KINDS and not self.in_loss:
             self._record(call, list(args), kwargs, made, before)
@@ -129,7 +134,7 @@ class Tape(Tracer):
         event.spread, event.deviation = self._between(plain)
         if is_values:
             event.spread_in, _ = self._between(x.detach().double())
-            if event.kind == "weight" and len(x) == self.examples > 1:
+            if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
                 total = F.normalize(x.detach().flatten(1).double(), dim=1).sum(0).square().sum()
                 event.correlation = float(total / len(x) - 1) / (len(x) - 1)
         _describe(event, args, kwargs)

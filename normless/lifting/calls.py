@@ -42,6 +42,9 @@ def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None =
 
     with ExitStack() as stack:
         for path, module in model.named_modules():
+            # TorchScript refuses these hooks; its modules count as part of the module around them.
+            if isinstance(module, torch.jit.ScriptModule):
+                continue
             stack.callback(module.register_forward_pre_hook(partial(before, path), prepend=True).remove)
             stack.callback(module.register_forward_hook(after, always_call=True).remove)
         yield running

@@ -203,3 +203,54 @@ def test_norms_of_weights_are_none_of_the_signal() -> None:
     diagnosis = diagnose(model, images(2))
     assert "small_batch" not in kinds(diagnosis)
     assert "no batch norm" in next(one.summary for one in diagnosis.checks if one.name == "batch statistics")
+
+
+class Dropping(nn.Module):
+    """A network with dropout that may be active in evaluation mode."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.first, self.last, self.way, self.dropout = nn.Linear(8, 32), nn.Linear(32, 4), way, nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.relu(self.first(x))
+        if self.way == "function":
+            h = F.dropout(h, 0.2)
+        elif self.way == "function with the mode":
+            h = F.dropout(h, 0.2, training=self.training)
+        elif self.way == "noise":
+            h = h + 0.1 * torch.randn_like(h)
+        elif self.way.startswith("attention"):
+            p = 0.2 if self.training or self.way == "attention" else 0.0
+            h = F.scaled_dot_product_attention(*3 * [h.unflatten(1, (4, 8))], dropout_p=p).flatten(1)
+        result: Tensor = self.last(self.dropout(h) if self.way == "module" else h)
+        return result
+
+
+@pytest.mark.parametrize(
+    "way", ["function", "function with the mode", "module", "attention", "attention with the mode", "noise"]
+)
+def test_dropout_in_evaluation(way: str) -> None:
+    torch.manual_seed(0)
+    batch = torch.randn(32, 8), torch.arange(32) % 4
+    wrong = way in ("function", "attention")
+    assert kinds(diagnose(Dropping(way), batch)) == ["dropout_in_evaluation"] * wrong
+
+
+@pytest.mark.parametrize(
+    ("momentum", "kind"),
+    [(0.1, ""), (0.001, "lagging_statistics"), (0.01, ""), (0.99, "last_batch_statistics"), (1.0, "")],
+)
+def test_momentum_of_other_frameworks(momentum: float, kind: str) -> None:
+    x, y = images(32)
+    x = 3 * x + 2
+    model = convolutional(lambda width: nn.BatchNorm2d(width, momentum=momentum))
+    fresh = kinds(diagnose(model, (x, y)))
+    assert fresh == [kind] * (kind == "last_batch_statistics")
+    optimizer = Adam(model.parameters(), 0.01)
+    for _ in range(60):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    # A momentum of 0.01 is torchvision's for some networks; it lags for a while, as any average does.
+    assert kinds(diagnose(model, (x, y)))[:1] == [kind] * bool(kind)

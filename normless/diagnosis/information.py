@@ -1,0 +1,102 @@
+"""Checks of information that never reaches the output: one number for all of it, and the order of a sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import isfinite, prod
+
+from torch import Tensor
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, Steps, check, finding
+from normless.diagnosis.flow import Call
+from normless.diagnosis.steps import fits
+
+# Outputs count as equal if they differ by less than this share of the differences between examples.
+EQUAL = 1e-4
+# A path of one number suffices for outputs with fewer values for each example.
+SEVERAL = 3
+# A trial that leaves more than this share of the loss is far from fitting the batch.
+HALF = 0.5
+_OF_ATTENTION = {"softmax", "multi_head_attention_forward"}
+_OF_SEQUENCES = _OF_ATTENTION | {"embedding"}
+
+
+@check("information")
+def check_information(exam: Examination) -> Steps:
+    """Look for a layer of one unit that everything passes, and for outputs that ignore the order of a sequence."""
+    is_fitted = any(fits(exam, trial) for trial in exam.trials)
+    narrow = _narrow(exam)
+    if narrow is not None:
+        values = prod(exam.passed.logits.shape[1:])
+        found = finding("one_unit", 0.6, (narrow.place,), {"outputs": values})
+        # An autoencoder of one dimension is a choice, if it can be fitted.
+        yield replace(found, advice=is_fitted)
+    yield from _unordered(exam, is_fitted)
+    return "one number" if narrow is not None else "no layer of one unit is passed by everything"
+
+
+def _narrow(exam: Examination) -> Call | None:
+    """Return the weight layer with one output for each example through which all inputs reach the outputs."""
+    logits = exam.passed.logits
+    last = exam.passed.flow.of(logits)
+    if last is None or logits.dim() < 2 or logits[0].numel() < SEVERAL:
+        return None
+    for event in exam.passed.events:
+        call = exam.passed.flow.of(event.output)
+        if event.kind != "weight" or call is None or event.output.dim() < 2 or len(event.output) != len(logits):
+            continue
+        if event.output[0].numel() == 1 and event.output is not logits and not _reaches(last, call):
+            return call
+    return None
+
+
+def _reaches(last: Call, without: Call) -> bool:
+    """Whether the inputs, or values of unknown origin, reach a call by a path that avoids another call."""
+    waiting, seen = [last], {without}
+    while waiting:
+        call = waiting.pop()
+        if call in seen:
+            continue
+        seen.add(call)
+        if call.kind == "inputs" or any(read is None for read, _ in call.reads):
+            return True
+        waiting += call.sources()
+    return without is last
+
+
+def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
+    """Report outputs that do not change if the positions of the inputs are permuted, while the targets may."""
+    x = exam.inputs
+    if not isinstance(x, Tensor) or x.is_sparse or x.dim() not in (2, 3) or x.shape[1] < SEVERAL or not len(x) > 1:
+        return
+    is_sequence = any(event.kind == "attention" or event.name in _OF_SEQUENCES for event in exam.passed.events)
+    if not is_sequence or (x.dim() == 2 and x.is_floating_point()):
+        return
+    before, after = exam.evaluated, exam.evaluate(x.flip(1))
+    if before.dim() != 2 or before.shape != after.shape:
+        return
+    apart, change = float((before - before.mean(0)).abs().max()), float((before - after).abs().max())
+    if not (isfinite(apart) and change <= EQUAL * apart and apart > 0):
+        return
+    pairs = _same_but_for_order(x, exam.targets)
+    evidence = {"positions": x.shape[1], "change": change, "differences": apart, "pairs": pairs}
+    # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
+    attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
+    slow = bool(exam.trials) and not is_fitted and exam.trials[0].progress < HALF
+    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
+    is_wrong = pairs > 0 or is_stuck or (slow and attends and not x.is_floating_point())
+    yield replace(finding("unordered", 0.8 if pairs else 0.55, (), evidence), advice=not is_wrong)
+
+
+def _same_but_for_order(x: Tensor, targets: object) -> int:
+    """Count the pairs of neighbours in sorted order that have the same elements and different class labels."""
+    if x.is_floating_point() or not isinstance(targets, Tensor) or targets.dim() != 1 or len(targets) != len(x):
+        return 0
+    if targets.is_floating_point() or x.dim() != 2:
+        return 0
+    sets: dict[tuple[int, ...], set[int]] = {}
+    for row, label in zip(x.sort(1).values.tolist(), targets.tolist(), strict=True):
+        sets.setdefault(tuple(row), set()).add(label)
+    return sum(len(labels) - 1 for labels in sets.values())
