@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf, isfinite, isnan
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.lifting import followed
-
-if TYPE_CHECKING:
-    from normless.diagnosis.ranges import Range
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
 MOVES = {
@@ -55,6 +53,32 @@ class Line:
     def __str__(self) -> str:
         place = f"line {self.number} of {Path(self.file).name}"
         return f"{place}, `{self.code}`" if self.code else place
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval that contains all values of a result, whatever the inputs and the trained parameters are.
+
+    Attributes:
+        low, high: the interval.
+        source: the call that bounds the values; None for constants.
+        length: the largest norm of the vectors along one axis of the result; infinite if unknown.
+    """
+
+    low: float = -inf
+    high: float = inf
+    source: Call | None = None
+    length: float = inf
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether one of the limits is finite."""
+        return not (isnan(self.low) or isnan(self.high)) and (isfinite(self.low) or isfinite(self.high))
+
+    def mapped(self, function: Callable[[float], float]) -> Range:
+        """Return the range under a monotonic function."""
+        ends = sorted((function(self.low), function(self.high)))
+        return replace(self, low=ends[0], high=ends[1], length=inf)
 
 
 @dataclass(eq=False)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp, inf, isfinite, isnan, log, nan
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normless.diagnosis.flow import MOVES, Call
+from normless.diagnosis.flow import MOVES, Call, Range
 
 # Functions with values in a fixed interval, for any argument.
 _FIXED = {
@@ -35,32 +35,6 @@ _SMALL = 4096
 _ONE = 1.001
 # The number of halvings of the step by which the lowest loss is found, and the size that stands for infinity.
 _HALVINGS, _FAR = 16, 50.0
-
-
-@dataclass(frozen=True)
-class Range:
-    """An interval that contains all values of a result, whatever the inputs and the trained parameters are.
-
-    Attributes:
-        low, high: the interval.
-        source: the call that bounds the values; None for constants.
-        length: the largest norm of the vectors along one axis of the result; infinite if unknown.
-    """
-
-    low: float = -inf
-    high: float = inf
-    source: Call | None = None
-    length: float = inf
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether one of the limits is finite."""
-        return not (isnan(self.low) or isnan(self.high)) and (isfinite(self.low) or isfinite(self.high))
-
-    def mapped(self, function: Callable[[float], float]) -> Range:
-        """Return the range under a monotonic function."""
-        ends = sorted((function(self.low), function(self.high)))
-        return replace(self, low=ends[0], high=ends[1], length=inf)
 
 
 _ANY = Range()

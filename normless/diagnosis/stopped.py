@@ -22,7 +22,8 @@ _PRODUCTS = {
     "rnn_tanh", "rnn_relu",
 }  # fmt: skip
 # Rectifiers have a slope of zero on one side only: `dead_units` reports them.
-_RECTIFIERS = frozenset({"relu", "relu_", "relu6"})
+# Operations that pass no gradient for a reason that a finding of this kind has given.
+_EXPLAINED = {"dead_units": ("relu", "relu_", "relu6"), "softmax_over_one": ("softmax", "log_softmax")}
 
 
 @check("operations that pass no gradient")
@@ -35,8 +36,8 @@ def check_stops(exam: Examination) -> Steps:
     if not zeros or exam.passed.loss == 0.0:
         return f"{len(norms)} parameters have a gradient"
     stops = _stops(exam.model, exam, zeros)
-    is_dead = any(found.kind == "dead_units" for found in exam.found)
-    stops = [(call, names) for call, names in stops if not (is_dead and call.name in _RECTIFIERS)]
+    known = {name for found in exam.found for name in _EXPLAINED.get(found.kind, ())}
+    stops = [(call, names) for call, names in stops if call.name not in known]
     if not stops:
         return f"{len(zeros)} of {len(norms)} parameters have a gradient of zero"
     call, names = stops[0]
