@@ -65,14 +65,12 @@ def check_scale(exam: Examination) -> Steps:
     size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
     # The map has norms that are written out in forward code too.
     layers = exam.map.layers() if exam.map else ()
-    if size > LARGE and not any(layer.kind == "norm" for layer in (*exam.passed.events, *layers)):
-        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
+    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    if size > LARGE and not has_norms:
         # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
-    elif 0 < float(x.abs().max()) < TINY and not any(
-        layer.kind == "norm" for layer in (*exam.passed.events, *layers)
-    ):
-        evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    elif 0 < evidence["largest"] < TINY and not has_norms:
         yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 

@@ -88,7 +88,7 @@ class Loop:
 
     def before(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> Iterator[Finding]:
         """Look at weights and states before a step, also if the step calculates the gradients."""
-        held = _held(optimizer, names)
+        held = held_by(optimizer, names)
         if not held:
             return
         times = self._setbacks.before(self._weights, optimizer)
@@ -112,7 +112,7 @@ class Loop:
         step: int,
     ) -> Iterator[Finding]:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
-        held = _held(optimizer, names)
+        held = held_by(optimizer, names)
         arrived = [name for name in self.passes.ended if name in held]
         kept = self.passes.kept(name for name in self.passes.followed if name in held)
         runs = self._count("kept", bool(kept))
@@ -138,7 +138,7 @@ class Loop:
         self, model: nn.Module, optimizer: Optimizer, names: Mapping[int, str], loss: float | None, step: int
     ) -> Iterator[Finding]:
         """Look at rates, modes and states after a step."""
-        held = _held(optimizer, names)
+        held = held_by(optimizer, names)
         if not held:
             return
         self._has_stepped = True
@@ -188,7 +188,7 @@ class Loop:
         return self._runs[what]
 
 
-def _held(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
+def held_by(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
     """Return the network's parameters that an optimizer holds, by name."""
     held = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return {names[id(parameter)]: parameter for parameter in held if id(parameter) in names}

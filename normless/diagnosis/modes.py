@@ -65,10 +65,7 @@ def check_modes(exam: Examination) -> Steps:
     lagging = {name: norm for name, norm in tracked.items() if _lags(norm)}
     if lagging and exam.evaluated_loss is not None and _is_far_above(exam, exam.evaluated_loss):
         slowest = min(lagging.values(), key=_left_of_initial)
-        evidence: dict[str, float | int | str] = {
-            "norms": len(lagging),
-            "batches": int(slowest.num_batches_tracked or 0),
-        }
+        evidence: dict[str, float | int | str] = {"norms": len(lagging), "batches": _batches(slowest)}
         evidence |= {"momentum": slowest.momentum or 0.0, "share": _left_of_initial(slowest)}
         evidence |= {"training": exam.passed.loss, "evaluation": exam.evaluated_loss}
         yield finding("lagging_statistics", 0.84, list(lagging), evidence)
@@ -130,24 +127,26 @@ def is_frozen(norm: nn.Module) -> bool:
     return bool(own) and not any(parameter.requires_grad for parameter in own)
 
 
+def _batches(norm: _BatchNorm) -> int:
+    """Return the number of batches that the running statistics have seen; 0 if it is not counted."""
+    return int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+
+
 def _has_moved(norm: _BatchNorm) -> bool:
     """Whether the running statistics no longer depend on their initial values."""
-    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
+    batches = _batches(norm)
     return batches * (norm.momentum or 1.0 / max(batches, 1)) >= SEEN or (norm.momentum is None and batches > 0)
 
 
 def _left_of_initial(norm: _BatchNorm) -> float:
     """Return the share of the initial values in the running statistics."""
-    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
-    return float((1 - (norm.momentum or 0.0)) ** batches)
+    return float((1 - (norm.momentum or 0.0)) ** _batches(norm))
 
 
 def _lags(norm: _BatchNorm) -> bool:
     """Whether the statistics move so slowly that several batches left most of the initial values."""
-    batches = int(norm.num_batches_tracked) if norm.num_batches_tracked is not None else 0
-    return (
-        batches >= SEVERAL and norm.momentum is not None and norm.momentum < LAGGING and _left_of_initial(norm) > 0.5
-    )
+    is_slow = norm.momentum is not None and norm.momentum < LAGGING
+    return is_slow and _batches(norm) >= SEVERAL and _left_of_initial(norm) > 0.5
 
 
 @check("norms")
@@ -162,21 +161,17 @@ def check_norms(exam: Examination) -> Steps:
     zero = list(dict.fromkeys(event.place for event in events if _is_closed(event.parameters)))
     if zero:
         yield finding("zero_gamma", 0.95, zero, {"norms": len(zero)})
-    slow = {
+    momenta = {
         name: float(module.momentum)
         for name, module in exam.model.named_modules()
         if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
-        if module.momentum is not None and module.momentum < SLOW
+        if module.momentum is not None
     }
+    slow = {name: momentum for name, momentum in momenta.items() if momentum < SLOW}
     if slow:
         evidence = {"norms": len(slow), "momentum": max(slow.values())}
         yield finding("frozen_statistics", 0.82, list(slow), evidence)
-    last = {
-        name: float(module.momentum)
-        for name, module in exam.model.named_modules()
-        if isinstance(module, _BatchNorm) and module.training and module.track_running_stats
-        if module.momentum is not None and LAST <= module.momentum < 1
-    }
+    last = {name: momentum for name, momentum in momenta.items() if LAST <= momentum < 1}
     if last:
         evidence = {"norms": len(last), "momentum": min(last.values())}
         yield finding("last_batch_statistics", 0.75, list(last), evidence)

@@ -13,7 +13,7 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, finding
 from normless.diagnosis.flow import LOSS
 from normless.diagnosis.nonfinite import find_broken
-from normless.diagnosis.steps import Trial, tried
+from normless.diagnosis.steps import LEFT_OF_LOSS, Trial, tried
 
 # A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
 LITTLE, MUCH = 0.01, 0.2
@@ -66,7 +66,7 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
         yield broken
         return
     rises, is_flat = trial.progress < -LITTLE, abs(trial.progress) < LITTLE
-    if (rises or is_flat) and trial.end <= 0.1 * exam.guessing:
+    if (rises or is_flat) and trial.end <= LEFT_OF_LOSS * exam.guessing:
         # A trained network has little left to learn.
         return
     if rises or is_flat:

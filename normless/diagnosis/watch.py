@@ -23,7 +23,7 @@ from normless._internal.copying import is_sharded
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.hooks import Called, weakly
-from normless.diagnosis.loop import Loop
+from normless.diagnosis.loop import Loop, held_by
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
@@ -184,13 +184,8 @@ class Watch:
         if self._model() is None:
             # Other tensors may have the same addresses by now.
             return {}
-        held = (
-            parameter
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        )
-        return {name: parameter for parameter in held if (name := self._names.get(id(parameter))) is not None}
+        held = held_by(optimizer, self._names)
+        return {name: parameter for name, parameter in held.items() if parameter.grad is not None}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
