@@ -53,6 +53,8 @@ class Effort:
         variants: settings of variants by name that depend on the budget.
         channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
         folder: of the data set, below that of the data sets.
+        plateau: the test accuracy in percent that the control of the artefact reaches when it is trained on with this
+            data and network; None if that is not known, so that no failed check contradicts the paper.
         reduced: how the training is smaller than the paper's, as a sentence; may be empty.
     """
 
@@ -69,6 +71,7 @@ class Effort:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     channels: int | None = None
     folder: str = ""
+    plateau: float | None = None
     reduced: str = ""
 
     @property

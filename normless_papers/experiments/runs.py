@@ -13,13 +13,16 @@ from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import UNKNOWN, Check, Estimate, replicates
+from normless_papers.claims import UNKNOWN, Check, Estimate, larger, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
 _NUMERIC_AXES = ("depth", "batch_size")
+# The share of its plateau that a control must reach for failed checks to contradict the paper.
+PRESENT = 0.95
 _COUNTS = ("runs", "diverged", "chance", "failed")
 
 
@@ -36,6 +39,7 @@ class Runs:
         reduction: how the training is smaller than the paper's, as a sentence; may be empty.
         control: labels of the method that decides which others train; may be empty.
         data: provenance of the data set.
+        plateau: the control's test accuracy in percent when trained on; None if it is not known.
     """
 
     table: pd.DataFrame
@@ -44,6 +48,7 @@ class Runs:
     reduction: str = ""
     control: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
+    plateau: float | None = None
     _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
     _accuracies: dict[str, Estimate] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -136,6 +141,14 @@ class Runs:
         """Check that they train at none of the rates that the sweep asks for; see `trains`."""
         runs, control = self.chosen(**labels), self.chosen(**against)
         return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
+
+    def premises(self, **control: Any) -> list[Check]:
+        """Return the premise that the control reached 95 % of its plateau; none if the plateau is not known."""
+        if self.plateau is None:
+            return []
+        named = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in control.items())
+        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {self.plateau:g} % of longer training."
+        return [premise(larger(claim, self.accuracy(**control), PRESENT * self.plateau))]
 
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
         """Return the optima in the columns of De & Smith's tables; mean and rate are NaN if nothing trained.
@@ -234,7 +247,7 @@ def carry_out(
     context: Context,
     *sweeps: Sweep,
     metrics: Sequence[str] = ("test_accuracy",),
-    reduction: str = "",
+    effort: Effort | None = None,
     control: Mapping[str, str] | None = None,
 ) -> Runs:
     """Carry out the missing runs of sweeps with the same axes in the context's laboratory.
@@ -246,7 +259,8 @@ def carry_out(
     data = str((rows[0].result or {}).get("data", "")) if rows else ""
     table = pd.concat([_table(result) for result in results], ignore_index=True)
     epochs = pd.concat([result.epochs for result in results], ignore_index=True)
-    return Runs(table, epochs, sweeps, reduction, control or {}, data)
+    reduction, plateau = ("", None) if effort is None else (effort.reduction(context), effort.plateau)
+    return Runs(table, epochs, sweeps, reduction, control or {}, data, plateau)
 
 
 def _table(result: SweepResult) -> pd.DataFrame:
