@@ -25,7 +25,6 @@ from normless_papers.claims.checks import not_asked as not_asked
 from normless_papers.claims.checks import premise as premise
 from normless_papers.claims.checks import qualified as qualified
 from normless_papers.claims.checks import stated as stated
-from normless_papers.claims.checks import verdict_of as verdict_of
 from normless_papers.claims.checks import within as within
 from normless_papers.claims.conclusions import CONCLUSIONS as CONCLUSIONS
 from normless_papers.claims.conclusions import Conclusion as Conclusion

@@ -150,12 +150,6 @@ def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
     )
 
 
-def verdict_of(checks: Sequence[Check]) -> Verdict:
-    """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
-    verdicts = {own.verdict for own in checks}
-    return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"
-
-
 Numbers = ParamSpec("Numbers")
 
 Test: TypeAlias = Callable[[str], Check]

@@ -16,7 +16,7 @@ from normless_papers.artefact import Context, Evidence
 from normless_papers.claims import UNKNOWN, Check, Estimate, larger, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Plateau
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
@@ -39,7 +39,7 @@ class Runs:
         reduction: how the training is smaller than the paper's, as a sentence; may be empty.
         control: labels of the method that decides which others train; may be empty.
         data: provenance of the data set.
-        plateau: the control's test accuracy in percent when trained on; None if it is not known.
+        plateau: what a control reaches when trained on; None if it is not known.
     """
 
     table: pd.DataFrame
@@ -48,7 +48,7 @@ class Runs:
     reduction: str = ""
     control: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
-    plateau: float | None = None
+    plateau: Plateau | None = None
     _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
     _accuracies: dict[str, Estimate] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -142,13 +142,16 @@ class Runs:
         runs, control = self.chosen(**labels), self.chosen(**against)
         return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
 
-    def premises(self, **control: Any) -> list[Check]:
-        """Return the premise that the control reached 95 % of its plateau; none if the plateau is not known."""
+    @property
+    def premises(self) -> tuple[Check, ...]:
+        """The premise that the control reached 95 % of its plateau; none if the plateau is not known."""
         if self.plateau is None:
-            return []
-        named = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in control.items())
-        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {self.plateau:g} % of longer training."
-        return [premise(larger(claim, self.accuracy(**control), PRESENT * self.plateau))]
+            return ()
+        named = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in self.plateau.control.items())
+        most = f"{self.plateau.accuracy:g} %"
+        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {most} that it reaches when trained on."
+        reached = self.accuracy(**dict[str, Any](self.plateau.control))
+        return (premise(larger(claim, reached, PRESENT * self.plateau.accuracy)),)
 
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
         """Return the optima in the columns of De & Smith's tables; mean and rate are NaN if nothing trained.
@@ -206,7 +209,7 @@ class Runs:
     ) -> Evidence:
         """Return the runs as evidence with remarks on failures; they are its facts and set-up by default."""
         facts, setup = self if facts is None else facts, self.setup if setup is None else setup
-        return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction)
+        return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction, self.premises)
 
     def remarks(self, *metrics: str) -> tuple[str, ...]:
         """Return remarks on the optima by some metrics: single runs, single rates, optima at an end of the grid."""
@@ -240,7 +243,9 @@ def evidence_of(
     setup = {name: own.setup for name, own in runs.items()}
     failures = [sentence for own in runs.values() for sentence in own.failures]
     reduction = next((own.reduction for own in runs.values() if own.reduction), "")
-    return Evidence(measured, runs if facts is None else facts, setup, on, draw, (*remarks, *failures), reduction)
+    premises = tuple(check for own in runs.values() for check in own.premises)
+    facts = runs if facts is None else facts
+    return Evidence(measured, facts, setup, on, draw, (*remarks, *failures), reduction, premises)
 
 
 def carry_out(
