@@ -84,12 +84,13 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
     reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
         trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
-        if trains and not event.recording:
+        is_reached = any(id(parameter) in reached for parameter in event.parameters)
+        if trains and not event.recording and not is_reached:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
         # The gradient of the output is not asked for: an in-place operation may hide it.
-        if trains and not any(id(parameter) in reached for parameter in event.parameters):
+        if trains and not is_reached:
             trained = event
     return []
 
