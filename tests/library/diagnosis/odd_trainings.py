@@ -276,7 +276,8 @@ def a_step_of_a_generator() -> Training:
     critic = nn.Sequential(nn.Linear(8, 32), nn.LeakyReLU(0.2), nn.Linear(32, 1)).requires_grad_(False)
     generator = nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 8))
     model = Calls(lambda self, z: self.critic(self.generator(z)), generator=generator, critic=critic)
-    batch = torch.randn(32, 4), torch.ones(32, 1)
+    # Real ones, smoothed at random.
+    batch = torch.randn(32, 4), 1 - 0.1 * torch.rand(32, 1)
     return model, batch, F.binary_cross_entropy_with_logits, Adam(generator.parameters(), 1e-3, betas=(0.5, 0.999))
 
 
