@@ -15,7 +15,7 @@ from normless._internal.copying import copied
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
-from normless.diagnosis.rates import MANY, MUCH
+from normless.diagnosis.rates import LITTLE, MANY, MUCH
 from normless.diagnosis.steps import SCREEN, Trial, fits, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
@@ -69,7 +69,7 @@ def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[F
         return findings
     if not any(fits(exam, trial) for trial in exam.trials):
         given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
-        exam.control = _best_trial(exam, exam.model, given, exam.map, steps)
+        exam.control = _best_trial(exam, exam.model, given, exam.map, steps, LITTLE, 2 * MANY)
         if exam.control is None or not fits(exam, exam.control):
             return findings
     return [replace(finding, advice=finding.advice or finding.kind in OF_SIGNAL) for finding in findings]
@@ -151,9 +151,18 @@ def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
 
 
 def _best_trial(
-    exam: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
+    exam: Examination,
+    network: nn.Module,
+    given: Optimizer,
+    mapped: ResidualMap | None,
+    steps: int,
+    share: float = MUCH,
+    most: int = MANY,
 ) -> Trial | None:
-    """Return the best trial of copies of a network over several rates, or None if all hardly lower the loss."""
+    """Return the best trial of copies of a network over several rates, or None if all hardly lower the loss.
+
+    A trial that has lowered the loss by a share is continued to `most` steps.
+    """
     begun: list[tuple[Trial, nn.Module, Optimizer]] = []
     for factor in FACTORS:
         trainee = copied(network)
@@ -163,8 +172,8 @@ def _best_trial(
     # rise again: a cure is judged by the loss that it reaches.
     for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
         trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
-        if trial.progress > MUCH:
-            trial = stepped(exam, trainee, optimizer, max(steps, MANY), trial)
+        if trial.progress > share:
+            trial = stepped(exam, trainee, optimizer, max(steps, most), trial)
         if trial.progress > MUCH:
             return trial
     return None

@@ -33,7 +33,7 @@ from normless.diagnosis import (
     units,
 )
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.examination import Examination, PassError
+from normless.diagnosis.examination import BackwardError, Examination, PassError
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import InputsError, NormlessError
@@ -220,6 +220,9 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
         exam.unmapped = str(error)
     try:
         yield data.check_targets(exam)
+    except BackwardError as error:
+        yield _failed_backward(error)
+        return
     except RuntimeError as error:
         integers = [tensor for tensor in tensors(exam.inputs) if not tensor.is_floating_point()]
         # After the pass, only the loss raises errors.
@@ -247,6 +250,15 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
     yield information.check_information(exam)
+
+
+def _failed_backward(error: BackwardError) -> Check:
+    evidence: Evidence = {"message": error.message}
+    where, words = (), ""
+    if (call := error.call) is not None:
+        where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
+    failed = finding("backward_failed", 1.0, where, evidence, words=words)
+    return Check("backward pass", "it raises an error", (failed,), blocks=True)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -18,7 +19,7 @@ from torch.utils._pytree import tree_map
 
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
-from normless.diagnosis.flow import Flow, tensors
+from normless.diagnosis.flow import Call, Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
 from normless.diagnosis.tape import Event, Tape, recorded
 from normless.errors import InputsError
@@ -26,7 +27,6 @@ from normless.probes import (
     Loss,
     Setting,
     attach_hooks,
-    compute_logits,
     compute_output,
     logits_of,
     loss_of,
@@ -37,6 +37,10 @@ from normless.residual import ResidualBlock, ResidualMap, Unresolved
 
 # Free outputs are optimized up to this number of values.
 MANY_OUTPUTS = 10**7
+# Operations in place whose names do not end with one underscore.
+IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
+# A loss has no bound if it falls in proportion to the outputs, when these are multiplied by these factors.
+FACTORS, SHARE = (1.0, 1e2, 1e4), 0.5
 
 
 class PassError(InputsError):
@@ -45,6 +49,14 @@ class PassError(InputsError):
     def __init__(self, message: str, place: str) -> None:
         super().__init__(f"{message} (in {place})" if place else message)
         self.place = place
+
+
+class BackwardError(InputsError):
+    """The backward pass raises an error; `call` wrote into a tensor that it reads, if it is known."""
+
+    def __init__(self, message: str, call: Call | None) -> None:
+        super().__init__(f"The backward pass raises an error: {message}")
+        self.message, self.call = message, call
 
 
 @dataclass(frozen=True)
@@ -126,16 +138,19 @@ class Examination:
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
         draws = Draws()
-        with preserve_state(self.model, training=False), torch.no_grad(), draws.follow(self.model, self.inputs):
-            output = compute_output(self.model, self.inputs)
+        with preserve_state(self.model, training=False), draws.follow(self.model, self.inputs):
+            output = _without_history(self.model, self.inputs)
         self.dropped = draws.dropped
         return output
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
-        with preserve_state(model, training=False), torch.no_grad():
-            return compute_logits(model, inputs).double()
+        with preserve_state(model, training=False):
+            logits = logits_of(_without_history(model, inputs))
+        if logits is None:
+            raise InputsError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+        return logits.double()
 
     @cached_property
     def evaluated_loss(self) -> float | None:
@@ -217,7 +232,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
                 cause = error.__cause__
                 return replace(passed, error=cause if isinstance(cause, Exception) else error)
         if value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            _backward(value, tape.flow)
         gradients = {
             name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
             for name, parameter in model.named_parameters()
@@ -237,6 +252,34 @@ def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
         return compute_output(model, inputs)
     except InputsError as error:
         raise PassError(str(error), tape.failed) from error.__cause__
+
+
+def _without_history(model: nn.Module, inputs: Any) -> Any:
+    """Return the output of a network; gradients are recorded only if the network needs them to compute its output."""
+    try:
+        with torch.no_grad():
+            return compute_output(model, inputs)
+    except InputsError:
+        with torch.enable_grad():
+            output = compute_output(model, inputs)
+    return tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, output)
+
+
+def _backward(value: Tensor, flow: Flow) -> None:
+    """Run the backward pass; its error names the last write into a tensor of the shape in the message."""
+    try:
+        value.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        shape = re.search(r"Tensor \[([\d, ]*)\]\]", str(error))
+        written = [
+            call
+            for call in flow.calls
+            if shape and (call.name.endswith("_") != call.name.endswith("__") or call.name in IN_PLACE)
+            if list(call.reads[0][1]) == [int(size) for size in shape[1].split(",") if size]
+        ]
+        raise BackwardError(
+            str(error).split(", is at version")[0].strip("."), written[-1] if written else None
+        ) from error
 
 
 def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
@@ -265,7 +308,7 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
     """Return the lowest loss of outputs that are the same for all examples, found by descent; NaN if none is found.
 
     Outputs with several positions are the same for all positions too: one value per channel, on axis 1 or on the last
-    axis.
+    axis. A loss that falls without a bound, such as that of a policy, has no lowest value.
     """
     if outputs.dim() < 1 or len(outputs) < 2 or not bool(outputs.isfinite().all()):
         return nan
@@ -280,8 +323,19 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
         # Zero suits logits of any size, means suit probabilities.
         for start in starts:
             with suppress(RuntimeError, ValueError, IndexError):
-                _descend_to_constant(loss_at, outputs, start, found)
+                best = _descend_to_constant(loss_at, outputs, start, found)
+                if _is_unbounded(
+                    lambda factor, best=best: loss_at((factor * best).expand_as(outputs).to(outputs.dtype))
+                ):
+                    return nan
     return min(filter(isfinite, found), default=nan)
+
+
+def _is_unbounded(loss_times: Callable[[float], Tensor]) -> bool:
+    """Whether a loss becomes lower without a bound if the outputs are multiplied by larger and larger factors."""
+    with torch.no_grad():
+        near, far, farther = (float(loss_times(factor)) for factor in FACTORS)
+    return farther < 0 and near - far > 0 and far - farther > SHARE * FACTORS[1] * (near - far)
 
 
 def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
@@ -299,8 +353,8 @@ def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> f
 
 def _descend_to_constant(
     loss_at: Callable[[Tensor], Tensor], outputs: Tensor, start: Tensor, found: list[float]
-) -> None:
-    """Append the losses on the way from a constant, expanded to the shape of the outputs, to the best one nearby."""
+) -> Tensor:
+    """Return the best constant near another; append the losses of constants on the way, as outputs, to `found`."""
     constant = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
 
@@ -313,3 +367,4 @@ def _descend_to_constant(
         return found[-1]
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return constant.detach()

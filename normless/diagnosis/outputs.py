@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, tensors
@@ -149,6 +150,20 @@ def _counts(ratio: float, values: int) -> bool:
     return any(abs(ratio / count - 1) < 1e-5 for count in (1, max(values, 1)))
 
 
+def _opens(exam: Examination) -> bool:
+    """Whether a zero weight or multiplier gets a gradient, and outputs depend on the inputs once these have grown."""
+    network, is_growing = copied(exam.model), False
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad and (parameter.dim() > 1 or parameter.numel() == 1) and not parameter.any():
+                parameter.normal_(0, 0.1, generator=torch.Generator(parameter.device).manual_seed(0))
+                is_growing = is_growing or bool(exam.passed.gradients.get(name))
+    if not is_growing:
+        return False
+    opened = exam.evaluate(exam.inputs, network)
+    return float((opened - opened.mean(0)).abs().max()) > SAME * float(opened.abs().max())
+
+
 @check("outputs by example")
 def check_dependence(exam: Examination) -> Steps:
     """Look for outputs that are the same for all examples, and for the first layer that makes them so."""
@@ -163,6 +178,8 @@ def check_dependence(exam: Examination) -> Steps:
     matrices = [parameter for event in layers[-1:] for parameter in event.parameters if parameter.dim() > 1]
     if layers and layers[-1].spread_in > SAME and not any(bool(matrix.any()) for matrix in matrices):
         return "the classifier starts at zero, and reads examples that differ"
+    if _opens(exam):
+        return f"{summary}: weights that start at zero keep the inputs from them"
     place = next((event.place for event in layers if min(event.spread, event.spread_in) <= SAME), "forward")
     evidence = {"largest_output": size, "largest_difference": apart}
     yield finding("input_independent_outputs", 0.9, (place,), evidence, place=place)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
+from normless.diagnosis.flow import Call
 from normless.diagnosis.tape import Event
 
 
@@ -44,9 +47,35 @@ def _head(exam: Examination) -> list[Finding]:
     trains = [any(parameter.requires_grad for parameter in event.parameters) for event in layers]
     if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in exam.model.parameters()):
         return []
+    head, made = exam.passed.flow.of(layers[-1].output), exam.passed.flow.of(exam.passed.logits)
+    if head is None or made is None or not any(read.is_trained for read in head.sources()) or _is_beside(made, head):
+        # It reads no trained layer, as that of a teacher, or adapters beside it train.
+        return []
     frozen = sum(parameter.numel() for parameter in exam.model.parameters() if not parameter.requires_grad)
     share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
-    return [finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})]
+    found = finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})
+    # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
+    held = {
+        id(parameter)
+        for group in (exam.optimizer.param_groups if exam.optimizer else ())
+        for parameter in group["params"]
+    }
+    is_other = not trains[-2] and bool(held) and held.isdisjoint(map(id, layers[-1].parameters))
+    return [replace(found, advice=is_other)]
+
+
+def _is_beside(made: Call, head: Call) -> bool:
+    """Whether trained parameters reach a result by a way around a layer."""
+    waiting, seen = [made], {head}
+    while waiting:
+        call = waiting.pop()
+        if call in seen:
+            continue
+        seen.add(call)
+        if call.kind == "parameter" and call.is_trained:
+            return True
+        waiting += call.sources()
+    return False
 
 
 def _cut(exam: Examination, own: set[int]) -> list[Finding]:
@@ -55,12 +84,13 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
     reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
         trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
-        if trains and not event.recording:
+        is_reached = any(id(parameter) in reached for parameter in event.parameters)
+        if trains and not event.recording and not is_reached:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
         # The gradient of the output is not asked for: an in-place operation may hide it.
-        if trains and not any(id(parameter) in reached for parameter in event.parameters):
+        if trains and not is_reached:
             trained = event
     return []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -140,7 +141,8 @@ class Tape(Tracer):
         _describe(event, args, kwargs)
         self.events.append(event)
         if y.requires_grad:
-            y.register_hook(partial(_note, event))  # type: ignore[no-untyped-call]
+            # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
+            y.register_hook(partial(_note, weakref.ref(event)))  # type: ignore[no-untyped-call]
 
     def _between(self, x: Tensor) -> tuple[float, float]:
         """Return the share of the variance between examples and its root; NaN if axis 0 does not hold examples."""
@@ -150,8 +152,9 @@ class Tape(Tracer):
         return (between / whole if whole > 0 else 0.0), between**0.5
 
 
-def _note(event: Event, gradient: Tensor) -> None:
-    event.gradient = float(gradient.detach().double().square().mean().sqrt())
+def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
+    if (event := of()) is not None:
+        event.gradient = float(gradient.detach().double().square().mean().sqrt())
 
 
 def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
