@@ -24,6 +24,7 @@ from normless.diagnosis import (
     finite,
     information,
     layers,
+    leaks,
     modes,
     optimizer,
     outputs,
@@ -50,6 +51,7 @@ OF_PASS = (
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
     stopped.check_stops,
+    leaks.check_leaks,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless._internal.state import unfused
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
@@ -126,7 +127,9 @@ class Examination:
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
         draws = Draws()
-        with preserve_state(self.model, training=False), torch.no_grad(), draws.follow(self.model, self.inputs):
+        follows = draws.follow(self.model, self.inputs)
+        # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
+        with preserve_state(self.model, training=False), torch.no_grad(), unfused(), follows:
             output = compute_output(self.model, self.inputs)
         self.dropped = draws.dropped
         return output
@@ -134,7 +137,7 @@ class Examination:
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
-        with preserve_state(model, training=False), torch.no_grad():
+        with preserve_state(model, training=False), torch.no_grad(), unfused():
             return compute_logits(model, inputs).double()
 
     @cached_property
