@@ -224,7 +224,7 @@ class _Seen:
             at = torch.arange(x.numel()).view(x.shape).narrow(self.shifted.axis, length // 2, 1)
             changed = _altered(x, at.flatten()) if middle.numel() else x
             inputs = _with(self.exam.inputs, leaf, changed)
-            place = spread_at(self.exam, inputs, length, range(length // 2), self.model)
+            place = spread_at(self.model or self.exam.model, self.exam.inputs, inputs, length, range(length // 2))
         where = () if place is None else (place.place,)
         line = "" if place is None else f" ({place.name} at {place.place}{f', {place.line}' if place.line else ''})"
         evidence |= {"further_back": back}

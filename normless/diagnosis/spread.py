@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normless._internal.state import unfused
-from normless.diagnosis.examination import Examination
 from normless.diagnosis.flow import Call, Tracer
 from normless.probes import compute_output, logits_of, preserve_state
 
@@ -58,26 +57,26 @@ def _summed(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def spread_at(
-    exam: Examination, inputs: Any, length: int, kept: Iterable[int], model: nn.Module | None = None
+    model: nn.Module, inputs: Any, changed: Any, length: int, kept: Sequence[int], places: Sequence[int] = ()
 ) -> Call | None:
     """Return the first call through which a change of the inputs reaches kept indices of an axis, on to the logits.
 
     Args:
-        inputs: the inputs with a change at other indices than the kept ones.
+        inputs, changed: the inputs, and others that differ from them at other indices than the kept ones.
         length: the length of the axis.
-        kept: the indices that should not change.
+        kept: the indices of results that should not change.
+        places: where these results are for the changed inputs; at the same indices if empty.
     """
-    model = exam.model if model is None else model
-    first, last = _traced(model, exam.inputs, length)
-    second, _ = _traced(model, inputs, length)
+    first, last = _traced(model, inputs, length)
+    second, _ = _traced(model, changed, length)
     names = [call.name for call in first.flow.calls]
     if last is None or names != [call.name for call in second.flow.calls]:
         return None
-    index = torch.tensor(list(kept))
+    index, other = torch.tensor(list(kept)), torch.tensor(list(places or kept))
     reached = {
         call
         for call, before, after in zip(first.flow.calls, first.sums, second.sums, strict=True)
-        if before and not any(_is_kept(one, two, index) for one, two in zip(before, after, strict=True))
+        if before and not any(_is_kept(one, two, index, other) for one, two in zip(before, after, strict=True))
     }
     # The path back from the logits ends at the call that reads nothing which was reached.
     waiting, seen = [last], set[Call]()
@@ -96,11 +95,12 @@ def _traced(model: nn.Module, inputs: Any, length: int) -> tuple[Spread, Call | 
         return spread, None if logits is None else spread.flow.of(logits)
 
 
-def _is_kept(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], index: Tensor) -> bool:
+def _is_kept(before: tuple[Tensor, Tensor], after: tuple[Tensor, Tensor], index: Tensor, places: Tensor) -> bool:
     """Whether the sums at the kept indices are the same; a value without the axis must be the same as a whole."""
     (one, size), (two, _) = before, after
     if one.shape != two.shape:
         return False
-    at = index if one.shape[1] > int(index.max()) else torch.zeros(1, dtype=torch.long)
-    at = at.to(one.device)
-    return bool(((one - two)[:, at].abs() <= ROUNDING * size[at] + 1e-30).all())
+    if one.shape[1] == 1:
+        index = places = torch.zeros(1, dtype=torch.long)
+    index, places = index.to(one.device), places.to(one.device)
+    return bool(((one[:, index] - two[:, places]).abs() <= ROUNDING * size[index] + 1e-30).all())
