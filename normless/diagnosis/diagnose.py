@@ -30,6 +30,7 @@ from normless.diagnosis import (
     optimizer,
     outputs,
     reach,
+    reshapes,
     stopped,
     trial,
     units,
@@ -53,6 +54,7 @@ OF_PASS = (
     *(construction.check_calls, construction.check_initial_scale),
     stopped.check_stops,
     leaks.check_leaks,
+    reshapes.check_reshapes,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import preserve_random_state
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, Flow, tensors
+from normless.diagnosis.flow import LOSS, MOVES, Call, Flow, tensors
 from normless.diagnosis.relations import find_shifted
 from normless.diagnosis.spread import spread_at
 from normless.diagnosis.tape import KINDS
@@ -128,7 +129,19 @@ def _mixed(exam: Examination, count: int, kept: int, evidence: dict[str, float |
     module = None if call is None else dict(exam.model.named_modules()).get(call.path)
     is_norm = call is not None and (KINDS.get(call.name) == "norm" or (call.path != "" and kind_of(module) == "norm"))
     where, words = _place(call)
-    yield finding("mixes_by_norms" if is_norm else "mixes_examples", 0.89, where, evidence, at=words)
+    found = finding("mixes_by_norms" if is_norm else "mixes_examples", 0.89, where, evidence, at=words)
+    yield replace(found, advice=call is not None and _is_meant(call))
+
+
+def _is_meant(call: Call) -> bool:
+    """Whether a call reads a batch to which an axis before the examples was added, as one sequence of all of them."""
+    read = next(call.sources(), None)
+    while read is not None and read.name in MOVES:
+        before = read.reads[0][1]
+        if read.name in ("unsqueeze", "__getitem__", "expand") and read.shape == (1, *before):
+            return True
+        read = next(read.sources(), None)
+    return False
 
 
 def _mixing(exam: Examination, count: int, kept: int) -> Call | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import tensors
+from normless.diagnosis.flow import LOSS, Call, tensors
 from normless.diagnosis.relations import IGNORED, Column, Shifted, find_columns, find_shifted
 from normless.diagnosis.spread import spread_at
 from normless.errors import InputsError
@@ -23,6 +24,8 @@ from normless.probes import compute_output, logits_of, loss_of, preserve_state, 
 CHANGED = 1e-5
 # A change of one output that is this many times the change of others is a path from its own position.
 LOCAL = 3.0
+# A result with fewer values than the inputs by this factor is a bottleneck.
+BOTTLENECK = 2
 # The slopes of the loss that belong to a target change by at least this share of the largest change.
 OWN = 0.1
 Values = list[Tensor]
@@ -148,6 +151,8 @@ class _Seen:
             yield finding("unshifted_targets" if shift == 0 else "backward_shift", 0.96, (), evidence)
         elif shift == 0 and self._is_given(change, own):
             yield finding("visible_targets", 0.9, (), evidence)
+        elif shift == 0:
+            yield from _bypassed(self.exam)
 
     def _opened(self) -> nn.Module | None:
         """Return a copy without zeros, if zero weights may hide a path; else None."""
@@ -267,6 +272,29 @@ class _Seen:
         return is_local and (is_masked or (len(others) > 1 and not self.target.is_input and len(same) >= 1))
 
 
+def _bypassed(exam: Examination) -> Iterator[Finding]:
+    """Report an autoencoder whose inputs reach the outputs by a path around its bottleneck."""
+    flow, size = exam.passed.flow, len(exam.passed.logits)
+    given = next(x for x in tensors(exam.inputs) if x.dim())
+    wide = given.numel() // BOTTLENECK
+    last = flow.of(exam.passed.logits)
+    narrow = [call for call in flow.calls if call.path != LOSS and call.is_trained and 0 < prod(call.shape) <= wide]
+    narrow = [call for call in narrow if call.is_signal and len(call.shape) > 1 and call.shape[0] == size]
+    if last is None or not narrow or exam.passed.logits.dim() < 2:
+        return
+    waiting, seen = [last], set[Call]()
+    while waiting:
+        call = waiting.pop()
+        if call in seen or prod(call.shape) < min(wide, exam.passed.logits.numel()):
+            continue
+        seen.add(call)
+        if call.kind == "inputs":
+            evidence = {"bottleneck": prod(narrow[0].shape[1:]), "inputs": given.numel() // len(given)}
+            yield finding("bypassed_bottleneck", 0.8, (narrow[0].place,), evidence)
+            return
+        waiting += call.sources()
+
+
 def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[Finding]:
     """Report a column of the inputs that determines the targets, if the outputs depend on it."""
     x = tensors(exam.inputs)[column.leaf]
@@ -287,11 +315,9 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
         "change": float(change.max()),
         "outputs": size,
     }
-    # A token that is the label may be what a network is to remember.
-    is_table = x.dim() < 3 and x.is_floating_point()
-    found = finding("target_column", 0.96, (), evidence)
-    if is_table or column.is_last or column.relation == "one-hot" or (x.dim() == 1):
-        yield found
+    # A network may have to remember a token or a value at an earlier step of a sequence.
+    if column.is_last or x.dim() == 1 or (x.dim() == 2 and x.is_floating_point()):
+        yield finding("target_column", 0.96, (), evidence)
 
 
 def _is_margin(change: Tensor, targets: Tensor, limit: float) -> bool:

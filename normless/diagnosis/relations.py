@@ -175,12 +175,13 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
             continue
         length = x[0].numel() if x.dim() == 2 else x[0, 0].numel() if x.dim() > 2 else 1
         first_of_last = flat.shape[1] - (1 if x.dim() == 2 else length)
-        for column in range(min(y.shape[1], 8)):
-            found = _column_of(y[:, column], flat, not targets.is_floating_point() and targets.dim() == 1)
-            if found is not None:
-                relation, columns = found
-                yield Column(leaf, columns, relation, min(columns) >= first_of_last)
-                return
+        # A network of several outputs may have some inputs to reproduce.
+        is_class = not targets.is_floating_point() and targets.dim() == 1
+        found = [_column_of(y[:, column], flat, is_class) for column in range(min(y.shape[1], 8))]
+        if found[0] is not None and all(found):
+            relation, columns = found[0]
+            yield Column(leaf, columns, relation, min(columns) >= first_of_last)
+            return
 
 
 def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int, ...]] | None:
