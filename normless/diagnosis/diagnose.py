@@ -34,6 +34,7 @@ from normless.diagnosis import (
     stopped,
     trial,
     units,
+    unread,
 )
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import Examination, PassError
@@ -55,6 +56,7 @@ OF_PASS = (
     stopped.check_stops,
     leaks.check_leaks,
     reshapes.check_reshapes,
+    unread.check_unread,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110

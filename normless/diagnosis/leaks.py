@@ -10,12 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, tensors
-from normless.diagnosis.relations import IGNORED, Column, Shifted, find_columns, find_shifted
+from normless.diagnosis.influence import with_leaf
+from normless.diagnosis.relations import IGNORED, Column, Shifted, altered, find_columns, find_shifted
 from normless.diagnosis.spread import spread_at
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state, without_zeros
@@ -70,36 +71,17 @@ def _targets(exam: Examination) -> Iterator[_Target]:
         is_label = x.dtype == torch.int64 and x.dim() > 1 and len(x.unique()) > 1
         if is_label and any(other.shape == x.shape for i, other in enumerate(inputs) if i != number):
             with suppress(RuntimeError, ValueError, IndexError, InputsError):
-                changed = exam.evaluate(_with(exam.inputs, number, _altered(x, torch.arange(x.numel()))))
+                changed = exam.evaluate(with_leaf(exam.inputs, number, altered(x, torch.arange(x.numel()))))
                 target = _Target(x, number, is_input=True)
                 if torch.equal(changed, exam.evaluated) and _slope(exam, target, x) is not None:
                     yield target
-
-
-def _with(values: Any, number: int, tensor: Tensor) -> Any:
-    """Return nested values with another tensor in place of the one with this number."""
-    leaves, structure = tree_flatten(values)
-    where = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)][number]
-    return tree_unflatten([*leaves[:where], tensor, *leaves[where + 1 :]], structure)
-
-
-def _altered(tensor: Tensor, places: Tensor) -> Tensor:
-    """Return a copy of a tensor with other values of the same tensor at some places, given by flat indices."""
-    values = tensor.detach().unique()
-    values = values[values != IGNORED]
-    flat = tensor.detach().clone().reshape(-1)
-    places = places.to(tensor.device)
-    rank = torch.searchsorted(values, flat[places].contiguous())
-    # The values that are half of all away, so that numbers change by much.
-    flat[places] = values[(rank + max(1, len(values) // 2)) % len(values)]
-    return flat.view(tensor.shape)
 
 
 def _slope(exam: Examination, target: _Target, values: Tensor) -> Tensor | None:
     """Return the gradient of the loss with respect to the logits, for other values of the targets."""
     if target.is_input:
         with preserve_state(exam.model, training=False), torch.enable_grad():
-            output = compute_output(exam.model, _with(exam.inputs, target.number, values))
+            output = compute_output(exam.model, with_leaf(exam.inputs, target.number, values))
             logits = logits_of(output)
             if logits is None or logits.dim() < 2 or not logits.requires_grad:
                 return None
@@ -109,7 +91,7 @@ def _slope(exam: Examination, target: _Target, values: Tensor) -> Tensor | None:
     leaf = own.detach().clone().requires_grad_()
     output = tree_map(lambda value: leaf if value is own else value, exam.passed.output)
     with torch.enable_grad():
-        loss = loss_of(exam.loss, output, exam.inputs, _with(exam.targets, target.number, values))
+        loss = loss_of(exam.loss, output, exam.inputs, with_leaf(exam.targets, target.number, values))
         return torch.autograd.grad(loss, leaf)[0]
 
 
@@ -167,14 +149,14 @@ class _Seen:
     def _change(self, elements: Tensor) -> Tensor | None:
         """Return the change of the outputs if elements of the input change."""
         leaf = self.shifted.leaf
-        changed = _altered(tensors(self.exam.inputs)[leaf], elements)
-        after = self.exam.evaluate(_with(self.exam.inputs, leaf, changed), self.model)
+        changed = altered(tensors(self.exam.inputs)[leaf], elements)
+        after = self.exam.evaluate(with_leaf(self.exam.inputs, leaf, changed), self.model)
         return (after - self.before).abs() if after.shape == self.before.shape else None
 
     def _of(self, places: Tensor) -> Tensor:
         """Return which outputs the loss compares with the targets at some places."""
         places = places[self.shifted.known.reshape(-1)[places]]
-        other = _slope(self.exam, self.target, _altered(self.target.values, places))
+        other = _slope(self.exam, self.target, altered(self.target.values, places))
         if other is None or self.slope is None:
             return torch.zeros_like(self.before, dtype=torch.bool)
         change = (other - self.slope).abs()
@@ -227,8 +209,8 @@ class _Seen:
             length = x.shape[self.shifted.axis]
             middle = x.narrow(self.shifted.axis, length // 2, 1)
             at = torch.arange(x.numel()).view(x.shape).narrow(self.shifted.axis, length // 2, 1)
-            changed = _altered(x, at.flatten()) if middle.numel() else x
-            inputs = _with(self.exam.inputs, leaf, changed)
+            changed = altered(x, at.flatten()) if middle.numel() else x
+            inputs = with_leaf(self.exam.inputs, leaf, changed)
             place = spread_at(self.model or self.exam.model, self.exam.inputs, inputs, length, range(length // 2))
         where = () if place is None else (place.place,)
         line = "" if place is None else f" ({place.name} at {place.place}{f', {place.line}' if place.line else ''})"
@@ -289,8 +271,9 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
             continue
         seen.add(call)
         if call.kind == "inputs":
-            evidence = {"bottleneck": prod(narrow[0].shape[1:]), "inputs": given.numel() // len(given)}
-            yield finding("bypassed_bottleneck", 0.8, (narrow[0].place,), evidence)
+            code = min(narrow, key=lambda call: prod(call.shape))
+            evidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
+            yield finding("bypassed_bottleneck", 0.8, (code.place,), evidence)
             return
         waiting += call.sources()
 
@@ -303,7 +286,7 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
     flat = x.detach().reshape(len(x), -1).clone()
     flat[:, list(column.columns)] = flat.roll(1, 0)[:, list(column.columns)]
     same = (flat.reshape(-1)[places] == x.reshape(-1)[places]).view(len(column.columns), -1).all(0)
-    before, after = exam.evaluated, exam.evaluate(_with(exam.inputs, column.leaf, flat.view(x.shape)))
+    before, after = exam.evaluated, exam.evaluate(with_leaf(exam.inputs, column.leaf, flat.view(x.shape)))
     if before.shape != after.shape or len(before) != len(x) or bool(same.all()):
         return
     change, size = (after - before).abs(), float(before.abs().max())

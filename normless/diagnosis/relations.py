@@ -218,3 +218,15 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
     ]
     used = [columns[0] for columns in alone if columns]
     return ("one-hot", tuple(used)) if len(used) == len(values) and len(values) > 2 else None
+
+
+def altered(tensor: Tensor, places: Tensor) -> Tensor:
+    """Return a copy of a tensor with other values of the same tensor at some places, given by flat indices."""
+    values = tensor.detach().unique()
+    values = values[values != IGNORED]
+    flat = tensor.detach().clone().reshape(-1)
+    places = places.to(tensor.device)
+    rank = torch.searchsorted(values, flat[places].contiguous())
+    # The values that are half of all away, so that numbers change by much.
+    flat[places] = values[(rank + max(1, len(values) // 2)) % len(values)]
+    return flat.view(tensor.shape)

@@ -1,0 +1,135 @@
+"""Checks of inputs that the outputs do not read: arguments, channels and positions, or all but the padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.flow import Call, tensors
+from normless.diagnosis.influence import Padding, find_padding, influence_of, with_leaf
+from normless.diagnosis.relations import altered
+from normless.errors import InputsError
+
+# Outputs are the same if they differ by less than this share of the largest output.
+SAME = 1e-6
+# Elements with less than this share of the largest influence do not reach the outputs.
+FADED = 0.01
+# Padding has an influence from this share of that of the other elements.
+READ = 0.02
+
+
+@check("inputs that are read")
+def check_unread(exam: Examination) -> Steps:
+    """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
+    influence = influence_of(exam)
+    if not influence or not any(bool(size.any()) for size in influence.values()):
+        raise NotAsked("no gradient reaches the inputs")
+    given = tensors(exam.inputs)
+    for padding in find_padding(given):
+        if padding.leaf in influence:
+            found = list(_padded(exam, padding, influence[padding.leaf]))
+            yield from found
+            if found:
+                return "the padding is read in place of the sequences"
+    for number, size in influence.items():
+        if bool(size.any()) or not _is_unread(exam, number, torch.arange(given[number].numel())):
+            continue
+        evidence = {"input": _name(exam, number), "shape": str(tuple(given[number].shape))}
+        reader = _reader(exam, given[number])
+        where = () if reader is None else (reader.place,)
+        kind = "unread_input" if reader is None else "discarded_input"
+        yield finding(kind, 0.6 if reader is None else 0.98, where, evidence)
+    for number, size in influence.items():
+        if bool(size.any()):
+            yield from _parts(exam, number, size)
+    return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
+
+
+def _name(exam: Examination, number: int) -> str:
+    """Return the name of an input for messages."""
+    if isinstance(exam.inputs, dict):
+        named = [name for name, value in exam.inputs.items() if isinstance(value, Tensor)]
+        if number < len(named):
+            return f"input {named[number]!r}"
+    return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
+
+
+def _is_unread(exam: Examination, number: int, places: Tensor) -> bool:
+    """Whether other values at some places of an input do not change the outputs."""
+    x, before = tensors(exam.inputs)[number], exam.evaluated
+    with suppress(InputsError, RuntimeError, ValueError, IndexError):
+        after = exam.evaluate(with_leaf(exam.inputs, number, altered(x, places)))
+        return after.shape == before.shape and float((after - before).abs().max()) <= SAME * float(before.abs().max())
+    return False
+
+
+def _reader(exam: Examination, x: Tensor) -> Call | None:
+    """Return the first trained call that reads an input."""
+    given = exam.passed.flow.of(x)
+    for call in exam.passed.flow.calls:
+        if call.is_trained and any(source.origin() is given for source in call.sources()):
+            return call
+    return None
+
+
+def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Finding]:
+    """Report padding that is read, or that hides the elements before it."""
+    size = size.reshape(*size.shape[:2], -1).sum(-1)
+    real = padding.real
+    rows = (~real).any(1) & real.any(1) & size.any(1)
+    if int(rows.sum()) < 2:
+        return
+    size, real = size[rows], real[rows]
+    largest = size.amax(1)
+    of_real = (size * real).amax(1) / largest
+    of_padding = (size * ~real).amax(1) / (size * real).amax(1).clamp_min(1e-30)
+    lengths = padding.real.sum(1)
+    evidence: dict[str, float | int | str] = {
+        "padding": float((~padding.real).double().mean()),
+        "shortest": int(lengths.min()),
+        "positions": padding.real.shape[1],
+        "influence": float(of_real.median()),
+    }
+    if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
+        x = tensors(exam.inputs)[padding.leaf]
+        at = torch.arange(x.numel()).view(x.shape)[padding.real & rows[:, None]].flatten()
+        unread = not bool((size * real).any()) and _is_unread(exam, padding.leaf, at)
+        yield finding("inverted_mask" if unread else "read_after_padding", 0.975, (), evidence)
+    elif padding.by is not None and float(of_padding.median()) > READ and _masks(exam, padding):
+        x = tensors(exam.inputs)[padding.leaf]
+        at = torch.arange(x.numel()).view(x.shape)[~padding.real].flatten()
+        if not _is_unread(exam, padding.leaf, at):
+            evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, padding.by)}
+            yield finding("padding_read", 0.86, (), evidence)
+
+
+def _masks(exam: Examination, padding: Padding) -> bool:
+    """Whether the network reads a mask."""
+    given = exam.passed.flow.of(tensors(exam.inputs)[padding.by or 0])
+    return any(source is given for call in exam.passed.flow.calls for source in call.sources())
+
+
+def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
+    """Report channels and positions of an input without influence, as advice."""
+    x = tensors(exam.inputs)[number]
+    if x.dim() < 2 or len(x) < 4:
+        return
+    for axis in range(1, x.dim()) if x.dim() > 2 or not x.is_floating_point() else (1,):
+        rest = [dim for dim in range(x.dim()) if dim != axis]
+        read = size.sum(rest) > 0
+        varies = (x != x[:1]).movedim(axis, 0).flatten(1).any(1).cpu()
+        unread = (~read & varies).nonzero().flatten()
+        # Convolutions with a stride leave out some positions at the border.
+        if not len(unread) or (axis > 1 and 2 * len(unread) < len(read)):
+            continue
+        at = torch.arange(x.numel()).view(x.shape).index_select(axis, unread).flatten()
+        if _is_unread(exam, number, at):
+            evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
+            yield replace(finding("unread_part", 0.55, (), evidence, input=_name(exam, number)), advice=True)
+            return
