@@ -24,6 +24,7 @@ from normless.diagnosis import (
     examples,
     finite,
     information,
+    invariance,
     layers,
     leaks,
     modes,
@@ -57,6 +58,7 @@ OF_PASS = (
     leaks.check_leaks,
     reshapes.check_reshapes,
     unread.check_unread,
+    invariance.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110

@@ -15,6 +15,7 @@ from normless._internal.state import preserve_random_state
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, MOVES, Call, Flow, tensors
+from normless.diagnosis.influence import find_padding
 from normless.diagnosis.relations import find_shifted
 from normless.diagnosis.spread import spread_at
 from normless.diagnosis.tape import KINDS
@@ -121,7 +122,7 @@ def _place(call: Call | None) -> tuple[tuple[str, ...], str]:
 
 def _mixed(exam: Examination, count: int, kept: int, evidence: dict[str, float | int | str]) -> Iterator[Finding]:
     """Report examples that depend on each other, with the first operation that mixes them."""
-    if any(found.axis == 0 and found.shift for y in tensors(exam.targets) for found in find_shifted(y, tensors(exam.inputs))):
+    if _has_positions_first(exam):
         return
     call = _mixing(exam, count, kept)
     if _is_graph(exam.passed.flow, call, count):
@@ -142,6 +143,15 @@ def _is_meant(call: Call) -> bool:
             return True
         read = next(read.sources(), None)
     return False
+
+
+def _has_positions_first(exam: Examination) -> bool:
+    """Whether axis 0 holds positions: targets are the next elements along it, or sequences end in padding along it."""
+    given = tensors(exam.inputs)
+    if any(found.axis == 0 and found.shift for y in tensors(exam.targets) for found in find_shifted(y, given)):
+        return True
+    tokens = [x for x in given if x.dim() == 2 and x.dtype == torch.int64]
+    return any(any(find_padding([x.t()])) and not any(find_padding([x])) for x in tokens)
 
 
 def _mixing(exam: Examination, count: int, kept: int) -> Call | None:

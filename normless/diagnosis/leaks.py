@@ -105,7 +105,6 @@ class _Seen:
 
     def findings(self) -> Iterator[Finding]:
         """Report the outputs that see the inputs which are their targets."""
-        shift = self.shifted.shift
         self.model = self._opened()
         self.before = self.exam.evaluated if self.model is None else self.exam.evaluate(self.exam.inputs, self.model)
         self.slope = _slope(self.exam, self.target, self.target.values)
@@ -124,8 +123,9 @@ class _Seen:
         if not self._is_certain(places, elements, limit):
             return
         evidence: dict[str, float | int | str] = {"change": float(change[own].max()), "outputs": limit / CHANGED}
+        shift = self.shifted.shift + self._shift_of_loss(places)
         if shift > 0:
-            yield self._future(places, elements, evidence)
+            yield self._future(places, elements, evidence | {"shift": shift})
         elif self.shifted.column is not None:
             yield finding("target_channel", 0.96, (), evidence | {"column": self.shifted.column})
         elif is_causal or (shift < 0 and not self.target.values.is_floating_point()):
@@ -163,6 +163,16 @@ class _Seen:
         largest = float(change.max())
         return change > OWN * largest if largest > 0 else torch.zeros_like(change, dtype=torch.bool)
 
+    def _shift_of_loss(self, places: Tensor) -> int:
+        """Return by how many positions the loss compares targets with earlier outputs."""
+        shape, axis = self.shifted.shape, self.shifted.axis
+        axes = [dim for dim, size in enumerate(self.before.shape) if size == shape[axis]]
+        at = self._of(places[:1]).nonzero()
+        if len(axes) != 1 or not len(at) or len(at[:, axes[0]].unique()) > 1:
+            return 0
+        position = int(places[0]) // prod(shape[axis + 1 :]) % shape[axis]
+        return max(0, position - int(at[0, axes[0]]))
+
     def _around(self, change: Tensor, places: Tensor, limit: float) -> tuple[bool, bool]:
         """Return whether outputs change that belong to earlier and to later targets than the given ones."""
         found = (False, False)
@@ -193,7 +203,6 @@ class _Seen:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""
         leaf, column = self.shifted.leaf, self.shifted.column
         x = tensors(self.exam.inputs)[leaf]
-        evidence |= {"shift": self.shifted.shift}
         # How much further back the change is seen.
         step, back = self._stride(), 0
         limit = CHANGED * float(self.before.abs().max())
@@ -246,7 +255,7 @@ class _Seen:
     def _is_given(self, change: Tensor, own: Tensor) -> bool:
         """Whether targets are given as an input beside others, or at positions that a mask should hide."""
         rest = change[~own]
-        is_local = float(change[own].median()) > LOCAL * float(rest[rest > 0].mean() if bool((rest > 0).any()) else 0)
+        is_local = float(change[own].median()) > LOCAL * (float(rest.mean()) if len(rest) else 0.0)
         inputs = [x for x in tensors(self.exam.inputs) if x.dim() and x.numel() > 1]
         same = [x for x in inputs if x.shape == inputs[self.shifted.leaf].shape]
         is_masked = not self.target.values.is_floating_point() and bool((self.target.values == IGNORED).any())

@@ -220,13 +220,13 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
     return ("one-hot", tuple(used)) if len(used) == len(values) and len(values) > 2 else None
 
 
-def altered(tensor: Tensor, places: Tensor) -> Tensor:
-    """Return a copy of a tensor with other values of the same tensor at some places, given by flat indices."""
-    values = tensor.detach().unique()
+def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
+    """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
+    values = (tensor if among is None else among).detach().unique()
     values = values[values != IGNORED]
     flat = tensor.detach().clone().reshape(-1)
     places = places.to(tensor.device)
     rank = torch.searchsorted(values, flat[places].contiguous())
     # The values that are half of all away, so that numbers change by much.
-    flat[places] = values[(rank + max(1, len(values) // 2)) % len(values)]
+    flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
     return flat.view(tensor.shape)

@@ -38,6 +38,12 @@ def moved_axis(before: Shape, after: Shape, examples: int = 0) -> int | None:
 
     Heads are merged with the examples by a reshape from (…, examples, width) to (…, examples · heads, width of a head).
     """
+    if any(
+        before[:axis] + before[axis : axis + 2][::-1] + before[axis + 2 :] == after and before[axis + 1] % examples == 0
+        for axis in range(1, len(before) - 1)
+        if before[axis] == examples
+    ):
+        return None
     for axis, size in enumerate(before):
         if size < 3 or before.count(size) > 1 or after.count(size) != 1:
             continue
@@ -45,8 +51,6 @@ def moved_axis(before: Shape, after: Shape, examples: int = 0) -> int | None:
             continue
         # Relative positions are shifted by a reshape from (…, n, n + 1) to (…, n + 1, n).
         if len(before) == len(after) and any(abs(size - other) == 1 for other in before):
-            continue
-        if size == examples and axis > 0 and before[axis + 1 :] and before[axis + 1] % size == 0:
             continue
         return size
     return None

@@ -22,6 +22,7 @@ SAME = 1e-6
 FADED = 0.01
 # Padding has an influence from this share of that of the other elements.
 READ = 0.02
+MANY_CHANNELS = 16
 
 
 @check("inputs that are read")
@@ -45,8 +46,9 @@ def check_unread(exam: Examination) -> Steps:
         where = () if reader is None else (reader.place,)
         kind = "unread_input" if reader is None else "discarded_input"
         yield finding(kind, 0.6 if reader is None else 0.98, where, evidence)
+    padded = {padding.leaf for padding in find_padding(given)}
     for number, size in influence.items():
-        if bool(size.any()):
+        if bool(size.any()) and number not in padded:
             yield from _parts(exam, number, size)
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
 
@@ -60,11 +62,12 @@ def _name(exam: Examination, number: int) -> str:
     return f"input {number + 1}" if len(tensors(exam.inputs)) > 1 else "the input"
 
 
-def _is_unread(exam: Examination, number: int, places: Tensor) -> bool:
-    """Whether other values at some places of an input do not change the outputs."""
+def _is_unread(exam: Examination, number: int, places: Tensor, at: Tensor | None = None) -> bool:
+    """Whether other values at some places of an input, of those at the same or other places, change no output."""
     x, before = tensors(exam.inputs)[number], exam.evaluated
+    among = None if at is None else x.reshape(-1)[at.to(x.device)]
     with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        after = exam.evaluate(with_leaf(exam.inputs, number, altered(x, places)))
+        after = exam.evaluate(with_leaf(exam.inputs, number, altered(x, places, among)))
         return after.shape == before.shape and float((after - before).abs().max()) <= SAME * float(before.abs().max())
     return False
 
@@ -99,12 +102,12 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
     if float(of_real.median()) < FADED and bool((of_padding > 1).double().mean() > 0.5):
         x = tensors(exam.inputs)[padding.leaf]
         at = torch.arange(x.numel()).view(x.shape)[padding.real & rows[:, None]].flatten()
-        unread = not bool((size * real).any()) and _is_unread(exam, padding.leaf, at)
+        unread = not bool((size * real).any()) and _is_unread(exam, padding.leaf, at, at)
         yield finding("inverted_mask" if unread else "read_after_padding", 0.975, (), evidence)
     elif padding.by is not None and float(of_padding.median()) > READ and _masks(exam, padding):
         x = tensors(exam.inputs)[padding.leaf]
-        at = torch.arange(x.numel()).view(x.shape)[~padding.real].flatten()
-        if not _is_unread(exam, padding.leaf, at):
+        places = torch.arange(x.numel()).view(x.shape)
+        if not _is_unread(exam, padding.leaf, places[~padding.real].flatten(), places[padding.real].flatten()):
             evidence |= {"influence": float(of_padding.median()), "mask": _name(exam, padding.by)}
             yield finding("padding_read", 0.86, (), evidence)
 
@@ -125,8 +128,9 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
         read = size.sum(rest) > 0
         varies = (x != x[:1]).movedim(axis, 0).flatten(1).any(1).cpu()
         unread = (~read & varies).nonzero().flatten()
-        # Convolutions with a stride leave out some positions at the border.
-        if not len(unread) or (axis > 1 and 2 * len(unread) < len(read)):
+        # Convolutions leave out some positions at the border, and a loss the last one.
+        is_channel = x.is_floating_point() and axis == 1 and len(read) <= MANY_CHANNELS
+        if not len(unread) or (not is_channel and 2 * len(unread) < len(read)):
             continue
         at = torch.arange(x.numel()).view(x.shape).index_select(axis, unread).flatten()
         if _is_unread(exam, number, at):
