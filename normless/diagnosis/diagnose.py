@@ -50,7 +50,13 @@ from normless.residual import residual_map as find_residual_map
 OF_PASS = (
     *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
     *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
-    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, examples.check_examples),
+    *(
+        modes.check_modes,
+        modes.check_norms,
+        modes.check_frozen_norms,
+        modes.check_statistics,
+        examples.check_examples,
+    ),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),

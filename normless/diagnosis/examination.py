@@ -93,6 +93,7 @@ class Examination:
         control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
+        influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
@@ -108,6 +109,7 @@ class Examination:
     found: list[Finding] = field(default_factory=list)
     fine: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
+    influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from math import isfinite
 from typing import Any
 
 import torch
@@ -92,7 +93,9 @@ def _change(exam: Examination, before: Tensor, count: int, kept: int, place: int
             if count in before.shape[1:]:
                 axis = before.shape[1:].index(count)
                 own, others = own.select(axis, place), others.select(axis, kept)
-            return float((own - others).abs().max())
+            change = float((own - others).abs().max())
+            if isfinite(change):
+                return change
     # Some inputs belong in an order, such as sequences by length.
     after = exam.evaluate(_rows(exam.inputs, count, [1, *range(1, count)]))
     return float((before - after)[1:].abs().max()) if after.shape == before.shape else 0.0
@@ -162,7 +165,9 @@ def _mixing(exam: Examination, count: int, kept: int) -> Call | None:
         with suppress(InputsError, ValueError, RuntimeError, IndexError):
             inputs = _rows(exam.inputs, count, list(range(number)))
             changed = _rows(inputs, number, _replaced(number, number // 2, number // 2))
-            return spread_at(exam.model, inputs, changed, number, (number // 2,))
+            call = spread_at(exam.model, inputs, changed, number, (number // 2,))
+            if call is not None:
+                return call
     return None
 
 

@@ -17,7 +17,7 @@ from normless.diagnosis.influence import with_leaf
 from normless.errors import InputsError
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
-EXPLAINED = 0.4
+EXPLAINED = 0.5
 # Fewer examples may agree by chance.
 SEVERAL = 16
 # Outputs are invariant if they change by less than this share of their differences between examples.
@@ -41,7 +41,10 @@ def check_invariance(exam: Examination) -> Steps:
             continue
         for kind, statistic in _statistics(x):
             explained = _explained(statistic, targets[0])
-            if explained > EXPLAINED and (change := _change(exam, number, x, kind)) is not None and change < SAME:
+            if explained <= EXPLAINED or _neighbors_agree(x, targets[0]):
+                continue
+            change = _change(exam, number, x, kind)
+            if change is not None and change < SAME:
                 norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
                 evidence = {"statistic": kind, "explained": explained, "change": change}
                 where = () if norm is None else (norm.place,)
@@ -74,6 +77,19 @@ def _explained(statistic: Tensor, targets: Tensor) -> float:
         return 0.0
     within = sum(float((part - part.mean()).square().sum()) for c in classes for part in [statistic[y == c]])
     return 1 - within / (len(y) - len(classes)) / total
+
+
+def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:
+    """Whether the nearest neighbors of normalized examples have similar targets, so that these keep the information."""
+    flat = x.detach().double().flatten(1)
+    flat = F.layer_norm(flat, flat.shape[1:])
+    distances = torch.cdist(flat, flat).fill_diagonal_(float("inf"))
+    y = targets.detach().reshape(-1)
+    nearest = y[distances.argmin(1)]
+    if y.is_floating_point():
+        return float(torch.stack([y.double(), nearest.double()]).corrcoef()[0, 1]) > EXPLAINED
+    chance = float((y[:, None] == y).double().mean())
+    return float((y == nearest).double().mean()) > (1 + chance) / 2
 
 
 def _change(exam: Examination, number: int, x: Tensor, kind: str) -> float | None:

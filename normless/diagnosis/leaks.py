@@ -203,16 +203,13 @@ class _Seen:
         """Report outputs that see later inputs, with how far they see and the place that lets them."""
         leaf, column = self.shifted.leaf, self.shifted.column
         x = tensors(self.exam.inputs)[leaf]
-        # How much further back the change is seen.
-        step, back = self._stride(), 0
+        step = prod(self.shifted.shape[self.shifted.axis + 1 :])
+        change, earlier = (
+            self._change(elements),
+            places[places // step % self.shifted.shape[self.shifted.axis] > 0] - step,
+        )
         limit = CHANGED * float(self.before.abs().max())
-        change = self._change(elements)
-        for further in (1, 2, 3):
-            index = places - further * step
-            if change is None or bool((index < 0).any()):
-                break
-            if float(change[self._of(index)].max()) > limit:
-                back = further
+        is_next = change is not None and not float(change[self._of(earlier)].max()) > limit
         place = None
         if x.dim() > 1 and column is None and self.shifted.axis < x.dim():
             length = x.shape[self.shifted.axis]
@@ -223,13 +220,9 @@ class _Seen:
             place = spread_at(self.model or self.exam.model, self.exam.inputs, inputs, length, range(length // 2))
         where = () if place is None else (place.place,)
         line = "" if place is None else f" ({place.name} at {place.place}{f', {place.line}' if place.line else ''})"
-        evidence |= {"further_back": back}
-        words = "one position ahead, as with a mask that is off by one" if back == 0 else "later positions"
-        return finding("sees_future", 0.97, where, evidence, ahead=words, at=line)
-
-    def _stride(self) -> int:
-        index = torch.arange(self.target.values.numel()).view(self.shifted.shape)
-        return int(index.select(self.shifted.axis, 1).flatten()[0] - index.flatten()[0])
+        words = "one position ahead, as with a mask that is off by one" if is_next else "later positions"
+        evidence |= {"ahead": words}
+        return finding("sees_future", 0.97, where, evidence, at=line)
 
     def _too_far(self, places: Tensor, elements: Tensor, is_causal: bool, limit: float) -> Iterator[Finding]:
         """Report tokens that are predicted two positions ahead by a causal network."""

@@ -61,7 +61,7 @@ class Shifted:
             # Spread over the inner positions; those at the ends see little of the others.
             inner = usable[len(usable) // 4 :] or usable
             if inner:
-                t = low + inner[(number * 7) % len(inner)]
+                t = low + inner[number % len(inner)]
                 targets.append(int(index[row, t]))
                 inputs.append(int(places[row, t + self.shift]))
         return torch.tensor(targets, dtype=torch.long), torch.tensor(inputs, dtype=torch.long)

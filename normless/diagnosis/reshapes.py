@@ -36,12 +36,13 @@ def _named(call: Call) -> str:
 def moved_axis(before: Shape, after: Shape, examples: int = 0) -> int | None:
     """Return the size of an axis that a reshape moves between other values; None if it only splits and merges axes.
 
-    Heads are merged with the examples by a reshape from (…, examples, width) to (…, examples · heads, width of a head).
+    Heads are merged with the examples by a reshape from (…, examples, width) to (…, examples · heads, width of a head),
+    where the width of a head may be the number of examples.
     """
     if any(
-        before[:axis] + before[axis : axis + 2][::-1] + before[axis + 2 :] == after and before[axis + 1] % examples == 0
+        before[:axis] + before[axis : axis + 2][::-1] + before[axis + 2 :] == after
         for axis in range(1, len(before) - 1)
-        if before[axis] == examples
+        if examples in before[axis : axis + 2] and max(before[axis : axis + 2]) % examples == 0
     ):
         return None
     for axis, size in enumerate(before):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import Call, tensors
+from normless.diagnosis.flow import LOSS, Call, tensors
 from normless.diagnosis.influence import Padding, find_padding, influence_of, with_leaf
 from normless.diagnosis.relations import altered
 from normless.errors import InputsError
@@ -28,7 +27,7 @@ MANY_CHANNELS = 16
 @check("inputs that are read")
 def check_unread(exam: Examination) -> Steps:
     """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
-    influence = influence_of(exam)
+    influence = exam.influence = influence_of(exam)
     if not influence or not any(bool(size.any()) for size in influence.values()):
         raise NotAsked("no gradient reaches the inputs")
     given = tensors(exam.inputs)
@@ -41,16 +40,25 @@ def check_unread(exam: Examination) -> Steps:
     for number, size in influence.items():
         if bool(size.any()) or not _is_unread(exam, number, torch.arange(given[number].numel())):
             continue
-        evidence = {"input": _name(exam, number), "shape": str(tuple(given[number].shape))}
         reader = _reader(exam, given[number])
-        where = () if reader is None else (reader.place,)
-        kind = "unread_input" if reader is None else "discarded_input"
-        yield finding(kind, 0.6 if reader is None else 0.98, where, evidence)
-    padded = {padding.leaf for padding in find_padding(given)}
-    for number, size in influence.items():
-        if bool(size.any()) and number not in padded:
-            yield from _parts(exam, number, size)
+        if reader is not None:
+            yield finding("discarded_input", 0.98, (reader.place,), _described(exam, number))
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
+
+
+def unread_parts(exam: Examination) -> Iterator[Finding]:
+    """Report inputs, channels and positions that nothing reads; it is for the targets to say whether they matter."""
+    given = tensors(exam.inputs)
+    padded = {padding.leaf for padding in find_padding(given)}
+    for number, size in exam.influence.items():
+        if bool(size.any()):
+            yield from () if number in padded else _parts(exam, number, size)
+        elif _reader(exam, given[number]) is None and _is_unread(exam, number, torch.arange(given[number].numel())):
+            yield finding("unread_input", 0.6, (), _described(exam, number))
+
+
+def _described(exam: Examination, number: int) -> dict[str, float | int | str]:
+    return {"input": _name(exam, number), "shape": str(tuple(tensors(exam.inputs)[number].shape))}
 
 
 def _name(exam: Examination, number: int) -> str:
@@ -115,11 +123,12 @@ def _padded(exam: Examination, padding: Padding, size: Tensor) -> Iterator[Findi
 def _masks(exam: Examination, padding: Padding) -> bool:
     """Whether the network reads a mask."""
     given = exam.passed.flow.of(tensors(exam.inputs)[padding.by or 0])
-    return any(source is given for call in exam.passed.flow.calls for source in call.sources())
+    calls = (call for call in exam.passed.flow.calls if call.name != "detach" and call.path != LOSS)
+    return any(source is given for call in calls for source in call.sources())
 
 
 def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
-    """Report channels and positions of an input without influence, as advice."""
+    """Report channels and positions of an input without influence."""
     x = tensors(exam.inputs)[number]
     if x.dim() < 2 or len(x) < 4:
         return
@@ -135,5 +144,5 @@ def _parts(exam: Examination, number: int, size: Tensor) -> Iterator[Finding]:
         at = torch.arange(x.numel()).view(x.shape).index_select(axis, unread).flatten()
         if _is_unread(exam, number, at):
             evidence = {"unread": len(unread), "of": len(read), "axis": axis, "first": int(unread[0])}
-            yield replace(finding("unread_part", 0.55, (), evidence, input=_name(exam, number)), advice=True)
+            yield finding("unread_part", 0.55, (), evidence, input=_name(exam, number))
             return

@@ -74,7 +74,9 @@ class Pooled(nn.Module):
         scores = (h + self.query) @ h.transpose(1, 2) / 4
         keep = {"keys": valid[:, None], "queries": valid[..., None], "inverted": ~valid[:, None]}[self.mask]
         weights = scores.masked_fill(~keep, -1e9).softmax(-1)
-        result: Tensor = self.head((weights @ h)[:, 0]) if self.mask != "inverted" else self.head((weights @ h).mean(1))
+        result: Tensor = (
+            self.head((weights @ h)[:, 0]) if self.mask != "inverted" else self.head((weights @ h).mean(1))
+        )
         return result
 
 
