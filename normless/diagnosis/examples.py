@@ -130,8 +130,9 @@ def _mixed(exam: Examination, count: int, kept: int, evidence: dict[str, float |
     call = _mixing(exam, count, kept)
     if _is_graph(exam.passed.flow, call, count):
         return
-    module = None if call is None else dict(exam.model.named_modules()).get(call.path)
-    is_norm = call is not None and (KINDS.get(call.name) == "norm" or (call.path != "" and kind_of(module) == "norm"))
+    module = dict(exam.model.named_modules()).get(call.path) if call is not None and call.path else None
+    is_norm = call is not None and KINDS.get(call.name) == "norm"
+    is_norm = is_norm or (module is not None and kind_of(module) == "norm")
     where, words = _place(call)
     found = finding("mixes_by_norms" if is_norm else "mixes_examples", 0.89, where, evidence, at=words)
     yield replace(found, advice=call is not None and _is_meant(call))
@@ -149,7 +150,7 @@ def _is_meant(call: Call) -> bool:
 
 
 def _has_positions_first(exam: Examination) -> bool:
-    """Whether axis 0 holds positions: targets are the next elements along it, or sequences end in padding along it."""
+    """Whether axis 0 holds positions: targets are shifted along it, or sequences end in padding along it."""
     given = tensors(exam.inputs)
     if any(found.axis == 0 and found.shift for y in tensors(exam.targets) for found in find_shifted(y, given)):
         return True

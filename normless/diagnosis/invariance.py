@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Finding, Steps, check, finding
+from normless.diagnosis.findings import Evidence, Finding, Steps, check, finding
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.influence import with_leaf
+from normless.diagnosis.relations import distinct
 from normless.errors import InputsError
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
@@ -46,7 +47,7 @@ def check_invariance(exam: Examination) -> Steps:
             change = _change(exam, number, x, kind)
             if change is not None and change < SAME:
                 norm = next((event for event in exam.passed.events if event.kind == "norm"), None)
-                evidence = {"statistic": kind, "explained": explained, "change": change}
+                evidence: Evidence = {"statistic": kind, "explained": explained, "change": change}
                 where = () if norm is None else (norm.place,)
                 at = f" (the first norm is {norm.name} at {norm.place})" if norm else ""
                 yield finding("invariant_outputs", 0.87, where, evidence, at=at)
@@ -72,7 +73,7 @@ def _explained(statistic: Tensor, targets: Tensor) -> float:
     if y.is_floating_point():
         together = torch.stack([statistic, y.double()]).corrcoef()[0, 1]
         return float(together.square())
-    classes = y.unique()
+    classes = distinct(y)
     if not 1 < len(classes) <= len(y) // 4:
         return 0.0
     within = sum(float((part - part.mean()).square().sum()) for c in classes for part in [statistic[y == c]])
@@ -80,7 +81,7 @@ def _explained(statistic: Tensor, targets: Tensor) -> float:
 
 
 def _neighbors_agree(x: Tensor, targets: Tensor) -> bool:
-    """Whether the nearest neighbors of normalized examples have similar targets, so that these keep the information."""
+    """Whether nearest neighbors among the normalized examples have similar targets."""
     flat = x.detach().double().flatten(1)
     flat = F.layer_norm(flat, flat.shape[1:])
     distances = torch.cdist(flat, flat).fill_diagonal_(float("inf"))
@@ -129,7 +130,12 @@ def _fixed_outputs(exam: Examination) -> Iterator[Finding]:
         return
     floor = _lowest_fixed(exam, trained=any(p.requires_grad for p in norm.parameters), size=size)
     if floor - max(exam.lowest, 0.0) > OUT_OF_REACH * guessing > 0:
-        evidence = {"lowest_loss": floor, "guessing": guessing, "outputs": outputs.shape[1], "norm": norm.name}
+        evidence: Evidence = {
+            "lowest_loss": floor,
+            "guessing": guessing,
+            "outputs": outputs.shape[1],
+            "norm": norm.name,
+        }
         yield finding("normalized_outputs", 0.92, (norm.place,), evidence)
 
 

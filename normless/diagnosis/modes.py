@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf, isfinite, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
 
-from normless._internal.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, Flow, tensors
-from normless.probes import mixes_examples, preserve_state
+from normless.diagnosis.flow import tensors
 from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
-from normless.residual.classify import kind_of
 
 # With a momentum below this, a running average hardly changes in an epoch.
 SLOW = 1e-3

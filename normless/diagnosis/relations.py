@@ -186,7 +186,7 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
 
 def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int, ...]] | None:
     """Return how columns determine the targets, and which ones do."""
-    values = y.unique()
+    values = distinct(y)
     if len(values) < 2:
         return None
     scale = float(y.abs().max())
@@ -209,9 +209,9 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
         # Examples of a class that are mostly the same are prototypes.
         return None
     ordered = firsts.sort(0).values
-    distinct = (of_class & (ordered.diff(dim=0) > 0).all(0)).nonzero().flatten()
-    if len(distinct):
-        return "one-to-one", (int(distinct[0]),)
+    separate = (of_class & (ordered.diff(dim=0) > 0).all(0)).nonzero().flatten()
+    if len(separate):
+        return "one-to-one", (int(separate[0]),)
     alone = [
         [int(column) for column in (of_class & ((firsts == firsts[k]).sum(0) == 1)).nonzero().flatten()]
         for k in range(len(values))
@@ -222,7 +222,7 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
 
 def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
     """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
-    values = (tensor if among is None else among).detach().unique()
+    values = distinct((tensor if among is None else among).detach())
     values = values[values != IGNORED]
     flat = tensor.detach().clone().reshape(-1)
     places = places.to(tensor.device)
@@ -230,3 +230,9 @@ def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tens
     # The values that are half of all away, so that numbers change by much.
     flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
     return flat.view(tensor.shape)
+
+
+def distinct(tensor: Tensor) -> Tensor:
+    """Return the different values of a tensor in order."""
+    values: Tensor = tensor.unique()  # type: ignore[no-untyped-call]
+    return values

@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Steps, check, finding
+from normless.diagnosis.findings import Evidence, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, tensors
 
 _RESHAPES = {"view", "reshape", "view_as", "reshape_as"}
@@ -22,7 +22,7 @@ def check_reshapes(exam: Examination) -> Steps:
         moved = moved_axis(read, shape, next((len(y) for y in tensors(exam.targets) if y.dim()), 0))
         if moved is not None:
             where = () if call.path == LOSS else (call.place,)
-            evidence = {"operation": call.name, "before": str(read), "after": str(shape), "size": moved}
+            evidence: Evidence = {"operation": call.name, "before": str(read), "after": str(shape), "size": moved}
             line = f", {call.line}" if call.line else ""
             yield finding("moved_axis", 0.88, where, evidence, place=_named(call), line=line)
             break
@@ -36,8 +36,8 @@ def _named(call: Call) -> str:
 def moved_axis(before: Shape, after: Shape, examples: int = 0) -> int | None:
     """Return the size of an axis that a reshape moves between other values; None if it only splits and merges axes.
 
-    Heads are merged with the examples by a reshape from (…, examples, width) to (…, examples · heads, width of a head),
-    where the width of a head may be the number of examples.
+    A reshape from (…, examples, width) to (…, examples · heads, width of a head) merges heads and examples, where the
+    width of a head may be the number of examples.
     """
     if any(
         before[:axis] + before[axis : axis + 2][::-1] + before[axis + 2 :] == after

@@ -14,6 +14,8 @@ from normless.probes import compute_output, logits_of, preserve_state
 
 # Sums count as equal if they differ by less than this share of the sum of absolute values.
 ROUNDING = 1e-6
+# Larger values are constants of masks.
+HUGE = 1e6
 # Values beyond this number are not followed.
 MANY = 3 * 10**7
 
@@ -40,11 +42,17 @@ class Spread(Tracer):
         if x.layout != torch.strided or x.is_complex() or not x.numel() or x.numel() > MANY:
             return []
         x = torch.nan_to_num(x.double())
+        # Constants of masks would hide all other values in the sums.
+        x = x.where(x.abs() < HUGE, 0)
         found = []
         for axis, size in enumerate(x.shape):
             if size % self.length:
                 continue
-            parts = x.unflatten(axis, (self.length, -1)), x.unflatten(axis, (-1, self.length))
+            shape, rest = x.shape, size // self.length
+            parts = [
+                x.reshape(*shape[:axis], *split, *shape[axis + 1 :])
+                for split in ((self.length, rest), (rest, self.length))
+            ]
             for offset, part in enumerate(parts[: 1 if size == self.length else 2]):
                 found.append(_summed(part.movedim(axis + offset, 0)))
         return found or [_summed(x[None])]

@@ -164,7 +164,7 @@ def test_a_view_in_the_loss() -> None:
     torch.manual_seed(0)
     model = nn.Conv2d(3, 5, 3, padding=1)
     wrong = lambda outputs, targets: F.cross_entropy(outputs.reshape(-1, 5), targets.flatten())  # noqa: E731
-    right = lambda outputs, targets: wrong(outputs.permute(0, 2, 3, 1), targets)  # noqa: E731
+    right = lambda outputs, targets: F.cross_entropy(outputs.permute(0, 2, 3, 1).flatten(0, 2), targets.flatten())  # noqa: E731
     assert axes(diagnose(model, (x, y), loss=wrong)) == ["moved_axis"]
     assert not axes(diagnose(model, (x, y), loss=right))
 

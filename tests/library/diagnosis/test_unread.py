@@ -146,7 +146,7 @@ def test_a_channel_without_influence() -> None:
 
     class Some(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
-            result: Tensor = super().forward(x[:, :3])
+            result: Tensor = super().forward(x[:, :3])  # type: ignore[no-untyped-call]
             return result
 
     torch.manual_seed(0)
