@@ -42,7 +42,7 @@ def check_invariance(exam: Examination) -> Steps:
             continue
         for kind, statistic in _statistics(x):
             explained = _explained(statistic, targets[0])
-            if explained <= EXPLAINED or _neighbors_agree(x, targets[0]):
+            if not explained > EXPLAINED or _neighbors_agree(x, targets[0]):
                 continue
             change = _change(exam, number, x, kind)
             if change is not None and change < SAME:

@@ -22,11 +22,17 @@ FADED = 0.01
 # Padding has an influence from this share of that of the other elements.
 READ = 0.02
 MANY_CHANNELS = 16
+# Operations that return a changed copy.
+CHANGES = {
+    "add", "__add__", "sub", "__sub__", "mul", "__mul__", "div", "__truediv__", "masked_fill", "index_fill",
+    "index_add", "scatter", "scatter_add", "clamp", "dropout", "relu", "where", "normalize", "layer_norm",
+}  # fmt: skip
 
 
 @check("inputs that are read")
 def check_unread(exam: Examination) -> Steps:
     """Look for inputs without influence on the outputs, and for padding with more influence than the sequence."""
+    yield from _thrown_away(exam)
     influence = exam.influence = influence_of(exam)
     if not influence or not any(bool(size.any()) for size in influence.values()):
         raise NotAsked("no gradient reaches the inputs")
@@ -44,6 +50,26 @@ def check_unread(exam: Examination) -> Steps:
         if reader is not None:
             yield finding("discarded_input", 0.98, (reader.place,), _described(exam, number))
     return f"{len(influence)} inputs, {sum(bool(size.any()) for size in influence.values())} with influence"
+
+
+def _thrown_away(exam: Examination) -> Iterator[Finding]:
+    """Report a changed copy of a tensor that nothing reads, while the tensor itself is read again."""
+    flow = exam.passed.flow
+    read: dict[Call, int] = {}
+    for number, call in enumerate(flow.calls):
+        for source in call.sources():
+            read[source] = number
+    kept = {flow.of(tensor) for tensor in tensors((exam.passed.output, [vars(m) for m in exam.model.modules()]))}
+    for number, call in enumerate(flow.calls):
+        source = call.reads[0][0] if call.reads else None
+        if call.name not in CHANGES or not call.is_signal or call in read or call in kept or source is None:
+            continue
+        if call.shape == call.reads[0][1] and source.kind == "call" and read[source] > number:
+            evidence = {"operation": call.name, "line": str(call.line or "")}
+            where = () if call.path == LOSS else (call.place,)
+            at = f", {call.line}" if call.line else ""
+            yield finding("thrown_away", 0.87, where, evidence, at=at, place="the loss" if not where else call.place)
+            return
 
 
 def unread_parts(exam: Examination) -> Iterator[Finding]:
