@@ -21,16 +21,21 @@ from normless.diagnosis import (
     construction,
     data,
     direction,
+    examples,
     finite,
     information,
+    invariance,
     layers,
+    leaks,
     modes,
     optimizer,
     outputs,
     reach,
+    reshapes,
     stopped,
     trial,
     units,
+    unread,
 )
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
 from normless.diagnosis.examination import BackwardError, Examination, PassError
@@ -45,11 +50,21 @@ from normless.residual import residual_map as find_residual_map
 OF_PASS = (
     *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
     *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
-    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
+    *(
+        modes.check_modes,
+        modes.check_norms,
+        modes.check_frozen_norms,
+        modes.check_statistics,
+        examples.check_examples,
+    ),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
     stopped.check_stops,
+    leaks.check_leaks,
+    reshapes.check_reshapes,
+    unread.check_unread,
+    invariance.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110

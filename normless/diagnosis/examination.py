@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless._internal.state import unfused
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Call, Flow, tensors
@@ -104,6 +105,7 @@ class Examination:
         control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
+        influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
@@ -119,6 +121,7 @@ class Examination:
     found: list[Finding] = field(default_factory=list)
     fine: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
+    influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -138,7 +141,9 @@ class Examination:
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
         draws = Draws()
-        with preserve_state(self.model, training=False), draws.follow(self.model, self.inputs):
+        follows = draws.follow(self.model, self.inputs)
+        # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
+        with preserve_state(self.model, training=False), unfused(), follows:
             output = _without_history(self.model, self.inputs)
         self.dropped = draws.dropped
         return output
@@ -146,7 +151,7 @@ class Examination:
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
-        with preserve_state(model, training=False):
+        with preserve_state(model, training=False), unfused():
             logits = logits_of(_without_history(model, inputs))
         if logits is None:
             raise InputsError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
