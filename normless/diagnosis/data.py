@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from math import prod
 
 import torch
 from torch import Tensor
@@ -12,10 +12,6 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors
 from normless.errors import InputsError, MissingValuesError
 
-# Inputs of this size are too large for weights that are initialized for inputs of variance 1.
-LARGE = 10.0
-# Inputs that are all below this are hidden by the biases of the first layer.
-TINY = 0.02
 IGNORED = -100
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -52,27 +48,6 @@ def _stored(tensor: Tensor) -> Tensor:
     """Return the stored values of a sparse tensor."""
     coo = tensor.detach() if tensor.layout == torch.sparse_coo else tensor.detach().to_dense().to_sparse()
     return coo.coalesce().values()
-
-
-@check("scale of the inputs")
-def check_scale(exam: Examination) -> Steps:
-    """Look for inputs far from the scale of weights, in a network without a norm."""
-    given = [tensor for tensor in tensors(exam.inputs) if tensor.layout == torch.strided]
-    floats = [tensor.detach() for tensor in given if tensor.is_floating_point() and tensor.numel()]
-    if not floats:
-        raise NotAsked("the inputs are integers, or sparse")
-    x = max(floats, key=Tensor.numel).double()
-    size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
-    # The map has norms that are written out in forward code too.
-    layers = exam.map.layers() if exam.map else ()
-    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
-    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-    if size > LARGE and not has_norms:
-        # If the inputs overflow, the operation that overflows first is not the cause.
-        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
-    elif 0 < evidence["largest"] < TINY and not has_norms:
-        yield finding("tiny_inputs", 0.86, (), evidence)
-    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
 
 
 @check("targets", blocks=True)

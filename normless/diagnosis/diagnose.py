@@ -18,16 +18,19 @@ from normless._internal.copying import is_sharded
 from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
+    columns,
     construction,
     data,
     direction,
     finite,
     information,
     layers,
+    losses,
     modes,
     optimizer,
     outputs,
     reach,
+    reshapes,
     stopped,
     trial,
     units,
@@ -43,8 +46,14 @@ from normless.residual import residual_map as find_residual_map
 
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
-    *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
+    *(modes.check_state, finite.check_finite, data.check_values, columns.check_scale, reach.check_reach),
+    *(
+        outputs.check_last_activation,
+        losses.check_meaning,
+        reshapes.check_reshapes,
+        outputs.check_dependence,
+        units.check_equal_units,
+    ),
     *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
@@ -246,6 +255,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
+    yield columns.check_target_scale(exam)
     yield information.check_information(exam)
 
 

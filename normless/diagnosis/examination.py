@@ -20,7 +20,7 @@ from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
-from normless.diagnosis.tape import Event, Tape, recorded
+from normless.diagnosis.tape import Event, LossCall, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -56,6 +56,7 @@ class Passed:
         output: the return value of the network.
         logits: the logits in the output.
         flow: the calls of the network and of the loss.
+        losses: the calls of losses of torch.
         loss: the loss; NaN if it could not be computed.
         error: the error of the loss, if it does not take the targets.
         entered: qualified names of the modules that ran.
@@ -71,6 +72,7 @@ class Passed:
     output: Any
     logits: Tensor
     flow: Flow
+    losses: list[LossCall] = field(default_factory=list)
     loss: float = nan
     error: Exception | None = None
     entered: frozenset[str] = frozenset()
@@ -208,7 +210,9 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
             moved, entered = _changed(model, buffers), frozenset(tape.entered)
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
+            passed = Passed(
+                tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
+            )
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():
