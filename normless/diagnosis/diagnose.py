@@ -32,6 +32,7 @@ from normless.diagnosis import (
     reach,
     reshapes,
     stopped,
+    terms,
     trial,
     units,
 )
@@ -256,6 +257,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
     yield columns.check_target_scale(exam)
+    yield terms.check_terms(exam)
     yield information.check_information(exam)
 
 
