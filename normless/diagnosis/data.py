@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors
+from normless.diagnosis.tape import KINDS
 from normless.errors import InputsError, MissingValuesError
 
 IGNORED = -100
@@ -83,8 +85,24 @@ def check_values(exam: Examination) -> Steps:
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
     if is_constant and pairs is None and targets.dim():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
-        yield finding("one_label", 0.98, (), same)
+        yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
+
+
+def _is_one_on_purpose(exam: Examination, label: float) -> bool:
+    """Whether targets of one value may be meant: real ones for a generator, or residuals that are to be zero.
+
+    A generator is trained through a network that is frozen, or whose parameters the optimizer does not hold.
+    """
+    logits, targets = exam.passed.logits, exam.targets
+    if not targets.is_floating_point() and logits.dim() > 1 and logits.shape[1] > 1:
+        return False
+    held = {id(p) for group in (exam.optimizer.param_groups if exam.optimizer else ()) for p in group["params"]}
+    trained = [p.requires_grad and (not held or id(p) in held) for p in exam.model.parameters()]
+    made = exam.passed.flow.of(logits)
+    # A residual is computed from outputs of layers, and is none of them.
+    is_residual = label == 0.0 and made is not None and made.origin().name not in KINDS
+    return not all(trained) or is_residual
 
 
 def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:

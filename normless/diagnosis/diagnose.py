@@ -32,6 +32,7 @@ from normless.diagnosis import (
     reach,
     reshapes,
     stopped,
+    targets,
     terms,
     trial,
     units,
@@ -187,17 +188,17 @@ def diagnose(
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
         InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
     """
-    inputs, targets = split_batch(batch)
+    inputs, labels = split_batch(batch)
     require_network(model)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(
             f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
         )
-    if targets is None and loss is F.cross_entropy:
+    if labels is None and loss is F.cross_entropy:
         loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
-    examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
+    examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
         checks.append(check)
@@ -258,6 +259,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield trial.check_trial(exam, steps)
     yield columns.check_target_scale(exam)
     yield terms.check_terms(exam)
+    yield targets.check_relation(exam)
     yield information.check_information(exam)
 
 

@@ -20,8 +20,8 @@ from normless.probes import compute_output, loss_of, preserve_state
 _SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_"}
 # A term may outweigh another if its gradient is this many times larger.
 FACTOR = 100.0
-# Trial steps; the share of its value by which the smaller term falls alone, and by which it falls beside the other.
-STEPS, ALONE, BESIDE = 60, 0.3, 0.1
+# Trial steps; the share of its value by which the smaller term falls alone, and of this by which it falls beside.
+STEPS, ALONE, BESIDE = 60, 0.3, 0.3
 
 
 @dataclass
@@ -94,10 +94,8 @@ def _outweighed(exam: Examination, large: Term, small: Term) -> Finding | None:
 
     model, _ = tried(exam, exam.optimizer, STEPS)
     after = next((term.value for term in terms_of(exam, model) if term.index == small.index), small.value)
-    if small.value - after > BESIDE * small.value:
-        return None
     _, trial = tried(replace(exam, loss=alone, trials=[], found=[]), exam.optimizer, STEPS)
-    if not trial.progress > ALONE:
+    if not trial.progress > ALONE or small.value - after > BESIDE * (small.value - trial.end):
         return None
     evidence: dict[str, Any] = {"ratio": ratio, "large": large.value, "small": small.value, "after": after}
     evidence |= {"alone": trial.end, "steps": STEPS, "share": 1 / ratio}
