@@ -114,7 +114,7 @@ def check_target_scale(exam: Examination) -> Steps:
         raise NotAsked("they are not values of the outputs' shape")
     t = targets.detach().double()
     size, deviation, made = (
-        float(value) for value in (t.square().mean().sqrt(), t.std(), outputs.square().mean().sqrt())
+        float(value) for value in (t.square().mean().sqrt(), t.std(correction=0), outputs.square().mean().sqrt())
     )
     summary = f"up to {float(t.abs().max()):.3g}; the outputs have the size {made:.3g}"
     is_far = size > LARGE * max(made, 1.0) or 0 < deviation < made / UNEQUAL

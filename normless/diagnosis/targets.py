@@ -36,11 +36,12 @@ def check_relation(exam: Examination) -> Steps:
     targets = exam.targets
     if not isinstance(targets, Tensor) or targets.is_complex() or not targets.numel() or not targets.dim():
         raise NotAsked("the targets are no tensor of real numbers")
+    yield from _nothing_counts(exam, targets)
     yield from _padding(exam, targets)
     x = _vectors(exam, len(targets))
     labels = targets.reshape(len(targets), -1)
     if x is None or labels.shape[1] != 1:
-        raise NotAsked("there is not one target for each example")
+        return "there is not one target for each example"
     labels = labels[:, 0]
     yield from _contradictions(x, labels)
     if any(made.call.name in _REGRESSIONS for made in exam.passed.losses):
@@ -49,6 +50,17 @@ def check_relation(exam: Examination) -> Steps:
         yield from _absent(labels, exam.passed.logits.shape[1])
         yield from _unrelated(exam, x, labels)
     return f"{labels.unique().numel()} different targets of {len(labels)} examples"
+
+
+def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
+    """Report a loss that is exactly zero, with all gradients, and a column of the targets that is zero throughout."""
+    gradients = [norm for norm in exam.passed.gradients.values() if norm is not None]
+    if exam.passed.loss != 0.0 or not gradients or any(gradients):
+        return
+    columns = targets.reshape(len(targets), -1)
+    zero = [] if columns.shape[1] < 2 else [*(~columns.any(0)).nonzero().flatten().tolist()]
+    words = f": column {zero[0]} of the targets is 0 for all examples" if zero else ""
+    yield finding("zero_loss", 0.93, (), {"examples": len(targets), "parameters": len(gradients)}, words=words)
 
 
 def _vectors(exam: Examination, examples: int) -> Tensor | None:

@@ -20,6 +20,8 @@ from normless.probes import compute_output, loss_of, preserve_state
 _SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_", "sub", "__sub__", "__rsub__", "__isub__", "sub_"}
 # A term may outweigh another if its gradient is this many times larger.
 FACTOR = 100.0
+# The exponential of a loss outweighs the step sizes that suit the loss from this value.
+LARGE = 50.0
 # Trial steps; the share of its value by which the smaller term falls alone, and of this by which it falls beside.
 STEPS, ALONE, BESIDE = 60, 0.3, 0.3
 
@@ -55,6 +57,9 @@ def check_terms(exam: Examination) -> Steps:
     if not isfinite(exam.passed.loss) or not exam.trials or exam.optimizer is None:
         raise NotAsked("no steps were made")
     terms = terms_of(exam, exam.model)
+    if terms and terms[0].call.name == "exp" and terms[0].value > LARGE:
+        # Its gradient is that of its argument times its value.
+        yield finding("exponential_loss", 0.82, (), {"loss": terms[0].value, "line": str(terms[0].call.line or "")})
     if len(terms) < 2:
         return "it is no sum of numbers"
     yield from _constant(terms)
@@ -132,7 +137,8 @@ def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
             with scalars.of_loss():
                 value = loss_of(exam.loss, output, exam.inputs, exam.targets)
         made, root = scalars.made, scalars.flow.of(value)
-        calls = [] if root is None else [*_added(root, made)]
+        root = None if root is None else root.origin()
+        calls = [*_added(root, made)] if root in made else []
         order = {call: index for index, call in enumerate(made)}
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         return [
