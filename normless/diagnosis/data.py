@@ -83,7 +83,7 @@ def check_values(exam: Examination) -> Steps:
         return "the loss compares all pairs"
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
-    if is_constant and pairs is None and targets.dim():
+    if is_constant and pairs is None and targets.dim() and not values.is_complex():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
         yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"

@@ -149,8 +149,13 @@ class Examination:
 
     def loss_at(self, logits: Tensor) -> Tensor:
         """Return the loss of the batch with other logits in the output of the network."""
-        own, output = self.passed.logits, self.passed.output
-        output = tree_map(lambda value: logits if value is own else value, output)
+        own = self.passed.logits
+
+        def shown(value: Any) -> Any:
+            is_pairs = isinstance(value, Tensor) and value.is_complex() and (*value.shape, 2) == own.shape
+            return logits if value is own else torch.view_as_complex(logits.contiguous()) if is_pairs else value
+
+        output = tree_map(shown, self.passed.output)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)

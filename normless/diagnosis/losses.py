@@ -82,7 +82,8 @@ def _of_kl_div(exam: Examination, made: LossCall) -> Iterator[Finding]:
     axis = -1 if given.dim() == 1 else next((dim for dim in (1, -1) if _is_distribution(given, dim)), 1)
     yield from _not_logarithms(given, axis, "kl_div")
     if target.shape == given.shape and _is_distribution(target.exp(), axis) and not is_log:
-        yield finding("targets_of_divergence", 0.96, (), {"got": "log-probabilities", "takes": "probabilities"})
+        # Their logarithms are NaN.
+        yield finding("targets_of_divergence", 0.999, (), {"got": "log-probabilities", "takes": "probabilities"})
     if target.shape == given.shape and _is_distribution(target, axis) and is_log:
         yield finding("targets_of_divergence", 0.96, (), {"got": "probabilities", "takes": "log-probabilities"})
 
