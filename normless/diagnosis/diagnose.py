@@ -18,6 +18,7 @@ from normless._internal.copying import is_sharded
 from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
+    columns,
     construction,
     data,
     direction,
@@ -27,12 +28,15 @@ from normless.diagnosis import (
     invariance,
     layers,
     leaks,
+    losses,
     modes,
     optimizer,
     outputs,
     reach,
     reshapes,
     stopped,
+    targets,
+    terms,
     trial,
     units,
     unread,
@@ -48,15 +52,10 @@ from normless.residual import residual_map as find_residual_map
 
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
-    *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
-    *(
-        modes.check_modes,
-        modes.check_norms,
-        modes.check_frozen_norms,
-        modes.check_statistics,
-        examples.check_examples,
-    ),
+    *(modes.check_state, finite.check_finite, data.check_values, columns.check_scale, reach.check_reach),
+    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, units.check_equal_units),
+    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),
+    examples.check_examples,
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
@@ -192,17 +191,17 @@ def diagnose(
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
         InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
     """
-    inputs, targets = split_batch(batch)
+    inputs, labels = split_batch(batch)
     require_network(model)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(
             f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
         )
-    if targets is None and loss is F.cross_entropy:
+    if labels is None and loss is F.cross_entropy:
         loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
-    examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
+    examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
     checks: list[Check] = []
     for check in _checks(examination, trial_steps):
         checks.append(check)
@@ -264,6 +263,9 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
+    yield columns.check_target_scale(exam)
+    yield terms.check_terms(exam)
+    yield targets.check_relation(exam)
     yield information.check_information(exam)
 
 

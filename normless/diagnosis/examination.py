@@ -22,7 +22,7 @@ from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Call, Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
-from normless.diagnosis.tape import Event, Tape, recorded
+from normless.diagnosis.tape import Event, LossCall, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -69,6 +69,7 @@ class Passed:
         output: the return value of the network.
         logits: the logits in the output.
         flow: the calls of the network and of the loss.
+        losses: the calls of losses of torch.
         loss: the loss; NaN if it could not be computed.
         error: the error of the loss, if it does not take the targets.
         entered: qualified names of the modules that ran.
@@ -84,6 +85,7 @@ class Passed:
     output: Any
     logits: Tensor
     flow: Flow
+    losses: list[LossCall] = field(default_factory=list)
     loss: float = nan
     error: Exception | None = None
     entered: frozenset[str] = frozenset()
@@ -167,8 +169,13 @@ class Examination:
 
     def loss_at(self, logits: Tensor) -> Tensor:
         """Return the loss of the batch with other logits in the output of the network."""
-        own, output = self.passed.logits, self.passed.output
-        output = tree_map(lambda value: logits if value is own else value, output)
+        own = self.passed.logits
+
+        def shown(value: Any) -> Any:
+            is_pairs = isinstance(value, Tensor) and value.is_complex() and (*value.shape, 2) == own.shape
+            return logits if value is own else torch.view_as_complex(logits.contiguous()) if is_pairs else value
+
+        output = tree_map(shown, self.passed.output)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
@@ -228,7 +235,9 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
             moved, entered = _changed(model, buffers), frozenset(tape.entered)
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
+            passed = Passed(
+                tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
+            )
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():
