@@ -28,6 +28,7 @@ from normless.diagnosis import (
     optimizer,
     outputs,
     reach,
+    settings,
     stopped,
     trial,
     units,
@@ -246,6 +247,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
+    yield settings.check_settings(exam, steps)
     yield information.check_information(exam)
 
 
