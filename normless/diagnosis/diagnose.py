@@ -23,6 +23,7 @@ from normless.diagnosis import (
     direction,
     finite,
     information,
+    investigation,
     layers,
     modes,
     optimizer,
@@ -152,6 +153,7 @@ def diagnose(
     optimizer: Optimizer | None = None,
     residual_map: ResidualMap | None = None,
     trial_steps: int = 20,
+    investigate: bool | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode.
 
@@ -173,6 +175,10 @@ def diagnose(
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
         trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
             schemes that fit are proposed.
+        investigate: whether to make experiments if the batch cannot be fitted, or only slowly, and no cause is known:
+            another optimizer or loss, other inputs and targets, layers initialized anew, and the forward pass without
+            one of its operations, such as dropout, norms and masks. Each takes 60 steps on a copy. If None, they are
+            made for small networks that cannot be fitted.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
@@ -190,7 +196,7 @@ def diagnose(
         trial_steps = 0
     examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
     checks: list[Check] = []
-    for check in _checks(examination, trial_steps):
+    for check in _checks(examination, trial_steps, investigate):
         checks.append(check)
         examination.found += check.findings
         if check.asked:
@@ -207,7 +213,7 @@ def diagnose(
     return Diagnosis(tuple(checks), examination.passed.missed)
 
 
-def _checks(exam: Examination, steps: int) -> Iterator[Check]:
+def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
@@ -249,6 +255,7 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield trial.check_trial(exam, steps)
     yield settings.check_settings(exam, steps)
     yield information.check_information(exam)
+    yield investigation.check_experiments(exam, steps, investigate)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -27,7 +26,17 @@ SHARE, LEAST = 0.5, 0.2
 # A decay is tried if the penalty of the weights is above the loss of guessing, or above this share per step.
 PER_STEP = 5e-3
 # Settings that are not numbers to be chosen, or that other checks judge.
-_OTHERS = {"lr", "maximize", "nesterov", "weight_decay", "amsgrad", "centered", "max_iter", "max_eval", "history_size"}
+_OTHERS = {
+    "lr",
+    "maximize",
+    "nesterov",
+    "weight_decay",
+    "amsgrad",
+    "centered",
+    "max_iter",
+    "max_eval",
+    "history_size",
+}
 # A usual momentum.
 USUAL = 0.9
 # Hooks that leave less than this share of a gradient clip it to nothing.
@@ -93,7 +102,9 @@ def _usual(optimizer: Optimizer) -> dict[str, Any]:
     usual = {
         name: parameter.default
         for name, parameter in parameters.items()
-        if name not in _OTHERS and isinstance(parameter.default, (float, int, tuple)) and parameter.default is not True
+        if name not in _OTHERS
+        and isinstance(parameter.default, (float, int, tuple))
+        and parameter.default is not True
         and parameter.default is not False
     }
     return usual | ({"momentum": USUAL} if "momentum" in usual else {})
@@ -213,7 +224,8 @@ def _clipped_by_hooks(exam: Examination) -> Iterator[Finding]:
         return
     plain = pass_through(copied(exam.model), exam.inputs, exam.targets, exam.loss, None).gradients
     after, before = (
-        sum((gradients.get(name) or 0.0) ** 2 for name in hooked) ** 0.5 for gradients in (exam.passed.gradients, plain)
+        sum((gradients.get(name) or 0.0) ** 2 for name in hooked) ** 0.5
+        for gradients in (exam.passed.gradients, plain)
     )
     if 0 < after < CLIPPED * before:
         yield finding("clipped_by_hooks", 0.93, hooked, {"norm": after, "norm_before": before})

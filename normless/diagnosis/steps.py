@@ -85,8 +85,8 @@ def copies(exam: Examination, given: Optimizer) -> tuple[nn.Module, Optimizer]:
         optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
     optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
     for parameter, copy in zip(exam.model.parameters(), model.parameters(), strict=True):
-        for hook in (parameter._backward_hooks or {}).values():  # type: ignore[attr-defined]
-            copy.register_hook(hook)
+        for hook in (parameter._backward_hooks or {}).values():
+            copy.register_hook(hook)  # type: ignore[no-untyped-call]
     for group in optimizer.param_groups:
         group["lr"] = scheduled_rate(group)
     return model, optimizer
