@@ -89,7 +89,7 @@ class Examination:
         map: the residual map, or None.
         unmapped: the reason if there is no map.
         trials: the trials of the unchanged network at its own rate.
-        control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
+        control: a tuple with the best trial of the unchanged network over several rates (or None), once it was made.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.

@@ -36,6 +36,8 @@ CAUSE = 0.7
 # Factors on the rate, and steps, after which a batch counts as one that cannot be fitted; FEW factors if a cause is
 # known.
 ALL, FEW, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 3, 60
+# The number of steps at the best of these rates before a batch is reported.
+LONG = 300
 # A post-norm network needs warm-up from this number of sums that are followed by a norm.
 POST_NORM = 24
 # A loss that stays below this multiple of the first loss before it is not finite does not diverge.
@@ -163,6 +165,8 @@ def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> 
 
     If a cause is known, fewer rates are tried.
     """
+    if any(group.get("maximize") for group in given.param_groups):
+        return
     is_known = isfinite(exam.guessing)
     guessing = exam.guessing if is_known else trial.losses[0]
     if trial.steps and (trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED):
@@ -179,15 +183,23 @@ def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> 
         # It has too few parameters to memorize the batch.
         return
     is_explained = any(known.severity >= CAUSE and not known.advice for known in exam.found)
-    lowest, rates = min(filter(isfinite, trial.losses)), [trial.rate]
-    for factor in ALL[:FEW] if is_explained else ALL:
-        _, attempt = tried(exam, given, max(MANY, steps), factor, goal)
+    lowest, number = min(filter(isfinite, trial.losses)), max(MANY, steps)
+    ends: dict[float, float] = {}
+    factors = ALL[:FEW] if is_explained else ALL
+    for factor in (*factors, None):
+        if factor is None:
+            if is_explained or not ends:
+                break
+            # Some losses, such as that of CTC, stay near that of guessing for many steps before they fall.
+            factor, number = min(ends, key=ends.__getitem__), LONG
+        _, attempt = tried(exam, given, number, factor, goal)
         # The loss may rise again if the rate is too large.
         lowest = min(filter(isfinite, [lowest, *attempt.losses]), default=inf)
-        rates.append(attempt.rate)
+        ends[factor] = attempt.end
         if lowest < goal:
             return
-    evidence: dict[str, Any] = {"steps": max(MANY, steps), "loss_before": trial.losses[0], "rate": trial.rate}
+    rates = [factor * trial.rate for factor in ends]
+    evidence: dict[str, Any] = {"steps": number, "loss_before": trial.losses[0], "rate": trial.rate}
     evidence |= {"best": lowest, "lowest_rate": min(rates), "highest_rate": max(rates), "loss_of_guessing": guessing}
     known = "the best constant outputs have a loss of" if is_known else "the first loss is"
     yield finding("not_fitted", 0.5, (), evidence, excluded=_excluded(exam), reference=f"{known} {guessing:.3g}")
