@@ -156,12 +156,25 @@ class Examination:
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self.loss_at, self.passed.logits)
+        return lowest_of_outputs(self._loss_within, self.passed.logits)
+
+    @cached_property
+    def _loss_within(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
+        outputs = self.passed.logits.detach().float()
+        for axis in (-1, 1) if outputs.dim() > 1 else ():
+            if outputs.shape[axis] < 2:
+                continue
+            if _is_near(outputs.logsumexp(axis), 0.0):
+                return lambda logits: self.loss_at(logits.log_softmax(axis))
+            if float(outputs.min()) >= 0 and _is_near(outputs.sum(axis), 1.0):
+                return lambda logits: self.loss_at(logits.softmax(axis))
+        return self.loss_at
 
     @property
     def depth(self) -> int:
@@ -191,6 +204,10 @@ class Examination:
         """Return the rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
         table = self.passed.tables[probe]
         return table[~table["name"].isin([item.path for item in self.passed.missed])]
+
+
+def _is_near(values: Tensor, number: float) -> bool:
+    return bool(((values - number).abs() < 1e-3).all())
 
 
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
