@@ -26,6 +26,7 @@ from normless.diagnosis import (
     finite,
     information,
     invariance,
+    investigation,
     layers,
     leaks,
     losses,
@@ -34,6 +35,7 @@ from normless.diagnosis import (
     outputs,
     reach,
     reshapes,
+    settings,
     stopped,
     targets,
     terms,
@@ -165,6 +167,7 @@ def diagnose(
     optimizer: Optimizer | None = None,
     residual_map: ResidualMap | None = None,
     trial_steps: int = 20,
+    investigate: bool | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode.
 
@@ -186,6 +189,10 @@ def diagnose(
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
         trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
             schemes that fit are proposed.
+        investigate: whether to make experiments if the batch cannot be fitted, or only slowly, and no cause is known:
+            another optimizer or loss, other inputs and targets, layers initialized anew, and the forward pass without
+            one of its operations, such as dropout, norms and masks. Each takes 60 steps on a copy. If None, they are
+            made for small networks that cannot be fitted.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
@@ -203,7 +210,7 @@ def diagnose(
         trial_steps = 0
     examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
     checks: list[Check] = []
-    for check in _checks(examination, trial_steps):
+    for check in _checks(examination, trial_steps, investigate):
         checks.append(check)
         examination.found += check.findings
         if check.asked:
@@ -220,7 +227,7 @@ def diagnose(
     return Diagnosis(tuple(checks), examination.passed.missed)
 
 
-def _checks(exam: Examination, steps: int) -> Iterator[Check]:
+def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
@@ -266,7 +273,9 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield columns.check_target_scale(exam)
     yield terms.check_terms(exam)
     yield targets.check_relation(exam)
+    yield settings.check_settings(exam, steps)
     yield information.check_information(exam)
+    yield investigation.check_experiments(exam, steps, investigate)
 
 
 def _failed_backward(error: BackwardError) -> Check:

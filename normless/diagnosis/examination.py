@@ -104,7 +104,7 @@ class Examination:
         map: the residual map, or None.
         unmapped: the reason if there is no map.
         trials: the trials of the unchanged network at its own rate.
-        control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
+        control: a tuple with the best trial of the unchanged network over several rates (or None), once it was made.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
         influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
@@ -183,12 +183,25 @@ class Examination:
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self.loss_at, self.passed.logits)
+        return lowest_of_outputs(self._loss_within, self.passed.logits)
+
+    @cached_property
+    def _loss_within(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
+        outputs = self.passed.logits.detach().float()
+        for axis in (-1, 1) if outputs.dim() > 1 else ():
+            if outputs.shape[axis] < 2:
+                continue
+            if _is_near(outputs.logsumexp(axis), 0.0):
+                return lambda logits: self.loss_at(logits.log_softmax(axis))
+            if float(outputs.min()) >= 0 and _is_near(outputs.sum(axis), 1.0):
+                return lambda logits: self.loss_at(logits.softmax(axis))
+        return self.loss_at
 
     @property
     def depth(self) -> int:
@@ -218,6 +231,10 @@ class Examination:
         """Return the rows of a probe for the blocks with a measured sum; NaN in them is a measured value."""
         table = self.passed.tables[probe]
         return table[~table["name"].isin([item.path for item in self.passed.missed])]
+
+
+def _is_near(values: Tensor, number: float) -> bool:
+    return bool(((values - number).abs() < 1e-3).all())
 
 
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
