@@ -18,7 +18,7 @@ from normless.probes import compute_output, loss_of, preserve_state
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.
 CLASSES, APART = 5, 0.7
 # The largest correlation of the distance between two classes and the difference of their indices.
-ORDERED = 0.3
+ORDERED = 0.4
 # Labels are compared with those of neighbours in batches of this size, up to this number of examples.
 MANY, MOST = 500, 2000
 # Neighbours agree by chance if they agree more rarely than this many standard deviations above it.
