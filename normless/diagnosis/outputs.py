@@ -78,7 +78,7 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
         evidence |= {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
         yield finding("unreachable_targets", 0.93, where, evidence)
         return
-    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize")
+    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize", "sum")
     yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
 
 

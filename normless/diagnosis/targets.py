@@ -18,9 +18,11 @@ from normless.probes import compute_output, loss_of, preserve_state
 # Class indices are judged as quantities from this number of classes, and if this share of them can be told apart.
 CLASSES, APART = 5, 0.7
 # The largest correlation of the distance between two classes and the difference of their indices.
-ORDERED = 0.3
+ORDERED = 0.4
 # Labels are compared with those of neighbours in batches of this size, up to this number of examples.
 MANY, MOST = 500, 2000
+# Inputs of more values are not compared.
+MANY_VALUES = 10**7
 # Neighbours agree by chance if they agree more rarely than this many standard deviations above it.
 DEVIATIONS = 2.5
 # Steps on half of the examples, and the share of the loss of guessing that the other half must reach.
@@ -64,11 +66,11 @@ def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
 
 
 def _vectors(exam: Examination, examples: int) -> Tensor | None:
-    """Return all inputs of each example as one vector; None if they are not dense tensors of one row each."""
+    """Return all inputs of each example as one vector; None if they are large, sparse, or not a row for each."""
     given = [tensor.detach() for tensor in tensors(exam.inputs) if tensor.numel()]
     if not given or any(t.layout != torch.strided or t.is_complex() or not t.dim() for t in given):
         return None
-    if any(len(t) != examples for t in given):
+    if any(len(t) != examples for t in given) or sum(t.numel() for t in given) > MANY_VALUES:
         return None
     return torch.cat([t.reshape(examples, -1).double() for t in given], 1)
 
