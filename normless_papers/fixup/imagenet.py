@@ -40,7 +40,7 @@ EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 def _trained(context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None) -> Runs:
     """Train one network with some methods."""
     sweep = effort.sweep(context, "ImageNet", {"method": methods}, rates=rates)
-    return carry_out(context, sweep, reduction=effort.reduction(context))
+    return carry_out(context, sweep, effort=effort)
 
 
 def _known_error(estimate: Estimate, runs: Runs, name: str) -> Estimate:
