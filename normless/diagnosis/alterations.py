@@ -1,4 +1,4 @@
-"""Leave out calls of a network's forward pass: activations, norms, dropout, masks, constant factors, detach."""
+"""Changes of a training for experiments: other data, and forward passes without some of their calls."""
 
 from __future__ import annotations
 
@@ -114,3 +114,30 @@ def removable(model: nn.Module, inputs: Any) -> tuple[dict[Site, Call], set[Site
     with preserve_state(model, training=True), torch.enable_grad(), counted.follow(model, inputs):
         compute_output(model, inputs)
     return counted.sites, counted.masks
+
+
+def standardized(value: Any) -> Any:
+    """Return a tensor of floats with mean 0 and variance 1 in each column or channel; other values as they are."""
+    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2:
+        return value
+    axes = [0] if value.dim() == 2 else [0, *range(2, value.dim())]
+    deviation = value.std(axes, keepdim=True)
+    return (value - value.mean(axes, keepdim=True)) / torch.where(deviation > 0, deviation, 1.0)
+
+
+def drawn(value: Any) -> Any:
+    """Return normal numbers, or integers drawn from those of the tensor, in the shape of a tensor."""
+    if not isinstance(value, Tensor) or not value.numel():
+        return value
+    generator = torch.Generator().manual_seed(0)
+    if value.is_floating_point():
+        return torch.randn(value.shape, generator=generator).to(value)
+    return value.flatten()[torch.randint(value.numel(), value.shape, generator=generator).to(value.device)]
+
+
+def shuffled(value: Any) -> Any:
+    """Return a tensor with its examples in another order."""
+    if not isinstance(value, Tensor) or not value.dim():
+        return value
+    order = torch.randperm(len(value), generator=torch.Generator().manual_seed(0))
+    return value[order.to(value.device)]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils._pytree import tree_map
 
-from normless.diagnosis.alterations import PAIRS, Altered, Site, removable
+from normless.diagnosis.alterations import PAIRS, Altered, Site, drawn, removable, shuffled, standardized
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import Call, tensors
@@ -153,17 +153,17 @@ def _experiments(exam: Examination, given: Optimizer, rates: dict[str, Trial]) -
     if (loss := _other_loss(exam)) is not None:
         name = f"with {getattr(loss, '__name__', 'another loss')} as the loss"
         yield Experiment("loss", name, "the loss", partial(same, loss=loss))
-    scaled = tree_map(_standardized, exam.inputs)
+    scaled = tree_map(standardized, exam.inputs)
     if any(tensor.is_floating_point() for tensor in tensors(exam.inputs)):
         yield Experiment(
             "inputs", "with standardized inputs", "the scale of the inputs", partial(same, inputs=scaled)
         )
-    noise = tree_map(_random, exam.inputs)
+    noise = tree_map(drawn, exam.inputs)
     yield Experiment("data", _NOISE, "the inputs, which differ too little", partial(same, inputs=noise))
-    shuffled = tree_map(_shuffled, exam.targets)
+    mixed = tree_map(shuffled, exam.targets)
     if exam.targets is not None:
         what = "the pairing of inputs and targets, such as equal inputs with different targets"
-        yield Experiment("data", "with shuffled targets", what, partial(same, targets=shuffled))
+        yield Experiment("data", "with shuffled targets", what, partial(same, targets=mixed))
     yield from _resets(exam, given)
     yield from _omissions(exam, given)
 
@@ -233,27 +233,3 @@ def _other_loss(exam: Examination) -> Loss | None:
         if abs(float(loss(outputs, targets)) - exam.passed.loss) > 1e-4 * abs(exam.passed.loss):
             return loss
     return None
-
-
-def _standardized(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.is_floating_point() or value.dim() < 2:
-        return value
-    axes = [0] if value.dim() == 2 else [0, *range(2, value.dim())]
-    deviation = value.std(axes, keepdim=True)
-    return (value - value.mean(axes, keepdim=True)) / torch.where(deviation > 0, deviation, 1.0)
-
-
-def _random(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.numel():
-        return value
-    generator = torch.Generator().manual_seed(0)
-    if value.is_floating_point():
-        return torch.randn(value.shape, generator=generator).to(value)
-    return value.flatten()[torch.randint(value.numel(), value.shape, generator=generator).to(value.device)]
-
-
-def _shuffled(value: Any) -> Any:
-    if not isinstance(value, Tensor) or not value.dim():
-        return value
-    order = torch.randperm(len(value), generator=torch.Generator().manual_seed(0))
-    return value[order.to(value.device)]
