@@ -19,7 +19,7 @@ from normless.diagnosis.alterations import PAIRS, Altered, Site, drawn, removabl
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import Call, tensors
-from normless.diagnosis.rates import CAUSE, CLEARLY, MANY
+from normless.diagnosis.rates import CLEARLY, MANY
 from normless.diagnosis.steps import Trial, copies, fits, stepped
 from normless.probes import Loss
 
@@ -30,7 +30,7 @@ SMALL = 10**5
 # The number of layers or calls that are tried one after another.
 SINGLE = 12
 # Findings that say what happens, and not why.
-SYMPTOMS = OF_SIGNAL | {"input_independent_outputs"}
+SYMPTOMS = OF_SIGNAL | {"input_independent_outputs", "not_fitted"}
 # The causes, the most specific first; masks and operations with constants come before them.
 _ORDER = ("loss", "optimizer", "weights", "operation", "inputs", "data")
 _NOISE = "with random inputs"
@@ -68,8 +68,8 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
     is_stuck = any(known.kind == "not_fitted" for known in exam.found)
     if not is_stuck and (not asked or any(fits(exam, trial) for trial in exam.trials)):
         raise NotAsked("the batch can be fitted" if not is_stuck else "none was asked for")
-    severe = [known for known in exam.found if known.severity >= CAUSE and not known.advice]
-    if not asked and not all(known.kind in SYMPTOMS for known in severe):
+    kinds = {known.kind for known in exam.found if not known.advice}
+    if not asked and kinds - SYMPTOMS:
         raise NotAsked("a cause is known")
     if asked is None and _size(exam) > SMALL:
         raise NotAsked("they take long for a network of this size: diagnose(…, investigate=True) makes them")
