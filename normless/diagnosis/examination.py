@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless._internal.state import unfused
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Call, Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
-from normless.diagnosis.tape import Event, Tape, recorded
+from normless.diagnosis.tape import Event, LossCall, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
@@ -68,6 +69,7 @@ class Passed:
         output: the return value of the network.
         logits: the logits in the output.
         flow: the calls of the network and of the loss.
+        losses: the calls of losses of torch.
         loss: the loss; NaN if it could not be computed.
         error: the error of the loss, if it does not take the targets.
         entered: qualified names of the modules that ran.
@@ -83,6 +85,7 @@ class Passed:
     output: Any
     logits: Tensor
     flow: Flow
+    losses: list[LossCall] = field(default_factory=list)
     loss: float = nan
     error: Exception | None = None
     entered: frozenset[str] = frozenset()
@@ -101,9 +104,10 @@ class Examination:
         map: the residual map, or None.
         unmapped: the reason if there is no map.
         trials: the trials of the unchanged network at its own rate.
-        control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
+        control: a tuple with the best trial of the unchanged network over several rates (or None), once it was made.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
+        influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
@@ -119,6 +123,7 @@ class Examination:
     found: list[Finding] = field(default_factory=list)
     fine: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
+    influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -138,7 +143,9 @@ class Examination:
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
         draws = Draws()
-        with preserve_state(self.model, training=False), draws.follow(self.model, self.inputs):
+        follows = draws.follow(self.model, self.inputs)
+        # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
+        with preserve_state(self.model, training=False), unfused(), follows:
             output = _without_history(self.model, self.inputs)
         self.dropped = draws.dropped
         return output
@@ -146,7 +153,7 @@ class Examination:
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
-        with preserve_state(model, training=False):
+        with preserve_state(model, training=False), unfused():
             logits = logits_of(_without_history(model, inputs))
         if logits is None:
             raise InputsError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
@@ -162,8 +169,13 @@ class Examination:
 
     def loss_at(self, logits: Tensor) -> Tensor:
         """Return the loss of the batch with other logits in the output of the network."""
-        own, output = self.passed.logits, self.passed.output
-        output = tree_map(lambda value: logits if value is own else value, output)
+        own = self.passed.logits
+
+        def shown(value: Any) -> Any:
+            is_pairs = isinstance(value, Tensor) and value.is_complex() and (*value.shape, 2) == own.shape
+            return logits if value is own else torch.view_as_complex(logits.contiguous()) if is_pairs else value
+
+        output = tree_map(shown, self.passed.output)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
@@ -171,12 +183,25 @@ class Examination:
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self.loss_at, self.passed.logits)
+        return lowest_of_outputs(self._loss_within, self.passed.logits)
+
+    @cached_property
+    def _loss_within(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
+        outputs = self.passed.logits.detach().float()
+        for axis in (-1, 1) if outputs.dim() > 1 else ():
+            if outputs.shape[axis] < 2:
+                continue
+            if _is_near(outputs.logsumexp(axis), 0.0):
+                return lambda logits: self.loss_at(logits.log_softmax(axis))
+            if float(outputs.min()) >= 0 and _is_near(outputs.sum(axis), 1.0):
+                return lambda logits: self.loss_at(logits.softmax(axis))
+        return self.loss_at
 
     @property
     def depth(self) -> int:
@@ -208,6 +233,10 @@ class Examination:
         return table[~table["name"].isin([item.path for item in self.passed.missed])]
 
 
+def _is_near(values: Tensor, number: float) -> bool:
+    return bool(((values - number).abs() < 1e-3).all())
+
+
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
     """Run a network forward and backward on a batch in training mode, and restore its state."""
     watchers = make_watchers(("signal", "backward", "logits"))
@@ -223,7 +252,9 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
             moved, entered = _changed(model, buffers), frozenset(tape.entered)
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
+            passed = Passed(
+                tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
+            )
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():

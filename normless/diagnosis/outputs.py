@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, tensors
 from normless.diagnosis.ranges import PRODUCTS, lowest_within
 from normless.diagnosis.tape import KINDS
@@ -78,33 +78,8 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
         evidence |= {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
         yield finding("unreachable_targets", 0.93, where, evidence)
         return
-    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize")
+    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize", "sum")
     yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
-
-
-@check("meaning of the targets")
-def check_meaning(exam: Examination) -> Steps:
-    """Compare outputs and targets with what torch's losses take: probabilities, log-probabilities and classes."""
-    flow, outputs, targets = exam.passed.flow, exam.passed.logits.detach(), exam.targets
-    for call in flow.calls:
-        read = [None if source is None else source.origin() for source, _ in call.reads]
-        if call.path != LOSS or len(read) < 2:
-            continue
-        takes_targets = read[1] is not None and read[1].kind == "targets" and isinstance(targets, Tensor)
-        if call.name.startswith("binary_cross_entropy") and takes_targets and targets.numel():
-            low, high = float(targets.min()), float(targets.max())
-            if low < 0 or high > 1:
-                evidence: Evidence = {"smallest": low, "largest": high, "function": call.name}
-                yield finding("targets_out_of_range", 0.97, (), evidence)
-                return "the targets are not probabilities"
-        is_output = read[0] is not None and read[0] is getattr(flow.of(exam.passed.logits), "origin", lambda: None)()
-        if call.name == "nll_loss" and is_output and float(outputs.max()) > 0.01:
-            yield finding("logits_as_logarithms", 0.96, (), {"largest": float(outputs.max())})
-            return "the outputs are not log-probabilities"
-        if call.name == "cross_entropy" and call.reads[0][1][1:2] == (1,):
-            yield finding("one_class", 0.985, (), {"outputs": str(call.reads[0][1])})
-            return "there is one class"
-    return "the losses of torch that were called take them"
 
 
 def _squashed(exam: Examination) -> Squashed | None:

@@ -9,6 +9,9 @@ from normless.diagnosis.findings import Finding, Steps, check, finding
 from normless.diagnosis.flow import Call
 from normless.diagnosis.tape import Event
 
+# A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
+STEPS = 3
+
 
 @check("reach of the gradient")
 def check_reach(exam: Examination) -> Steps:
@@ -23,7 +26,8 @@ def check_reach(exam: Examination) -> Steps:
     if not found and len(without) == len(trainable):
         # No operation was seen to cut the gradient: the output itself has none.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    yield from (found or (_unused(exam, without) if without else []))[:1]
+    found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
+    yield from found[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
@@ -104,3 +108,28 @@ def _unused(exam: Examination, without: list[str]) -> list[Finding]:
         read[id(parameter)] for name in without if id(parameter := exam.model.get_parameter(name)) in read
     )
     return [finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})] if places else []
+
+
+def _detached_steps(exam: Examination) -> list[Finding]:
+    """Report a line that detaches what it has detached before, so that steps learn nothing from later ones."""
+    steps: dict[tuple[str, int], int] = {}
+    calls = exam.passed.flow.calls
+    depth: dict[Call, dict[tuple[str, int], int]] = {}
+    for call in calls:
+        longest: dict[tuple[str, int], int] = {}
+        for source in call.sources():
+            for key, number in depth.get(source, {}).items():
+                longest[key] = max(number, longest.get(key, 0))
+        if call.name == "detach" and call.line is not None and any(one.is_trained for one in call.sources()):
+            line = (call.line.file, call.line.number)
+            longest = longest | {line: longest.get(line, 0) + 1}
+            steps[line] = max(steps.get(line, 0), longest[line])
+        if longest:
+            depth[call] = longest
+    longest_at = max(steps, key=steps.__getitem__, default=None)
+    if longest_at is None or steps[longest_at] < STEPS:
+        return []
+    file, number = longest_at
+    lines = [(one, one.line) for one in calls if one.name == "detach" and one.line is not None]
+    place, line = next((one.place, line) for one, line in lines if (line.file, line.number) == (file, number))
+    return [finding("detached_steps", 0.72, (place,), {"steps": steps[longest_at]}, line=str(line))]
