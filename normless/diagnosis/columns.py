@@ -91,14 +91,14 @@ def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Find
     deviations, count = values.std(0, correction=0), values.shape[1]
     largest = int(deviations.argmax())
     evidence: dict[str, float | int | str] = {"column": largest, "columns": count}
-    evidence["deviation"] = float(deviations[largest])
+    deviation = evidence["deviation"] = float(deviations[largest])
     column = values[:, largest]
-    distinct = column.unique().numel()
+    distinct = torch.unique(column).numel()
     is_whole = bool(((column == column.round()) & (column >= 0)).all())
     if columns.given.dim() == 2 and is_whole and distinct >= CATEGORIES and size > LARGE and not has_norms:
         yield finding("integer_columns", 0.96, (), evidence | {"largest": float(column.max()), "values": distinct})
     others = deviations[(deviations > 0) & (deviations < deviations[largest])]
-    if others.numel() and float(others.median()) < evidence["deviation"] / UNEQUAL:
+    if others.numel() and float(others.median()) < deviation / UNEQUAL:
         yield finding("unequal_columns", 0.955, (), evidence | {"median": float(others.median())})
     share = float(deviations.square().mean()) / max(size**2, 1e-300)
     if 0 < share < (HIDDEN if not has_norms else HIDDEN**2):

@@ -280,7 +280,8 @@ def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator
 
 def _failed_backward(error: BackwardError) -> Check:
     evidence: Evidence = {"message": error.message}
-    where, words = (), ""
+    where: tuple[str, ...] = ()
+    words = ""
     if (call := error.call) is not None:
         where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
     failed = finding("backward_failed", 1.0, where, evidence, words=words)

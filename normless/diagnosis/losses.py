@@ -70,7 +70,8 @@ def _of_signs(exam: Examination, made: LossCall) -> Iterator[Finding]:
     """Look for targets that are neither 1 nor -1."""
     target = made.values["target"]
     if target.numel() and not bool((target.abs() == 1).all()):
-        evidence = {"smallest": float(target.min()), "largest": float(target.max()), "function": made.call.name}
+        ends = {"smallest": float(target.min()), "largest": float(target.max())}
+        evidence: Evidence = {**ends, "function": made.call.name}
         yield finding("targets_out_of_range", 0.97, (), evidence, takes="the signs -1 and 1")
 
 
@@ -191,7 +192,7 @@ def _is_padding(exam: Examination, classes: int, label: int) -> bool:
         is_label = (labels == label).flatten(0, -2).long()
         at_the_end = bool((is_label.diff(dim=-1) >= 0).all()) or bool((is_label.diff(dim=-1) <= 0).all())
         same = [t for t in tensors(exam.inputs) if t.shape == labels.shape and not t.is_floating_point()]
-        if at_the_end or any(t[labels == label].unique().numel() == 1 for t in same):
+        if at_the_end or any(torch.unique(t[labels == label]).numel() == 1 for t in same):
             return True
     return False
 

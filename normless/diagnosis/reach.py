@@ -130,6 +130,9 @@ def _detached_steps(exam: Examination) -> list[Finding]:
     if longest_at is None or steps[longest_at] < STEPS:
         return []
     file, number = longest_at
-    lines = [(one, one.line) for one in calls if one.name == "detach" and one.line is not None]
-    place, line = next((one.place, line) for one, line in lines if (line.file, line.number) == (file, number))
-    return [finding("detached_steps", 0.72, (place,), {"steps": steps[longest_at]}, line=str(line))]
+    found = next(
+        (call.place, call.line)
+        for call in calls
+        if call.name == "detach" and call.line is not None and (call.line.file, call.line.number) == (file, number)
+    )
+    return [finding("detached_steps", 0.72, (found[0],), {"steps": steps[longest_at]}, line=str(found[1]))]

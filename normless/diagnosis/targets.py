@@ -51,7 +51,7 @@ def check_relation(exam: Examination) -> Steps:
     if not labels.is_floating_point() and exam.passed.logits.dim() == 2:
         yield from _absent(labels, exam.passed.logits.shape[1])
         yield from _unrelated(exam, x, labels)
-    return f"{labels.unique().numel()} different targets of {len(labels)} examples"
+    return f"{torch.unique(labels).numel()} different targets of {len(labels)} examples"
 
 
 def _nothing_counts(exam: Examination, targets: Tensor) -> Iterator[Finding]:
@@ -79,8 +79,8 @@ def _contradictions(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     """Report equal inputs with different class labels."""
     if labels.is_floating_point():
         return
-    distinct, index = x.unique(dim=0, return_inverse=True)
-    pairs = torch.stack([index, labels.to(index.device)], 1).unique(dim=0)
+    distinct, index = torch.unique(x, dim=0, return_inverse=True)
+    pairs = torch.unique(torch.stack([index, labels.to(index.device)], 1), dim=0)
     clashing = torch.bincount(pairs[:, 0], minlength=len(distinct)) > 1
     share = float(clashing[index].double().mean())
     if share >= CONTRADICTIONS:
@@ -92,7 +92,7 @@ def _contradictions(x: Tensor, labels: Tensor) -> Iterator[Finding]:
 
 def _indices(x: Tensor, labels: Tensor) -> Iterator[Finding]:
     """Report a regression of class indices whose order means nothing: close indices have no closer inputs."""
-    classes, index = labels.unique(return_inverse=True)
+    classes, index = torch.unique(labels, return_inverse=True)
     is_whole = bool((classes == torch.arange(len(classes), device=classes.device)).all())
     counts = torch.bincount(index)
     if not is_whole or len(classes) < CLASSES or int(counts.min()) < 4 or len(classes) > len(labels) // 8:
@@ -172,7 +172,7 @@ def _padding(exam: Examination, targets: Tensor) -> Iterator[Finding]:
     both = ((targets == pad) & (tokens == read)).flip(1).long().cumprod(1).flip(1).bool()
     share = float(both.double().mean())
     lengths = both.sum(1)
-    if share < PADDING / 2 or lengths.unique().numel() < 2 or int(lengths.max()) < 3:
+    if share < PADDING / 2 or torch.unique(lengths).numel() < 2 or int(lengths.max()) < 3:
         return
     for made in exam.passed.losses:
         is_counted = made.call.name in ("cross_entropy", "nll_loss") and made.values["ignore_index"] != int(pad)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import Call, Tracer
 from normless.diagnosis.steps import tried
 from normless.probes import compute_output, loss_of, preserve_state
@@ -76,7 +76,8 @@ def _constant(terms: list[Term]) -> Iterator[Finding]:
     """Report terms that depend on the network and have no history."""
     for term in terms:
         if term.call.is_trained and not term.gradients:
-            evidence = {"value": term.value, "line": str(term.call.line or "the loss"), "operation": term.call.name}
+            line = str(term.call.line or "the loss")
+            evidence: Evidence = {"value": term.value, "line": line, "operation": term.call.name}
             yield finding("constant_term", 0.75, (), evidence)
             return
 

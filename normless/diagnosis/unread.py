@@ -61,10 +61,10 @@ def _thrown_away(exam: Examination) -> Iterator[Finding]:
             read[source] = number
     kept = {flow.of(tensor) for tensor in tensors((exam.passed.output, [vars(m) for m in exam.model.modules()]))}
     for number, call in enumerate(flow.calls):
-        source = call.reads[0][0] if call.reads else None
-        if call.name not in CHANGES or not call.is_signal or call in read or call in kept or source is None:
+        first = call.reads[0][0] if call.reads else None
+        if call.name not in CHANGES or not call.is_signal or call in read or call in kept or first is None:
             continue
-        if call.shape == call.reads[0][1] and source.kind == "call" and read[source] > number:
+        if call.shape == call.reads[0][1] and first.kind == "call" and read[first] > number:
             evidence = {"operation": call.name, "line": str(call.line or "")}
             where = () if call.path == LOSS else (call.place,)
             at = f", {call.line}" if call.line else ""
