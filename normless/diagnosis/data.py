@@ -83,7 +83,9 @@ def check_values(exam: Examination) -> Steps:
         return "the loss compares all pairs"
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
-    if is_constant and pairs is None and targets.dim() and not values.is_complex():
+    # A loss of the outputs alone, as of triplets, gets targets of any kind.
+    are_read = any(source.kind == "targets" for call in exam.passed.flow.calls for source in call.sources())
+    if is_constant and are_read and pairs is None and targets.dim() and not values.is_complex():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
         yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"

@@ -115,7 +115,8 @@ def find_padding(given: list[Tensor]) -> Iterator[Padding]:
     """Find sequences of different lengths, by a mask, by lengths, or by a token at their ends."""
     for leaf, x in enumerate(given):
         is_sequence = x.dim() in (2, 3) and x.layout == torch.strided and x.shape[1] >= SHORTEST and len(x) > 1
-        if not is_sequence or x.dtype == torch.bool or (x.dim() == 2 and x.is_floating_point()):
+        is_number = x.is_floating_point() or x.is_complex()
+        if not is_sequence or x.dtype == torch.bool or (x.dim() == 2 and is_number):
             continue
         for by, mask in enumerate(given):
             if by != leaf and (real := _of_mask(mask, x)) is not None:
