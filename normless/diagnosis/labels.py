@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -21,7 +22,10 @@ class Labels:
     def add(self, loss: object) -> None:
         """Read the labels of a loss, if it is the mean of torch's cross-entropy."""
         node = loss.grad_fn if isinstance(loss, Tensor) else None
-        labels = getattr(node, "_saved_target", None)
+        labels = None
+        # After the backward pass, the history holds no values.
+        with suppress(RuntimeError):
+            labels = getattr(node, "_saved_target", None)
         if not isinstance(labels, Tensor) or labels.is_floating_point():
             return
         if labels.numel() < LEAST or self._seen >= SEEN:
