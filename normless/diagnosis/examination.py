@@ -187,7 +187,7 @@ class Examination:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
         return lowest_of_outputs(self._loss_within, self.passed.logits)
 
-    @cached_property
+    @property
     def _loss_within(self) -> Callable[[Tensor], Tensor]:
         """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
         outputs = self.passed.logits.detach().float()

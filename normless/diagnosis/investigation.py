@@ -30,7 +30,13 @@ SMALL = 10**5
 # The number of layers or calls that are tried one after another.
 SINGLE = 12
 # Findings that say what happens, and not why.
-SYMPTOMS = OF_SIGNAL | {"input_independent_outputs", "not_fitted"}
+SYMPTOMS = OF_SIGNAL | {
+    "input_independent_outputs",
+    "not_fitted",
+    "saturated_attention",
+    "unread_input",
+    "unread_part",
+}
 # The causes, the most specific first; masks and operations with constants come before them.
 _ORDER = ("loss", "optimizer", "weights", "operation", "inputs", "data")
 _NOISE = "with random inputs"

@@ -41,7 +41,7 @@ class Loop:
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
     labels: Labels = field(default_factory=Labels)
-    _optimizer: weakref.ref[Optimizer] | None = None
+    _optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _created: int = 0
     _spikes: Spikes = field(default_factory=Spikes)
     _clipping: Clipping = field(default_factory=Clipping)
@@ -115,8 +115,8 @@ class Loop:
         if runs >= REPEATED:
             words = {"optimizer": type(optimizer).__name__}
             yield from self.training.new("lost_state", 0.9, [""], {"step": step, "steps": runs}, **words)
-        is_new = self._optimizer is not None and self._optimizer() is not optimizer
-        self._optimizer = weakref.ref(optimizer)
+        is_new = len(self._optimizers) > 0 and optimizer not in self._optimizers
+        self._optimizers.add(optimizer)
         if lost and is_new and runs == 1:
             self._created += 1
             evidence = {"step": step, "times": self._created}
