@@ -41,11 +41,33 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
     )
+    parser.add_argument(
+        "--protocols",
+        type=Path | None,
+        default=None,
+        help="write the set-ups of all trainings beside the texts' sentences as Markdown; needs no results",
+    )
     add_json_flag(parser)
 
 
 def run(namespace: Namespace) -> int:
     """Write the pages and the other files, and list them."""
+    directory, source, protocols = namespace.directory, namespace.source, namespace.protocols
+    written = []
+    if protocols is not None:
+        from normless_papers.pages.protocols import protocols_page
+
+        protocols.write_text(protocols_page(), encoding="utf-8")
+        written.append(protocols)
+    if protocols is None or directory is not None or source is not None:
+        written = [*_pages(namespace), *written]
+    sizes = {str(path): path.stat().st_size for path in written}
+    text = "\n".join(f"wrote {path} ({size / 1e6:.1f} MB)" for path, size in sizes.items())
+    return answer(namespace, {"page": str(written[0]), "bytes": sizes[str(written[0])], "files": sizes}, text)
+
+
+def _pages(namespace: Namespace) -> list[Path]:
+    """Write the pages of results, and the files of them that are asked for."""
     from normless_papers.pages.front_page import front_page_of
     from normless_papers.pages.site import write_pages_of
     from normless_papers.results.run_file import rebuilt, write_runs
@@ -54,15 +76,12 @@ def run(namespace: Namespace) -> int:
     if (directory is None) == (source is None):
         raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
     page = namespace.page or (None if source is None else source.with_suffix(".html"))
-    written = []
     with nullcontext(directory) if source is None else rebuilt(source) as folder:
-        written += write_pages_of(folder, page)
+        written = write_pages_of(folder, page)
         if claims is not None:
             claims.write_text(front_page_of(folder), encoding="utf-8")
             written.append(claims)
         if namespace.runs is not None:
             write_runs(folder, namespace.runs)
             written.append(namespace.runs)
-    sizes = {str(path): path.stat().st_size for path in written}
-    text = "\n".join(f"wrote {path} ({size / 1e6:.1f} MB)" for path, size in sizes.items())
-    return answer(namespace, {"page": str(written[0]), "bytes": sizes[str(written[0])], "files": sizes}, text)
+    return written

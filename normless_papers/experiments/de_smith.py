@@ -76,11 +76,13 @@ def rates_at(effort: Effort, batch_size: int) -> RateGrid:
     every rate from the optimum at 64 up.
     """
     shift, grid = 2.0 ** round(log2(batch_size / BATCH_SIZE)), effort.rates
-    moved = {shift * rate for rate in grid.rates}
+    moved = [shift * rate for rate in grid.rates]
     if len(moved) == 1:
         return RateGrid(tuple(moved), None)
-    rates = moved if shift < 1 else moved | set(grid.rates)
-    return RateGrid(tuple(sorted(rates)), grid.factor, grid.extensions)
+    rates, step = list(moved if shift < 1 else grid.rates), effort.step
+    while rates[-1] < moved[-1]:
+        rates.append(rates[-1] * step)
+    return RateGrid(tuple(rates), grid.factor, grid.extensions)
 
 
 def over_depths(

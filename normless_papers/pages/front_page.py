@@ -49,9 +49,9 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     authors = PAPERS[headline.paper].partition(",")[0]
     figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
     cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", f"**{row.outcome}**", *cost]
-    return _row([str(place), *cells, row.why, f"`{row.command}`"])
+    return row_of([str(place), *cells, row.why, f"`{row.command}`"])
 
 
-def _row(cells: Sequence[str]) -> str:
+def row_of(cells: Sequence[str]) -> str:
     """Return a row of a table in Markdown, in which a bar would end a cell."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from normless.errors import DataFormatError
 from normless_lab.data.downloads import fetch_files, find_or_fetch, first_of
-from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.images.augmentation import AUGMENTATIONS, Augmentation
 from normless_lab.data.images.cifar_batches import read_batch
 from normless_lab.data.images.image_data import ImageData
 from normless_lab.data.images.parquet_images import read_parquet
@@ -23,7 +23,6 @@ IMAGE_SHAPE = (3, SIDE, SIDE)
 
 _SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 _PARTS = ("train", "test")
-_CROP_AND_FLIP = Augmentation(crop=4, flip=True)
 # Folders of Parquet files on the Hugging Face hub.
 _HUB_FOLDERS = (".", "data", "plain_text", "cifar100", "cropped_digits")
 
@@ -41,7 +40,7 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
         _read_cifar, folder="cifar-10-batches-py", parts=(batches, ["test_batch"]), key="labels", classes=10
     )
     layout = "cifar-10-batches-py/ with data_batch_1 … data_batch_5 and test_batch"
-    return _load("cifar10", root, download, side, 10, read, layout, ("label", "labels"), _CROP_AND_FLIP)
+    return _load("cifar10", root, download, side, 10, read, layout, ("label", "labels"))
 
 
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
@@ -54,7 +53,7 @@ def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SI
     parts = (["train"], ["test"])
     read = partial(_read_cifar, folder="cifar-100-python", parts=parts, key=columns[1], classes=classes)
     layout = "cifar-100-python/ with train and test"
-    return _load("cifar100", root, download, side, classes, read, layout, columns, _CROP_AND_FLIP)
+    return _load("cifar100", root, download, side, classes, read, layout, columns)
 
 
 def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
@@ -63,7 +62,7 @@ def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
     From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download; otherwise as `cifar10`.
     """
     layout = " and ".join(_SVHN_FILES)
-    return _load("svhn", root, download, side, 10, _read_svhn, layout, ("label", "labels"), Augmentation())
+    return _load("svhn", root, download, side, 10, _read_svhn, layout, ("label", "labels"))
 
 
 def _load(
@@ -75,7 +74,6 @@ def _load(
     read_official: Callable[[Path], _Sets | None],
     layout: str,
     label_columns: tuple[str, ...],
-    augmentation: Augmentation,
 ) -> ImageData:
     """Return the set from official files (`layout` in words), else from Parquet, averaged to `side` pixels."""
     if not isinstance(side, int) or side < 1 or SIDE % side:
@@ -95,7 +93,8 @@ def _load(
     if side != SIDE:
         train, test = _averaged(train, side), _averaged(test, side)
         source = f"{source}, averaged to {side}×{side}"
-    return in_memory(name, source, train, test, classes=classes, default_augmentation=augmentation)
+    own = AUGMENTATIONS.get(name, Augmentation())
+    return in_memory(name, source, train, test, classes=classes, default_augmentation=own)
 
 
 def _fetch(name: str, folder: Path) -> None:
