@@ -80,7 +80,7 @@ class ImageTask(ClassificationTask[Config]):
         # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
         # Wide-ResNet, and no longer on any network. Of parameters that are sharded there is none.
         fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
-        moves = {"momentum": config.momentum, "nesterov": config.nesterov}
+        moves: dict[str, Any] = {"momentum": config.momentum, "nesterov": config.nesterov}
         if config.precision == "64-true" and next(network.parameters()).is_cuda and fused:
             optimizer: SGD = CapturableSGD(groups, lr=config.rate, **moves)
         else:

@@ -24,6 +24,11 @@ def test_sentences_are_on_known_aspects() -> None:
     assert not {name: aspects for name, aspects in unknown.items() if aspects}
 
 
+@pytest.mark.parametrize("paper", ["skipinit", "zeroinit", "fixup"])
+def test_every_training_has_the_sentences_of_its_text(paper: str) -> None:
+    assert [name for name in trained(paper) if not published()[name].protocol] == []
+
+
 def test_values_are_told_by_the_labels_that_decide_them() -> None:
     def cells(*values: str) -> list[tuple[dict[str, str], str]]:
         labels = [(depth, method) for depth in ("16", "100") for method in ("a", "b", "c")]
