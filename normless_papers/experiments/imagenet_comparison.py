@@ -17,8 +17,8 @@ GHOST_BATCH_SIZE = 256
 # The usual value of He et al.; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
 # The texts describe Fixup by its rules (ZeroInit, section 2) and are silent about the rate of its scalars, which its
-# authors' code for ImageNet divides by 10. Of α and the scalar bias after the sum neither text names a rate of their own,
-# nor does appendix G's code, so that the one of the grid is theirs too.
+# authors' code for ImageNet divides by 10. Of α and the scalar bias after the sum neither text names a rate of their
+# own, nor does appendix G's code, so that the one of the grid is theirs too.
 FIXUP = {"scalar_rate_scale": 0.1}
 
 

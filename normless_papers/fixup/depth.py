@@ -59,7 +59,7 @@ def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) 
 
 
 def trains_to_the_limit(runs: Runs, method: str, subject: str) -> list[Check]:
-    """Check that up to 100 layers a method still trains at batch norm's rate; it is "past 100 layers" that it fails."""
+    """Check that up to 100 layers a method trains at batch norm's rate, if it is "past 100 layers" that it fails."""
     claim = f"{subject} {{}} layers are still trained at rate {RATE:g}."
     return _at_depths(runs, runs.trains, method, claim, [layers for layers in depths_of(runs) if layers <= LIMIT])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import log2, pi, sqrt
 
+import numpy as np
 import pandas as pd
 import torch
 from matplotlib.axes import Axes
@@ -165,22 +166,23 @@ def _convolutional(draws: Sequence[pd.DataFrame]) -> list[Check]:
     shares = [table["norm_variance"] / table["skip_variance"] for table in draws]
     smaller = "(c) In every block of every draw the mean moving variance is smaller than the skip path's variance."
     return [
-        _proportional("(c) The skip path's variance", [table["skip_variance"] for table in draws]),
+        _proportional("(c) The skip path's variance", [(table["block"], table["skip_variance"]) for table in draws]),
         check(
             smaller,
             all((share < 1).all() for share in shares),
             smallest_share=min(share.min() for share in shares),
             largest_share=max(share.max() for share in shares),
         ),
-        _proportional("(c) The mean squared moving mean", [table["norm_mean_square"] for table in draws]),
+        _proportional(
+            "(c) The mean squared moving mean", [(table["block"], table["norm_mean_square"]) for table in draws]
+        ),
     ]
 
 
-def _proportional(what: str, draws: Sequence[pd.Series]) -> Check:
-    """Check that a quantity grows as the block's number: from the middle block to the last it doubles."""
-    doubled = over_draws([draw.iloc[-1] / draw.iloc[len(draw) // 2 - 1] for draw in draws])
-    claim = f"{what} grows in proportion to depth: from half of the blocks to all it doubles, to 10 %."
-    return near(claim, doubled, 2, 0.2)
+def _proportional(what: str, draws: Sequence[tuple[pd.Series, pd.Series]]) -> Check:
+    """Check that a quantity grows as the block's number, which the exponent of its growth tells from others."""
+    exponents = over_draws([np.polyfit(np.log(block), np.log(value), 1)[0] for block, value in draws])
+    return near(f"{what} grows in proportion to depth: as its power 1, to 0.2.", exponents, 1, 0.2)
 
 
 def slope_through_zero(across: pd.Series, up: pd.Series) -> float:

@@ -161,7 +161,8 @@ def _scalar_rate(tenth: float, equal: float) -> Endings:
 
 
 def _table_4(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
-    return Ending(1 - errors("fixup/table-4", "data", "method")[settings["data"], labels["method"]] / 100)
+    data = settings["data"].partition("(")[0]
+    return Ending(1 - errors("fixup/table-4", "data", "method")[data, labels["method"]] / 100)
 
 
 def _fixup_fails(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
