@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless.spec import parse_call
 from normless_lab.plots import accuracy_against_epoch, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, at_scale, larger, not_asked
@@ -172,5 +173,5 @@ def regularized(context: Context, *, efforts: Mapping[str, Effort]) -> Evidence:
         measured,
         partial(draw_errors, "fixup/table-4", measured, columns, "With Mixup and Cutout"),
         on=columns,
-        remarks=(*(f"{own} replaces the table's {name}." for name, own in trained if own != name),),
+        remarks=(*(f"{own} replaces the table's {name}." for name, own in trained if parse_call(own)[0] != name),),
     )

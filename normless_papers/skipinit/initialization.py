@@ -106,8 +106,11 @@ def figure_2(
         vectors = torch.randn(batch, 100)
         linear, channels = dense(blocks, width, relu=False), examples.inputs.shape[1]
         convolutional = [ConvolutionalNetwork(conv_blocks, conv_width, channels) for _ in range(draws)]
-        drawn = {"a": [(convert(linear, "none"), vectors)], "b": [(linear, vectors)]}
-        drawn["c"] = [(network, examples.inputs) for network in convolutional]
+        drawn: dict[str, list[tuple[nn.Module, Tensor]]] = {
+            "a": [(convert(linear, "none"), vectors)],
+            "b": [(linear, vectors)],
+            "c": [(network, examples.inputs) for network in convolutional],
+        }
         tables = {name: [probe(*case, ["signal"]).signal for case in cases] for name, cases in drawn.items()}
     chosen = pd.concat([_chosen(table).assign(network=name) for name, (table, *_) in tables.items()])
     return Evidence(
