@@ -93,7 +93,9 @@ def _network(asked: Asked) -> str:
 def _method(asked: Asked) -> str:
     values = asked.config.to_dict()
     dropout = values.get("dropout")
-    return str(values["scheme"]) + (f", dropout {dropout:g} before the classifier" if dropout else "")
+    # The papers' own schemes all leave the weights as they are drawn.
+    scheme = str(values["scheme"]).replace("(keep_scale=False)", "").replace(", keep_scale=False", "")
+    return scheme + (f", dropout {dropout:g} before the classifier" if dropout else "")
 
 
 def _augmentation(asked: Asked) -> str:
