@@ -93,7 +93,7 @@ class Artefact:
         checks = self.checks(evidence.facts)
         if not checks:
             raise ValueError(f"The claim of {self.published.id} needs at least one check, and its function has none.")
-        return qualified(checks, evidence.reduction)
+        return qualified((*checks, *evidence.premises), evidence.reduction)
 
 
 class _Artefacts(Registry[Artefact]):

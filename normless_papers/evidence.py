@@ -9,6 +9,8 @@ from typing import Any
 import pandas as pd
 from matplotlib.axes import Axes
 
+from normless_papers.claims import Check
+
 # The column of the names of single quantities.
 QUANTITY = ("quantity",)
 
@@ -26,6 +28,7 @@ class Evidence:
         draw: draws the figure and returns its axes.
         remarks: notes that a reader needs to interpret the numbers.
         reduction: how the set-up is smaller than the paper's, as a sentence; may be empty.
+        premises: checks without which a failed check does not contradict the paper.
     """
 
     measured: pd.DataFrame
@@ -35,6 +38,7 @@ class Evidence:
     draw: Callable[[], Axes] | None = None
     remarks: tuple[str, ...] = field(default=())
     reduction: str = ""
+    premises: tuple[Check, ...] = ()
 
     def __post_init__(self) -> None:
         if self.on == QUANTITY and "quantity" not in self.measured:

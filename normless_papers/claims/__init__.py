@@ -1,6 +1,7 @@
 """Claims of the papers as checks: estimates over replicates, tests of them at 95 %, and verdicts."""
 
 from normless_papers.claims.checks import BASES as BASES
+from normless_papers.claims.checks import Aspect as Aspect
 from normless_papers.claims.checks import Basis as Basis
 from normless_papers.claims.checks import Check as Check
 from normless_papers.claims.checks import Test as Test
@@ -21,10 +22,14 @@ from normless_papers.claims.checks import larger as larger
 from normless_papers.claims.checks import lies_within as lies_within
 from normless_papers.claims.checks import near as near
 from normless_papers.claims.checks import not_asked as not_asked
+from normless_papers.claims.checks import premise as premise
 from normless_papers.claims.checks import qualified as qualified
 from normless_papers.claims.checks import stated as stated
-from normless_papers.claims.checks import verdict_of as verdict_of
 from normless_papers.claims.checks import within as within
+from normless_papers.claims.conclusions import CONCLUSIONS as CONCLUSIONS
+from normless_papers.claims.conclusions import Conclusion as Conclusion
+from normless_papers.claims.conclusions import conclusion_of as conclusion_of
+from normless_papers.claims.conclusions import is_decisive as is_decisive
 from normless_papers.claims.estimates import IMAGENET_DEVIATION as IMAGENET_DEVIATION
 from normless_papers.claims.estimates import UNKNOWN as UNKNOWN
 from normless_papers.claims.estimates import Estimate as Estimate

@@ -21,6 +21,10 @@ Verdict = Literal["holds", "fails", "inconclusive"]
 Basis = Literal["formula", "measurement", "training"]
 BASES: tuple[Basis, ...] = get_args(Basis)
 
+# What a check is about: the shape of the result (an ordering, a direction), a number that the paper prints, or a
+# premise without which the set-up cannot contradict the paper.
+Aspect = Literal["shape", "number", "premise"]
+
 
 @dataclass(frozen=True)
 class Check:
@@ -29,6 +33,7 @@ class Check:
     claim: str
     verdict: Verdict
     numbers: Mapping[str, float]
+    of: Aspect = "shape"
 
 
 def check(claim: str, /, holds: bool | np.bool_ | None, **numbers: float) -> Check:
@@ -125,8 +130,14 @@ def not_asked(undecided: Check, why: str) -> Check:
 
 def at_scale(printed: Check, reduction: str) -> Check:
     """Return a check of the paper's own numbers: inconclusive if a reduction, given as a sentence, is not empty."""
+    printed = replace(printed, of="number")
     claim = f"{printed.claim} Not asked of a smaller set-up: {reduction}"
     return replace(printed, claim=claim, verdict="inconclusive") if reduction else printed
+
+
+def premise(needed: Check) -> Check:
+    """Return the check as a premise: unless it holds, no failed check contradicts the paper."""
+    return replace(needed, of="premise")
 
 
 def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
@@ -137,12 +148,6 @@ def qualified(checks: Iterable[Check], reduction: str) -> tuple[Check, ...]:
         else own
         for own in checks
     )
-
-
-def verdict_of(checks: Sequence[Check]) -> Verdict:
-    """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
-    verdicts = {own.verdict for own in checks}
-    return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"
 
 
 Numbers = ParamSpec("Numbers")

@@ -10,7 +10,7 @@ from pathlib import Path
 from normless.cli import GAP, as_text, table, terminal_width
 from normless_lab.plots import VERDICT_INKS, Table
 from normless_papers.claims import BASES
-from normless_papers.pages.tables import NOTHING, is_published, spoken, table_of, text_of
+from normless_papers.pages.tables import ASPECTS, NOTHING, is_published, spoken, table_of, text_of
 from normless_papers.published import Published
 from normless_papers.results.reproduction import Reproduction
 from normless_papers.results.storage import PICTURE, TABLE
@@ -23,6 +23,8 @@ def in_full(result: Reproduction, folder: Path) -> str:
     """Return title and verdict, published and measured numbers, checks with their numbers, and the files."""
     entry, width = result.published, terminal_width()
     verdict = f"{result.verdict}, {result.seconds:.1f} s"
+    if result.number and result.shape:
+        verdict = f"{result.verdict}, its numbers {result.number}, {result.seconds:.1f} s"
     lines = [f"{result.id} ({entry.where}) at the {result.budget} budget: {verdict}", entry.title]
     lines += [_wrapped(f"claim: {entry.claim}", width, "  ")]
     if result.error:
@@ -36,6 +38,9 @@ def in_full(result: Reproduction, folder: Path) -> str:
         lines.append(_wrapped(f"{VERDICT_INKS[check.verdict].marker} {check.claim}", width, "  "))
         numbers = " · ".join(f"{spoken(name)} {text_of(value)}" for name, value in check.numbers.items())
         lines += [_wrapped(f"  {numbers}", width, "  ")] if numbers else []
+    distance = zip(ASPECTS, result.distance.columns, strict=True)
+    texts = "; ".join(f"{name}: {text}" for name, text in distance)
+    lines.append(_wrapped(f"distance from the paper: {texts}", width, "  "))
     lines += [_wrapped(f"note: {remark}", width, "  ") for remark in result.remarks]
     written = [folder / name for name in (PICTURE, TABLE) if (folder / name).exists()]
     return "\n".join([*lines, *(f"wrote {path}" for path in written)])
@@ -45,8 +50,9 @@ def summary(results: Sequence[Reproduction]) -> str:
     """Return a line for each result, and the number of each verdict, in all and by what the checks rest on."""
     rows = []
     for result in results:
-        # The first claim that decides the verdict, unless all hold.
-        deciding = (check.claim for check in result.checks if check.verdict == result.verdict != "holds")
+        # The first claim that fails, or else the first that is undecided.
+        order = sorted(result.checks, key=lambda check: check.verdict != "fails")
+        deciding = (check.claim for check in order if check.verdict != "holds")
         reason = shortened(result.error) or next(deciding, "")
         rows.append((result.id, result.verdict, f"{result.seconds:.1f}", reason))
     seconds = sum(result.seconds for result in results)

@@ -110,7 +110,7 @@ def _compared(
 ) -> Comparison:
     """Run sweeps, whose learning rates are extended for the optima by the metrics."""
     control = {column: "batch_norm"}
-    runs = carry_out(context, *sweeps, metrics=metrics, reduction=effort.reduction(context), control=control)
+    runs = carry_out(context, *sweeps, metrics=metrics, effort=effort, control=control)
     return Comparison(runs, effort.step, axis, column, metrics)
 
 

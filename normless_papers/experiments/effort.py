@@ -38,6 +38,14 @@ def _step(rates: tuple[float, ...]) -> float | None:
 
 
 @dataclass(frozen=True)
+class Plateau:
+    """The test accuracy in percent that a control reaches when trained on; `control` has its labels by axis."""
+
+    control: Mapping[str, str]
+    accuracy: float
+
+
+@dataclass(frozen=True)
 class Effort:
     """The training of networks of a kind.
 
@@ -53,6 +61,8 @@ class Effort:
         variants: settings of variants by name that depend on the budget.
         channels: of the first stage of a ResNet-50, all others in proportion; the published 64 if None.
         folder: of the data set, below that of the data sets.
+        plateau: what the control reaches when trained on with this data and network; None if that is not known, so
+            that no failed check contradicts the paper.
         reduced: how the training is smaller than the paper's, as a sentence; may be empty.
     """
 
@@ -69,6 +79,7 @@ class Effort:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     channels: int | None = None
     folder: str = ""
+    plateau: Plateau | None = None
     reduced: str = ""
 
     @property

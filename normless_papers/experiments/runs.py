@@ -13,13 +13,16 @@ from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import UNKNOWN, Check, Estimate, not_asked, replicates
+from normless_papers.claims import UNKNOWN, Check, Estimate, larger, not_asked, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY
+from normless_papers.experiments.effort import Effort, Plateau
 from normless_papers.published import published_as
 
 _PERCENT = ("test_accuracy", "test_accuracy_top5", "chance_accuracy")
 _NUMERIC_AXES = ("depth", "batch_size")
+# The share of its plateau that a control must reach for failed checks to contradict the paper.
+PRESENT = 0.95
 _COUNTS = ("runs", "diverged", "chance", "failed")
 
 
@@ -35,6 +38,7 @@ class Runs:
         reduction: how the training is smaller than the paper's, as a sentence; may be empty.
         control: labels of the method that decides which others train; may be empty.
         data: provenance of the data set.
+        plateau: what a control reaches when trained on; None if it is not known.
     """
 
     table: pd.DataFrame
@@ -43,6 +47,7 @@ class Runs:
     reduction: str = ""
     control: Mapping[str, str] = field(default_factory=dict)
     data: str = ""
+    plateau: Plateau | None = None
     _optima: dict[str, pd.DataFrame] = field(init=False, default_factory=dict, repr=False, compare=False)
     _accuracies: dict[str, Estimate] = field(init=False, default_factory=dict, repr=False, compare=False)
 
@@ -147,6 +152,17 @@ class Runs:
         lowest = finished[finished["rate"] == finished["rate"].min()]
         return bool(row["edge"] == "lowest" and (lowest["outcome"] == "trained").any())
 
+    @property
+    def premises(self) -> tuple[Check, ...]:
+        """The premise that the control reached 95 % of its plateau; none if the plateau is not known."""
+        if self.plateau is None:
+            return ()
+        named = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in self.plateau.control.items())
+        most = f"{self.plateau.accuracy:g} %"
+        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {most} that it reaches when trained on."
+        reached = self.accuracy(**dict[str, Any](self.plateau.control))
+        return (premise(larger(claim, reached, PRESENT * self.plateau.accuracy)),)
+
     def printed(self, metric: str, name: str, deviation: str = "std") -> pd.DataFrame:
         """Return the optima in the columns of De & Smith's tables; mean and rate are NaN if nothing trained.
 
@@ -203,7 +219,7 @@ class Runs:
     ) -> Evidence:
         """Return the runs as evidence with remarks on failures; they are its facts and set-up by default."""
         facts, setup = self if facts is None else facts, self.setup if setup is None else setup
-        return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction)
+        return Evidence(measured, facts, setup, on, draw, (*remarks, *self.failures), self.reduction, self.premises)
 
     def remarks(self, *metrics: str) -> tuple[str, ...]:
         """Return remarks on the optima by some metrics: single runs, single rates, optima at an end of the grid."""
@@ -237,14 +253,16 @@ def evidence_of(
     setup = {name: own.setup for name, own in runs.items()}
     failures = [sentence for own in runs.values() for sentence in own.failures]
     reduction = next((own.reduction for own in runs.values() if own.reduction), "")
-    return Evidence(measured, runs if facts is None else facts, setup, on, draw, (*remarks, *failures), reduction)
+    premises = tuple(check for own in runs.values() for check in own.premises)
+    facts = runs if facts is None else facts
+    return Evidence(measured, facts, setup, on, draw, (*remarks, *failures), reduction, premises)
 
 
 def carry_out(
     context: Context,
     *sweeps: Sweep,
     metrics: Sequence[str] = ("test_accuracy",),
-    reduction: str = "",
+    effort: Effort | None = None,
     control: Mapping[str, str] | None = None,
 ) -> Runs:
     """Carry out the missing runs of sweeps with the same axes in the context's laboratory.
@@ -256,7 +274,8 @@ def carry_out(
     data = str((rows[0].result or {}).get("data", "")) if rows else ""
     table = pd.concat([_table(result) for result in results], ignore_index=True)
     epochs = pd.concat([result.epochs for result in results], ignore_index=True)
-    return Runs(table, epochs, sweeps, reduction, control or {}, data)
+    reduction, plateau = ("", None) if effort is None else (effort.reduction(context), effort.plateau)
+    return Runs(table, epochs, sweeps, reduction, control or {}, data, plateau)
 
 
 def _table(result: SweepResult) -> pd.DataFrame:

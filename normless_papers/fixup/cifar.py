@@ -61,7 +61,7 @@ def test_errors(context: Context, *, effort: Effort, xavier_rates: tuple[float, 
     smaller = {"xavier_init": axes.pop("xavier_init")}
     large = effort.sweep(context, "at the large rate", {"method": axes}, rates=(RATE,))
     small = effort.sweep(context, "at smaller rates", {"method": smaller}, rates=xavier_rates)
-    runs = carry_out(context, large, small, reduction=effort.reduction(context))
+    runs = carry_out(context, large, small, effort=effort)
     xavier = runs.table["method"] == "xavier_init"
     shown = runs.table[~xavier | (runs.table["rate"] == best_rate(runs, "xavier_init"))]
     measured = summary(shown, ("method", "rate"), ("test_error",))
@@ -117,7 +117,7 @@ def _figure_4(runs: Runs) -> list[Check]:
 def ablation(context: Context, *, effort: Effort) -> Evidence:
     axis = {name: {"scheme": scheme} for name, scheme in CONFIGURATIONS.items()}
     sweep = effort.sweep(context, "ablation", {"configuration": axis}, schedule="constant")
-    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    runs = carry_out(context, sweep, effort=effort)
     return runs.evidence(
         runs.summary(("configuration",), ("training_accuracy", "curve", "test_accuracy")),
         lambda: draw_curves(runs, "configuration", "Fixup and its ablations", ("training_accuracy",)),
@@ -140,7 +140,7 @@ def by_data(
             context,
             effort.sweep(context, sweep.format(data), {"method": axis}),
             metrics=(metric,),
-            reduction=effort.reduction(context),
+            effort=effort,
         )
         for data, effort in efforts.items()
     }

@@ -38,7 +38,7 @@ def first_epochs(context: Context, schemes: Mapping[str, str], efforts: Sequence
         layers = str(parse_call(effort.model.partition(":")[2])[1]["depth"])
         axes = {"method": methods, "depth": {layers: {"model": effort.model}}}
         sweeps.append(effort.sweep(context, f"depth {layers}", axes))
-    return carry_out(context, *sweeps, reduction=efforts[0].reduction(context))
+    return carry_out(context, *sweeps, effort=efforts[0])
 
 
 def depths_of(runs: Runs, above: int = 0) -> list[int]:

@@ -42,7 +42,7 @@ def _trained(
 ) -> Runs:
     """Train one network with some methods."""
     sweep = effort.sweep(context, name, {"method": methods}, rates=rates)
-    return carry_out(context, sweep, reduction=effort.reduction(context))
+    return carry_out(context, sweep, effort=effort)
 
 
 def _known_error(estimate: Estimate, runs: Runs, name: str) -> Estimate:

@@ -123,7 +123,7 @@ def compared(
     """Sweep over axes and decay policies, which `policies` names by label of `l2`, and compare by a metric."""
     l2 = {label: {"decay_policy": policy} for label, policy in policies.items()}
     sweep = effort.sweep(context, name, {**axes, L2: l2}, **settings)
-    return DecayComparison(carry_out(context, sweep, metrics=(metric,), reduction=effort.reduction(context)), metric)
+    return DecayComparison(carry_out(context, sweep, metrics=(metric,), effort=effort), metric)
 
 
 # The columns of table 2, by what is decayed besides the weights: the γ of one role.

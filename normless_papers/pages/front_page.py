@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normless_lab.sweeps import RunState
-from normless_papers.pages.headline import SHOWN_AS, Decided, decide
-from normless_papers.pages.tables import NOTHING
+from normless_papers.pages.headline import OUTCOMES, Decided, decide
+from normless_papers.pages.tables import ASPECTS, NOTHING
 from normless_papers.published import PAPERS
 from normless_papers.results.reproduce import laboratory_in
 from normless_papers.results.storage import load
@@ -16,12 +16,16 @@ _SECONDS_AN_HOUR = 3600
 _INTRODUCTION = """# The headline claims
 
 <!-- Written by normless report; do not edit. -->
-Fifteen claims of five papers, each decided by the checks that its design names ([`decisive.md`](decisive.md)):
-*refuted* if a check fails, *holds* if all hold, else *open*. Refuted claims come first. "Ours" is the effect that
-decides, with its 95 % interval, at the named set-up, which is smaller than the paper's; the verdict is about it.
-Core-hours are those of the training runs. Their rows are in [`runs.parquet`](runs.parquet), from which `normless
-report --from docs/reproduction/runs.parquet` makes this table and [the pages with the figures](claims.html) without
-training. `make evidence` repeats everything, and resumes if it was interrupted.
+Fifteen claims of five papers, each decided by the checks that its design names ([`decisive.md`](decisive.md)). A
+verdict is about the set-up in which it was measured, whose distance from the paper's is in four columns.
+*Reproduced*: all named checks hold there. *Contradicted*: one fails, data and network are of the paper's kind, and
+the control reached what it reaches when trained on. *Not seen here*: everything else. A *demonstration* has other
+data or another network than the paper, such as scikit-learn's digits: it shows that the machinery works on two
+cores, and says nothing about the paper. "Ours" is the effect that decides, with its 95 % interval. The verdict on
+the whole artefact stands below that on the claim. Core-hours are those of the training runs. Their rows are in
+[`runs.parquet`](runs.parquet), from which `normless report --from docs/reproduction/runs.parquet` makes this table
+and [the pages with the figures](claims.html) without training. `make evidence` repeats everything, and resumes if
+it was interrupted.
 """
 
 
@@ -36,10 +40,10 @@ def front_page_of(out: Path) -> str:
     decided = decide(lambda name, budget: load(out, name, budget))
     with laboratory_in(out) as laboratory:
         rows = [_markdown(place, row, laboratory.state) for place, row in enumerate(decided, 1)]
-    counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in SHOWN_AS)
-    heading = "| | claim | paper | ours | verdict | runs | core-hours | why | repeat |"
-    rule = "| ---: | --- | --- | --- | --- | ---: | ---: | --- | --- |"
-    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", heading, rule, *rows, ""])
+    counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in OUTCOMES)
+    names = ("", "claim", "paper", "ours", "verdict", *ASPECTS, "runs", "core-hours", "why", "repeat")
+    rule = ["---:" if name in ("", "runs", "core-hours") else "---" for name in names]
+    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", _row(names), _row(rule), *rows, ""])
 
 
 def _markdown(place: int, row: Decided, state: RunState) -> str:
@@ -48,7 +52,8 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
     authors = PAPERS[headline.paper].partition(",")[0]
     figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
-    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", f"**{row.outcome}**", *cost]
+    verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{row.whole}"
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", verdict, *row.distance, *cost]
     return row_of([str(place), *cells, row.why, f"`{row.command}`"])
 
 

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS, Budget
-from normless_papers.claims import Check
+from normless_papers.claims import Check, Verdict, conclusion_of
 from normless_papers.pages.tables import NOTHING
 from normless_papers.pages.wording import effect_of
 from normless_papers.results.reproduction import Reproduction
 
-Outcome = Literal["refuted", "holds", "open"]
+Outcome = Literal["contradicted", "reproduced", "not seen here", "not run"]
 # In the order of the table: disagreement comes first.
-OUTCOMES: tuple[Outcome, ...] = ("refuted", "holds", "open")
-# The verdict of a check by which an outcome is shown.
-SHOWN_AS = MappingProxyType({"refuted": "fails", "holds": "holds", "open": "inconclusive"})
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+_ENDED: Mapping[Verdict, str] = {"fails": "fail", "inconclusive": "are undecided", "holds": "hold"}
 # Smoke decides no headline.
 DECIDING: tuple[Budget, ...] = tuple(budget for budget in BUDGETS if budget != "smoke")
 
@@ -32,19 +31,17 @@ class Headline:
 
     Attributes:
         printed: the paper's number, in words.
-        small: the set-up at the small budget.
         checks: the beginnings of the claims of these checks by artefact, as patterns of `fnmatch`; the first is the
             effect shown.
-        refuted_if: the condition for its refutation in its design.
-        to_decide: the runs that would decide it while it is open; empty if the design does not say.
+        contradicted_if: the condition for a contradiction in its design, in the paper's set-up.
+        to_decide: the runs that would decide it; empty if the design does not say.
         note: a further remark; may be empty.
     """
 
     claim: str
     printed: str
-    small: str
     checks: Mapping[str, Sequence[str]]
-    refuted_if: str
+    contradicted_if: str
     to_decide: str = ""
     note: str = ""
 
@@ -76,9 +73,41 @@ class Decided:
 
     @property
     def outcome(self) -> Outcome:
-        """Refuted if a check fails; holds if all named checks are there and hold; else open."""
-        verdicts = {check.verdict for check in self.checks}
-        return "refuted" if "fails" in verdicts else "holds" if verdicts == {"holds"} and not self.missing else "open"
+        """The verdict by the named checks; a claim of which an artefact is missing is not reproduced."""
+        if not self.results:
+            return "not run"
+        named = [replace(check, of="shape") for check in self.checks]
+        outcome = conclusion_of(named, "shape", decisive=all(result.decisive for result in self.results))
+        return "not seen here" if outcome is None or (self.missing and outcome == "reproduced") else outcome
+
+    @property
+    def whole(self) -> str:
+        """The verdicts on the whole artefacts, of their shapes and printed numbers."""
+        parts = []
+        for result in self.results:
+            number = f", numbers {result.number}" if result.number and result.shape else ""
+            parts.append(f"{result.id}: {result.verdict}{number}")
+        return "; ".join([*parts, *(f"{name}: not run" for name in self.missing)])
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether data or network are of another kind than the paper's, so that nothing is said about the paper."""
+        return any(result.basis != "formula" and not result.distance.of_same_kind for result in self.results)
+
+    @property
+    def left_out(self) -> Sequence[Check]:
+        """The checks of its artefacts that it does not name, premises aside."""
+        named = {check.claim for check in self.checks}
+        others = (check for result in self.results for check in result.checks if check.of != "premise")
+        return [check for check in others if check.claim not in named]
+
+    @property
+    def distance(self) -> tuple[str, str, str, str]:
+        """How data, network, length and seeds differ from the paper's: that of the result with the deciding check."""
+        if not self.results:
+            return (NOTHING,) * 4
+        place = self.places[0]
+        return next(result.distance.columns for result in self.results if (result.id, result.budget) == place)
 
     @property
     def deciding(self) -> Check | None:
@@ -100,14 +129,17 @@ class Decided:
 
     @property
     def why(self) -> str:
-        """The verdict in words, with the claim of the check that decides it."""
+        """The verdict in words: how many checks hold, the claim of the one that decides, and what is left out."""
         holding = sum(check.verdict == "holds" for check in self.checks)
-        words = {"refuted": "Fails: ", "holds": "", "open": "Undecided: "}
+        words = {"fails": "Fails: ", "inconclusive": "Undecided: "}
         parts = [f"{holding} of {len(self.checks)} checks hold."] if self.checks else []
-        if self.outcome != "holds" and self.deciding and self.deciding.verdict != "holds":
-            parts.append(words[self.outcome] + _plain_claim(self.deciding))
-        parts += [f"Not carried out: {', '.join(self.missing)}."] if self.missing else []
-        parts.append(self.headline.small if self.budget == "small" else f"At the {self.budget} budget.")
+        if self.deciding and self.deciding.verdict != "holds":
+            parts.append(words[self.deciding.verdict] + _plain_claim(self.deciding))
+        if self.left_out:
+            counts = Counter(check.verdict for check in self.left_out)
+            listed = ", ".join(f"{counts[name]} {_ENDED[name]}" for name in _ENDED if counts[name])
+            parts.append(f"Left out of {len(self.left_out)} further checks of the artefacts: {listed}.")
+        parts += [f"Not run: {', '.join(self.missing)}."] if self.missing else []
         return " ".join([*parts, self.headline.note]).strip()
 
     @property

@@ -17,8 +17,8 @@ from markupsafe import Markup, escape
 from normless._version import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
 from normless_papers.pages.front_page import decided_in
-from normless_papers.pages.headline import SHOWN_AS, Decided
-from normless_papers.pages.tables import fact_texts, spoken, table_of, text_of
+from normless_papers.pages.headline import Decided
+from normless_papers.pages.tables import ASPECTS, fact_texts, spoken, table_of, text_of
 from normless_papers.pages.wording import compared, left_of
 from normless_papers.published import PAPERS, Published, published
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -27,10 +27,10 @@ from normless_papers.results.storage import FIGURE, folder_of, stored
 TITLE = "Five papers on normalization, carried out"
 CAUTION = (
     "Each artefact of the papers – table, figure, theorem, algorithm, guideline – is measured, and its claim is "
-    "checked by numbers. A verdict holds for its budget, not for larger ones: smoke takes seconds on tiny data and "
-    "shows at most a direction; paper is the published setup. A claim that fails is reported as failing, and "
-    "inconclusive means that the numbers cannot decide. Checks of formulas, measurements and training runs are "
-    "counted separately."
+    "checked by numbers. A verdict is about the set-up at its budget. Reproduced: all checks of the shape of the "
+    "result hold there. Contradicted: one fails, data and network are of the paper’s kind, and the control reached "
+    "what it reaches when trained on. Not seen here: everything else. Numbers that a paper prints have a verdict of "
+    "their own. Smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores."
 )
 BASES = {
     "formula": "our code beside the paper's formula",
@@ -39,7 +39,13 @@ BASES = {
 }
 # The names on the page of what the user asked for.
 _ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
-_ENDED = {"holds": "hold", "fails": "fail", "inconclusive": "are inconclusive", "error": "ended in an error"}
+# The verdicts on artefacts, and how a sentence ends that counts them.
+_ENDED = {
+    "reproduced": "are reproduced",
+    "contradicted": "are contradicted",
+    "not seen here": "are not seen here",
+    "error": "ended in an error",
+}
 
 # An artefact's id and a budget.
 Place = tuple[str, str]
@@ -162,7 +168,8 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
         "facts": _about(results),
         "bases": BASES,
         "inks": VERDICT_INKS,
-        "shown_as": SHOWN_AS,
+        "conclusions": list(_ENDED),
+        "aspects": ASPECTS,
         "colours": css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
         "images": images,
         "caption_of": caption_of,
@@ -191,7 +198,7 @@ def finding_of(results: Sequence[Reproduction]) -> str:
     sentences = []
     for budget in dict.fromkeys(result.budget for result in results):
         counts = Counter[str](result.verdict for result in results if result.budget == budget)
-        words = ", ".join(f"{counts[verdict]} {_ENDED[verdict]}" for verdict in VERDICT_INKS if counts[verdict])
+        words = ", ".join(f"{counts[verdict]} {_ENDED[verdict]}" for verdict in _ENDED if counts[verdict])
         sentences.append(f"Of {counts.total()} artefacts at the {budget} budget, {words}.")
     return " ".join(sentences)
 

@@ -15,6 +15,8 @@ from normless_papers.results.storage import TABLE
 # The number of rows shown; the file has all.
 MOST_ROWS = 40
 NOTHING = "–"
+# The columns of the distance of a set-up from the paper's; see `normless_papers.distance`.
+ASPECTS = ("data", "network", "length", "seeds")
 _PUBLISHED, _MEASURED = "_published", "_measured"
 
 

@@ -16,6 +16,7 @@ from normless_lab.process import available_cores
 from normless_lab.train import StoppedError
 from normless_papers.artefact import Artefact, Context, artefact_of, published_of
 from normless_papers.budgets import Budget
+from normless_papers.distance import distance_of
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction, plain
 from normless_papers.results.storage import folder_of, load, save
@@ -136,6 +137,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         measured=evidence.measured,
         on=evidence.on,
         checks=artefact.checks_of(evidence),
+        distance=distance_of(artefact.settings, context.budget, context.data, str(evidence.setup)),
         setup=plain(evidence.setup),
         remarks=(*artefact.remarks, *evidence.remarks),
         error=error,

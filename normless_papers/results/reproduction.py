@@ -12,12 +12,13 @@ import pandas as pd
 from normless.errors import NormlessError
 from normless.spec import jsonable
 from normless_papers.budgets import Budget
-from normless_papers.claims import Basis, Check, Verdict, verdict_of
+from normless_papers.claims import Basis, Check, Conclusion, conclusion_of, is_decisive
+from normless_papers.distance import Distance
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
 
 # Increased whenever older results can no longer be read.
-FORMAT = 2
+FORMAT = 3
 _INFINITIES = {"inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -33,6 +34,7 @@ class Reproduction:
         basis: what its checks rest on; empty if the artefact could not be loaded.
         asked: what decides the numbers besides the code: `data`, `data_root`, `seed` and the budget's `settings`.
         measured: empty after an error.
+        distance: how the set-up differs from the paper's.
         error: the error as a sentence; empty if there was none.
         seconds: wall time; runs that were finished already take none.
         provenance: versions, machine and date.
@@ -48,6 +50,7 @@ class Reproduction:
     measured: pd.DataFrame = field(default_factory=pd.DataFrame)
     on: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    distance: Distance = field(default_factory=lambda: Distance(of_same_kind=False, known=False))
     setup: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     error: str = ""
@@ -58,9 +61,24 @@ class Reproduction:
     entry: Published | None = None
 
     @property
-    def verdict(self) -> Verdict | Literal["error"]:
-        """The verdict of its checks, or error."""
-        return "error" if self.error else verdict_of(self.checks)
+    def decisive(self) -> bool:
+        """Whether a failed check contradicts the paper; see `normless_papers.claims.is_decisive`."""
+        return is_decisive(self.checks, self.basis, of_same_kind=self.distance.of_same_kind)
+
+    @property
+    def shape(self) -> Conclusion | None:
+        """The verdict on the shape of the result: orderings and directions; None if nothing is said of it."""
+        return conclusion_of(self.checks, "shape", decisive=self.decisive)
+
+    @property
+    def number(self) -> Conclusion | None:
+        """The verdict on the numbers that the paper prints; None if none are checked."""
+        return conclusion_of(self.checks, "number", decisive=self.decisive)
+
+    @property
+    def verdict(self) -> Conclusion | Literal["error"]:
+        """The verdict on the shape, or on the numbers if that is all; or error."""
+        return "error" if self.error else self.shape or self.number or "not seen here"
 
     @property
     def published(self) -> Published:
@@ -75,8 +93,9 @@ class Reproduction:
     def to_dict(self) -> dict[str, Any]:
         """Return the result as plain data for JSON, with the verdict and the published numbers."""
         values = {own.name: getattr(self, own.name) for own in fields(self)}
-        values |= {"format": FORMAT, "verdict": self.verdict, "published": self.published.rows}
+        values |= {"format": FORMAT, "verdict": self.verdict, "number": self.number, "published": self.published.rows}
         values |= {"checks": [vars(check) for check in self.checks], "measured": table_to_dict(self.measured)}
+        values |= {"distance": vars(self.distance)}
         entry = values.pop("entry")
         text: dict[str, Any] = plain(values | ({"entry": entry.to_entry()} if entry else {}))
         return text
@@ -93,6 +112,7 @@ class Reproduction:
         readers: dict[str, Callable[[Any], Any]] = {
             "measured": table_from_dict,
             "checks": _checks,
+            "distance": lambda texts: Distance(**texts),
             "entry": Published.from_entry,
         } | dict.fromkeys(("on", "remarks", "runs"), tuple)
         names = [own.name for own in fields(cls) if own.name != "entry" or "entry" in values]
@@ -107,7 +127,7 @@ class Reproduction:
 def _checks(rows: Any) -> tuple[Check, ...]:
     nan = math.nan
     numbers = [{name: nan if own is None else float(own) for name, own in row["numbers"].items()} for row in rows]
-    return tuple(Check(row["claim"], row["verdict"], own) for row, own in zip(rows, numbers, strict=True))
+    return tuple(Check(row["claim"], row["verdict"], own, row["of"]) for row, own in zip(rows, numbers, strict=True))
 
 
 def plain(value: Any) -> Any:

@@ -170,7 +170,7 @@ def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]
     """Run the search with some subsets of batch norm's parts; `last_epoch` has the epochs after all doublings."""
     axis = {", ".join(parts): {"scheme": parts_scheme(parts)} for parts in subsets}
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
-    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    runs = carry_out(context, sweep, effort=effort)
     last = runs.table["epochs"].astype(float) * 2 ** runs.table["doublings"].astype(float).fillna(0)
     return RateSearch(replace(runs, table=runs.table.assign(last_epoch=last)), AXIS, WHOLE)
 

@@ -61,7 +61,7 @@ def reference_runs(context: Context, effort: Effort, names: Sequence[str]) -> Ru
         if name in names
     }
     sweep = effort.sweep(context, "reference runs", {AXIS: axis})
-    runs = carry_out(context, sweep, reduction=effort.reduction(context))
+    runs = carry_out(context, sweep, effort=effort)
     return replace(runs, table=runs.table.assign(plateaued=runs.table["hash"].map(plateaus(runs.epochs))))
 
 

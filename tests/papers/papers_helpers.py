@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from normless_lab.plots import svg_text
 from normless_lab.sweeps import Laboratory
 from normless_papers.artefact import Budget, Context, Evidence, artefact_of
-from normless_papers.claims import Check
+from normless_papers.claims import Check, Verdict
 from normless_papers.evidence import beside
 
 
@@ -109,3 +109,9 @@ def assert_finite(numbers: Any) -> None:
 
 def _text(value: Any) -> str:
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def verdict_of(checks: Sequence[Check]) -> Verdict:
+    """Return `fails` if any check fails, else `inconclusive` if any is or there are none, else `holds`."""
+    verdicts = {own.verdict for own in checks}
+    return "fails" if "fails" in verdicts else "holds" if verdicts == {"holds"} else "inconclusive"

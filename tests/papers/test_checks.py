@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,25 +14,27 @@ from hypothesis import strategies as st
 from scipy.stats import ttest_1samp, ttest_ind_from_stats, ttest_rel
 
 from normless_papers.claims import (
-    Check,
+    Basis,
     Estimate,
     asked_at_scale,
     at_scale,
     check,
     close,
     combined,
+    conclusion_of,
     decided,
     difference,
     equals,
     exceeds,
     in_all,
     in_every,
+    is_decisive,
     larger,
     lies_within,
     over_draws,
+    premise,
     replicates,
     stated,
-    verdict_of,
     within,
 )
 
@@ -176,20 +179,49 @@ def test_close_takes_the_wider_tolerance_and_fails_on_nan() -> None:
 
 def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
     fails = check("It reaches 94 %.", False, measured=50)
-    assert at_scale(fails, "") == fails
+    assert at_scale(fails, "") == replace(fails, of="number")
     smaller = at_scale(fails, "3 epochs of digits.")
     assert (smaller.verdict, smaller.numbers) == ("inconclusive", fails.numbers)
     assert smaller.claim.startswith("It reaches 94 %. ")
     assert smaller.claim.endswith("3 epochs of digits.")
+    # The shape has its own verdict, whatever becomes of the numbers.
+    shape = check("It rises.", True, measured=50)
+    assert conclusion_of([shape, smaller], "shape", decisive=True) == "reproduced"
+    assert conclusion_of([shape, smaller], "number", decisive=True) == "not seen here"
 
 
-def test_one_failing_check_fails_the_claim_and_one_open_check_leaves_it_open() -> None:
-    holds, fails, undecided = (check("so it is", answer, number=1) for answer in (True, False, None))
-    assert holds == Check("so it is", "holds", {"number": 1.0})
-    assert verdict_of([holds, holds]) == "holds"
-    assert verdict_of([holds, undecided]) == "inconclusive"
-    assert verdict_of([undecided, fails, holds]) == "fails"
-    assert verdict_of([]) == "inconclusive"
+@pytest.mark.parametrize("decisive", [True, False])
+@given(answers=st.lists(st.sampled_from([True, False, None]), max_size=4))
+def test_a_conclusion_needs_all_checks_and_a_contradiction_a_decisive_set_up(
+    answers: list[bool | None], decisive: bool
+) -> None:
+    checks = [check("so it is", answer, number=1) for answer in answers]
+    expected = None
+    if answers:
+        held, failed = all(answers), any(answer is False for answer in answers)
+        expected = "reproduced" if held else "contradicted" if failed and decisive else "not seen here"
+    assert conclusion_of(checks, "shape", decisive=decisive) == expected
+    assert conclusion_of(checks, "number", decisive=decisive) is None
+
+
+@pytest.mark.parametrize(
+    ("basis", "premises", "of_same_kind", "decisive"),
+    [
+        ("formula", (), False, True),
+        ("measurement", (), True, True),
+        ("measurement", (), False, False),
+        ("training", (), True, False),
+        ("training", (True,), True, True),
+        ("training", (True,), False, False),
+        ("training", (True, False), True, False),
+        ("training", (None,), True, False),
+    ],
+)
+def test_only_the_papers_phenomenon_contradicts_the_paper(
+    basis: Basis, premises: tuple[bool | None, ...], of_same_kind: bool, decisive: bool
+) -> None:
+    checks = [premise(check("The control trains.", answer)) for answer in premises]
+    assert is_decisive(checks, basis, of_same_kind=of_same_kind) is decisive
 
 
 def test_claims_beside_their_tests_are_the_same_checks() -> None:

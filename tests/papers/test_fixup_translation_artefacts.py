@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 import torch
 from made_up_runs import Ending, made_up
-from papers_helpers import assert_whole, carried_out
+from papers_helpers import assert_whole, carried_out, verdict_of
 
 from normless_lab.sweeps import RateGrid, RunOutcome, Sweep
 from normless_papers.artefact import Budget, Context, Evidence
-from normless_papers.claims import verdict_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.fixup import translation as template
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 from invented_runs import Optimum, invented
-from papers_helpers import assert_whole, carried_out, check_of
+from papers_helpers import assert_whole, carried_out, check_of, verdict_of
 
 from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import verdict_of
 from normless_papers.gamma.image_guidelines import BASELINE
 from normless_papers.published import published_as
 

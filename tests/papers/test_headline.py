@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
@@ -15,6 +16,7 @@ from synthetic_results import made_up as result_of
 from normless_papers.artefact import artefact_of
 from normless_papers.claims import Check, Estimate, Verdict, larger, replicates
 from normless_papers.claims.training import opposite, trains
+from normless_papers.distance import Distance
 from normless_papers.pages.headline import (
     Decided,
     Headline,
@@ -27,17 +29,22 @@ from normless_papers.published import published
 
 # Measured on networks, not decided by runs that can be made up: the committed file has their checks.
 MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
-CLAIM = Headline(
-    "It trains.", "94 %", "On digits.", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not"
-)
+CLAIM = Headline("It trains.", "94 %", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not")
+PRESENT = Check("The control is at its plateau.", "holds", {"control": 93.0}, "premise")
+AS_PRINTED = Distance()
+ABSENT = replace(PRESENT, verdict="inconclusive")
 
 
 def check(verdict: Verdict, claim: str = "Fixup trains.") -> Check:
     return Check(claim, verdict, {"first": 3.0, "second": 1.0, "needed_difference": 0.0, "half_width": 0.5})
 
 
-def decided(*verdicts: Verdict, missing: Sequence[str] = ()) -> Decided:
-    return Decided(CLAIM, [result_of("fixup/table-1", "small")], list(map(check, verdicts)), missing)
+def decided(
+    *verdicts: Verdict, missing: Sequence[str] = (), distance: Distance = AS_PRINTED, premise: Check = PRESENT
+) -> Decided:
+    checks = list(map(check, verdicts))
+    results = [result_of("fixup/table-1", "gpu", checks=(*checks, premise), distance=distance)] if verdicts else []
+    return Decided(CLAIM, results, checks, missing)
 
 
 def test_there_are_fifteen_of_all_five_papers() -> None:
@@ -63,17 +70,44 @@ def test_every_named_check_exists(name: str, budget: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("verdicts", "missing", "outcome"),
     [
-        (("holds", "holds"), (), "holds"),
-        (("holds", "fails", "inconclusive"), ("fixup/figure-3",), "refuted"),
-        (("holds", "inconclusive"), (), "open"),
-        (("holds",), ("fixup/figure-3",), "open"),
-        ((), ("fixup/table-1",), "open"),
+        (("holds", "holds"), (), "reproduced"),
+        (("holds", "fails", "inconclusive"), ("fixup/figure-3",), "contradicted"),
+        (("holds", "inconclusive"), (), "not seen here"),
+        (("holds",), ("fixup/figure-3",), "not seen here"),
+        ((), ("fixup/table-1",), "not run"),
     ],
 )
-def test_a_claim_is_refuted_by_one_check_and_holds_by_all(
+def test_a_claim_is_contradicted_by_one_check_and_reproduced_by_all(
     verdicts: tuple[Verdict, ...], missing: tuple[str, ...], outcome: str
 ) -> None:
     assert decided(*verdicts, missing=missing).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    "distance", [Distance(data="smaller", of_same_kind=False), Distance(network="smaller", of_same_kind=False)]
+)
+def test_a_demonstration_contradicts_nothing(distance: Distance) -> None:
+    failed = decided("fails", distance=distance)
+    assert (failed.outcome, failed.demonstrates) == ("not seen here", True)
+    assert "smaller" in failed.distance
+    held = decided("holds", distance=distance)
+    assert (held.outcome, held.demonstrates) == ("reproduced", True)
+
+
+def test_without_the_phenomenon_in_the_control_nothing_is_contradicted() -> None:
+    assert decided("fails").outcome == "contradicted"
+    assert decided("fails", premise=ABSENT).outcome == "not seen here"
+    assert decided("fails", distance=Distance(length="30 epochs instead of 164")).outcome == "contradicted"
+
+
+def test_what_a_claim_leaves_out_is_counted() -> None:
+    left = Check("Fixup has a 7 % lower error.", "fails", {"value": 1.0})
+    row = decided("holds")
+    row = replace(row, results=[replace(row.results[0], checks=(*row.results[0].checks, left))])
+    assert row.outcome == "reproduced"
+    assert row.whole == "fixup/table-1: contradicted"
+    assert "1 further" in row.why
+    assert "1 fail" in row.why
 
 
 def test_only_the_named_checks_count_at_the_largest_budget() -> None:
@@ -91,7 +125,7 @@ def test_only_the_named_checks_count_at_the_largest_budget() -> None:
     assert [check.verdict for check in headline.checks] == ["holds"]
     assert headline.results == [gpu]
     assert headline.missing == ["zeroinit/table-5"]
-    assert headline.outcome == "open"
+    assert headline.outcome == "not seen here"
     assert headline.command == "normless reproduce zeroinit/table-5 fixup/figure-5 --budget gpu"
 
 

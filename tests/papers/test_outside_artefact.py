@@ -55,7 +55,7 @@ def source(tmp_path: Path) -> str:
 def test_it_is_reproduced_stored_and_shown(source: str, tmp_path: Path) -> None:
     out, name = tmp_path / "out", f"gauss/{tmp_path.name}"
     result = reproduce(source, out=out)
-    assert (result.error, result.id, result.verdict, result.basis) == ("", name, "holds", "measurement")
+    assert (result.error, result.id, result.verdict, result.basis) == ("", name, "reproduced", "measurement")
     assert result.beside["value_published"].tolist() == [0.0]
     assert ARTEFACTS[name].published.claim == "The mean is 0."
     (back,) = stored(out)
@@ -70,7 +70,7 @@ def test_the_command_takes_a_file(source: str, tmp_path: Path, capsys: pytest.Ca
     (found,) = json.loads(capsys.readouterr().out)["results"]
     assert (found["id"], found["verdict"], found["published"]) == (
         f"gauss/{tmp_path.name}",
-        "holds",
+        "reproduced",
         [{"quantity": "mean", "value": 0.0}],
     )
 

@@ -46,7 +46,8 @@ def test_every_artefact_is_there_with_its_paper() -> None:
     assert {paper.key: f"{paper.authors}, {paper.work}" for paper in papers} == PAPERS
     assert not any(paper.not_run for paper in papers)
     assert finding_of([*results[:2], made_up("fixup/table-1", "small", "fails")]) == (
-        "Of 2 artefacts at the smoke budget, 2 hold. Of 1 artefacts at the small budget, 1 fail."
+        "Of 2 artefacts at the smoke budget, 2 are reproduced. "
+        "Of 1 artefacts at the small budget, 1 are not seen here."
     )
 
 
@@ -86,7 +87,7 @@ def test_a_headline_has_its_figure_and_its_refutation() -> None:
     row = Decided(headline, [result], [*result.checks, Check("It is below.", "fails", {"value": 3.0})], [])
     written = render([result], {(name, "small"): "IMAGE"}, [row])
     own = Reader(written["fixup.html"]).text
-    for words in (headline.claim, headline.printed, "value 3", "It is below.", headline.refuted_if, row.command):
+    for words in (headline.claim, headline.printed, "value 3", "It is below.", headline.contradicted_if, row.command):
         assert " ".join(words.split()) in " ".join(own.split())
     assert f'href="fixup.html#{headline.anchor}"' in written["index.html"]
     assert own.count("IMAGE") == 1

@@ -88,10 +88,10 @@ def test_it_shows_all_with_figures_that_are_drawn(opened: Any, results: list[Any
     "chosen",
     [
         {"Kind": "training"},
-        {"Verdict": "inconclusive"},
+        {"Verdict": "not seen here"},
         {"Budget": "small"},
         # Verdict and budget are those of one result.
-        {"Budget": "small", "Verdict": "holds"},
+        {"Budget": "small", "Verdict": "reproduced"},
     ],
 )
 def test_filters(opened: Any, results: list[Any], chosen: dict[str, str]) -> None:

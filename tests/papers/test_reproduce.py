@@ -54,7 +54,7 @@ def evidence(context: Context, *, depth: int) -> Evidence:
 def test_evidence_is_kept(tmp_path: Path, install: Install) -> None:
     calls = install(evidence)
     result = reproduce(NAME, out=tmp_path, data="digits", seed=3)
-    assert (result.verdict, result.error, result.runs) == ("holds", "", ())
+    assert (result.verdict, result.error, result.runs) == ("reproduced", "", ())
     assert result.asked == {"data": "digits", "data_root": None, "seed": 3, "settings": {"depth": 4}}
     assert result.seconds > 0
     assert {"normless", "python", "torch", "machine", "date"} <= set(result.provenance)
@@ -99,7 +99,7 @@ def test_an_error_is_a_result_that_is_tried_again(
     assert (result.verdict, result.error) == ("error", sentence)
     assert list((tmp_path / "artefacts").rglob("figure.*")) == []
     install(evidence)
-    assert reproduce(NAME, out=tmp_path).verdict == "holds"
+    assert reproduce(NAME, out=tmp_path).verdict == "reproduced"
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, TerminatedError])
@@ -138,4 +138,4 @@ def test_runs_are_noted_and_shared(tmp_path: Path, install: Install) -> None:
         first = reproduce(NAME, out=tmp_path, laboratory=laboratory)
         again = reproduce(NAME, out=tmp_path, laboratory=laboratory, again=True)
     assert first.runs == again.runs == (config.hash,)
-    assert first.verdict == again.verdict == "holds"
+    assert first.verdict == again.verdict == "reproduced"

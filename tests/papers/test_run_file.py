@@ -43,7 +43,7 @@ def test_the_pages_have_the_claims_and_figures_and_say_what_the_committed_ones_d
     for headline in headlines():
         assert headline.claim in unescape(front)
         (page,) = [unescape(text) for text in papers if headline.claim in unescape(text)]
-        assert headline.refuted_if in page
+        assert headline.contradicted_if in page
     for path in pages:
         assert path.stat().st_size < 1e6
         assert _claims(path) == _claims(COMMITTED.with_name(path.name))

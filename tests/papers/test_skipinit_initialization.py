@@ -6,12 +6,11 @@ import math
 
 import pytest
 import torch
-from papers_helpers import assert_whole, carried_out
+from papers_helpers import assert_whole, carried_out, verdict_of
 from torch import nn
 
 from normless import residual_map
 from normless_papers.artefact import Context
-from normless_papers.claims import verdict_of
 from normless_papers.skipinit.appendix_c import MEAN_SQUARE, formulas
 from normless_papers.skipinit.initialization import ConvolutionalNetwork
 

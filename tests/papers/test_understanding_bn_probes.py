@@ -8,11 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from papers_helpers import carried_out
+from papers_helpers import carried_out, verdict_of
 from torch import nn
 
 from normless_papers.artefact import Context
-from normless_papers.claims import verdict_of
 from normless_papers.understanding_bn import initializations, single_updates
 from normless_papers.understanding_bn.channels_and_classes import _favourite
 from normless_papers.understanding_bn.initializations import Initializations, conv_path

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from invented_runs import Optimum, invented
-from papers_helpers import assert_whole, check_of
+from papers_helpers import assert_whole, check_of, verdict_of
 
 from normless_papers.artefact import artefact_of
-from normless_papers.claims import verdict_of
 
 FEW = {
     "zeroinit/zeroinit": {"depth": 10, "draws": 200},

@@ -1,0 +1,36 @@
+"""The verdicts on an artefact in its set-up: of the shape of its result, and of the numbers that the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from normless_papers.claims.checks import Aspect, Basis, Check
+
+Conclusion = Literal["reproduced", "contradicted", "not seen here"]
+CONCLUSIONS: tuple[Conclusion, ...] = get_args(Conclusion)
+
+
+def conclusion_of(checks: Sequence[Check], aspect: Aspect, *, decisive: bool) -> Conclusion | None:
+    """Return the verdict by the checks of an aspect, or None if there are none.
+
+    `reproduced` if all of them hold, `contradicted` if one of them fails in a set-up that can contradict the paper
+    (see `is_decisive`), else `not seen here`.
+    """
+    verdicts = {check.verdict for check in checks if check.of == aspect}
+    if verdicts == {"holds"}:
+        return "reproduced"
+    return ("contradicted" if "fails" in verdicts and decisive else "not seen here") if verdicts else None
+
+
+def is_decisive(checks: Sequence[Check], basis: Basis | Literal[""], *, of_same_kind: bool) -> bool:
+    """Whether failed checks contradict the paper: it is a formula, or the paper's own phenomenon is present.
+
+    Measurements must be of the paper's kind of data and network. Training runs must also have at least one premise,
+    such as a control that reached what it reaches when trained on, and all premises must hold.
+    """
+    if basis == "formula":
+        return True
+    premises = [check.verdict for check in checks if check.of == "premise"]
+    present = set(premises) == {"holds"} if basis == "training" else set(premises) <= {"holds"}
+    return of_same_kind and present
