@@ -43,7 +43,8 @@ def front_page_of(out: Path) -> str:
     counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in OUTCOMES)
     names = ("", "claim", "paper", "ours", "verdict", *ASPECTS, "runs", "core-hours", "why", "repeat")
     rule = ["---:" if name in ("", "runs", "core-hours") else "---" for name in names]
-    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", row_of(names), row_of(rule), *rows, ""])
+    heading = [row_of(names), row_of(rule)]
+    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", *heading, *rows, ""])
 
 
 def _markdown(place: int, row: Decided, state: RunState) -> str:
