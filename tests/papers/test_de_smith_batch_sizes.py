@@ -73,7 +73,7 @@ def test_numbers_on_imagenet_are_asked_of_imagenet_alone(tmp_path: Path) -> None
     assert check.verdict == "inconclusive"
     assert "Not asked of a smaller set-up" in check.claim
     models = {point.config.to_dict()["model"] for point in laboratory.points}
-    assert models == {"normless:resnet_v2(depth=50, initialization=he_fan_in, channels=8)"}
+    assert models == {"normless:resnet_v2(depth=50, initialization=he_fan_in_truncated, channels=8)"}
 
 
 @given(
