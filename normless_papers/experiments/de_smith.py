@@ -80,10 +80,11 @@ def rates_at(effort: Effort, batch_size: int) -> RateGrid:
     moved = [shift * rate for rate in grid.rates]
     if len(moved) == 1:
         return RateGrid(tuple(moved), None)
-    rates, step = list(moved if shift < 1 else grid.rates), effort.step
-    while rates[-1] < moved[-1]:
-        rates.append(rates[-1] * step)
-    return RateGrid(tuple(rates), grid.factor, grid.extensions)
+    rates, between = {*moved, *(() if shift < 1 else grid.rates)}, grid.rates[-1] * effort.step
+    while between < moved[0]:
+        rates.add(between)
+        between *= effort.step
+    return RateGrid(tuple(sorted(rates)), grid.factor, grid.extensions)
 
 
 def over_depths(

@@ -86,7 +86,8 @@ def test_rates_reach_from_the_optimum_at_64_to_that_of_the_batch(exponents: list
     held = [math.log2(rate) for rate in grid.rates]
     assert held == sorted(set(held))
     moved = {exponent + power - 6 for exponent in exponents}
-    assert moved <= set(held) <= moved | set(exponents)
+    between = range(max(exponents), min(moved))
+    assert moved <= set(held) <= moved | set(exponents) | set(between)
     assert power < 6 or set(exponents) <= set(held)
 
 
