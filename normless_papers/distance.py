@@ -72,7 +72,8 @@ def distance_of(
         own, printed = ours.get(path), theirs.get(path)
         if path[-1] == "data" and own is not None:
             own = data or own
-        if own != printed and path[-1] not in _DESCRIPTIONS:
+        elsewhere = own is None and any(other[-1] == path[-1] and ours[other] == printed for other in ours)
+        if own != printed and not elsewhere and path[-1] not in _DESCRIPTIONS:
             texts[_ASPECTS.get(path[-1], "length")][_difference(path[-1], own, printed)] = None
     said = {name: _listed(list(found)) for name, found in texts.items()}
     if "JPEG" in origin and not said["data"]:
@@ -89,7 +90,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
             yield from _leaves(item, (*path, str(name)))
     elif isinstance(value, tuple) and any(map(is_dataclass, value)):
         for place, item in enumerate(value):
-            yield from _leaves(item, (*path, str(place)))
+            yield from _leaves(item, (*path, getattr(item, "model", "") or str(place)))
     else:
         yield path, value
 
