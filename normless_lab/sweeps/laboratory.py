@@ -154,9 +154,7 @@ class Laboratory:
         """
         return self.run_all([sweep], metrics=metrics)[0]
 
-    def run_all(
-        self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)
-    ) -> list[SweepResult]:
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
         """As `run`, of several sweeps, whose runs are executed side by side."""
         while True:
             needed = [needed_runs(sweep, metrics, self.state.read) for sweep in sweeps]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from normless_lab.sweeps import MissingRunsError, PlannedLaboratory
+from normless_lab.train.arithmetic import device_name
 from normless_papers.artefact import Budget, Context, artefact_of
 from normless_papers.pages.headline import headlines
 from normless_papers.planning.speeds import Speeds, seconds_of_artefact
@@ -68,11 +70,9 @@ def needs_of(names: Iterable[str], budget: Budget, out: Path, **options: Any) ->
                 needs[name] = Need(seconds=seconds_of_artefact(name))
                 continue
             laboratory.missing = {}
-            try:
+            with suppress(MissingRunsError):
                 artefact.function(context, **settings)
-            except MissingRunsError:
-                pass
-            needs[name] = Need({hash: speeds.seconds(config) for hash, config in laboratory.missing.items()})
+            needs[name] = Need({run: speeds.seconds(config) for run, config in laboratory.missing.items()})
         return needs
 
 
@@ -105,4 +105,4 @@ def _device() -> str:
     """Return the processor of the runs to come, as `TrainingResult.device`."""
     import torch
 
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    return device_name(torch.device("cuda" if torch.cuda.is_available() else "cpu"))

@@ -41,9 +41,9 @@ class Speeds:
         self._by_example = {key: sum(values) / len(values) for key, values in seconds.items()}
 
     def seconds(self, config: Settings) -> float:
-        """Return the expected seconds of a run, its share where several run side by side; NaN if nothing says them."""
+        """Return the expected seconds of a run, its share if several run side by side; NaN if nothing says them."""
         values = config.to_dict()
-        examples = values.get("epochs", math.nan) * examples_of(values.get("data", ""))
+        examples = float(values.get("epochs", math.nan)) * examples_of(values.get("data", ""))
         for names in _ALIKE:
             if (key := _key(values, names)) in self._by_example:
                 return examples * self._by_example[key]

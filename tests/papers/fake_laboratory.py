@@ -72,9 +72,7 @@ class FakeLaboratory:
             self._check()
         return result
 
-    def run_all(
-        self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)
-    ) -> list[SweepResult]:
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
         """As `Laboratory.run_all`."""
         return [self.run(sweep, metrics=metrics) for sweep in sweeps]
 
