@@ -101,6 +101,15 @@ def steps_of(claims: Mapping[str, Sequence[str]], needs: Mapping[str, Need]) -> 
     return steps
 
 
+def claim_minutes() -> dict[str, int]:
+    """Return the expected minutes of each headline claim on one H100 from the start, without runs of other claims."""
+    claims = claims_at("gpu")
+    with tempfile.TemporaryDirectory() as folder:
+        needs = needs_of((name for names in claims.values() for name in names), "gpu", Path(folder))
+    steps = {claim: steps_of({claim: names}, needs) for claim, names in claims.items()}
+    return {claim: math.ceil(sum(step.seconds for step in own) / 60) for claim, own in steps.items()}
+
+
 def _device() -> str:
     """Return the processor of the runs to come, as `TrainingResult.device`."""
     import torch
