@@ -121,7 +121,7 @@ def run(namespace: Namespace) -> int:
     texts += [summary(results)] if len(results) > 1 else []
     texts += [] if namespace.minutes is None else [plan_text(steps, namespace.minutes)]
     text = "\n\n".join([*texts, f"normless report {namespace.out} makes a page of all results."])
-    planned = {} if namespace.minutes is None else {"next": [vars(step) for step in steps]}
+    planned = {} if namespace.minutes is None else {"next": [step.to_dict() for step in steps]}
     answer(namespace, {"out": str(namespace.out), "results": rows} | planned, text)
     return int(any(result.error for result in results))
 

@@ -30,11 +30,15 @@ class Need:
 
 @dataclass(frozen=True)
 class Step:
-    """Artefacts to carry out next, the claims that they decide, and the expected seconds."""
+    """Artefacts to carry out next, the claims that they decide, and the expected seconds, NaN if not known."""
 
     claims: tuple[str, ...]
     artefacts: tuple[str, ...]
     seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the step as plain data for JSON."""
+        return vars(self) | {"seconds": None if math.isnan(self.seconds) else self.seconds}
 
 
 def claims_at(budget: Budget) -> dict[str, tuple[str, ...]]:

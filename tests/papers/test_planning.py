@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from made_up_runs import Ending, made_up
 
 from normless_lab.sweeps import RunRow
 from normless_papers.artefact import artefact_of
+from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
 from normless_papers.planning.plan import Need, Step, claim_minutes, claims_at, needs_of, steps_of
@@ -105,3 +107,20 @@ def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_t
     ]
     assert all(own.to_decide for own in headlines() if own.minutes is None)
     assert minutes_table() in CARD.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted({name for names in claims_at("gpu").values() for name in names}))
+def test_a_design_has_every_check_that_its_headline_names_and_knows_its_control(name: str, tmp_path: Path) -> None:
+    found = artefact_of(name)
+    if found.basis != "training":
+        return
+    settings = found.settings["gpu"]
+    context = made_up(lambda labels, values: Ending(0.95, bleu=0.3), tmp_path, "gpu")
+    checks = found.checks_of(found.function(context, **settings))
+    for headline in headlines():
+        for start in headline.checks.get(name, ()):
+            assert any(fnmatchcase(own.claim, f"{start}*") for own in checks), start
+    # All runs are as accurate as the plateaus, so that only a control of unknown labels would not be.
+    assert all(own.verdict == "holds" for own in checks if own.of == "premise")
+    plateaus = [own.plateau for own in settings.values() if isinstance(own, Effort) and own.plateau]
+    assert len([own for own in checks if own.of == "premise"]) == len(plateaus)
