@@ -143,8 +143,9 @@ class Decided:
             listed = ", ".join(f"{counts[name]} {_ENDED[name]}" for name in _ENDED if counts[name])
             parts.append(f"Left out of {len(self.left_out)} further checks of the artefacts: {listed}.")
         parts += [f"Not run: {', '.join(self.missing)}."] if self.missing else []
-        if not self.results or (self.demonstrates and BUDGETS.index(self.budget) < BUDGETS.index("gpu")):
-            minutes, other = self.headline.minutes, self.headline.to_decide
+        minutes, other = self.headline.minutes, self.headline.to_decide
+        smaller = minutes is None or BUDGETS.index(self.budget) < BUDGETS.index("gpu")
+        if not self.results or (self.demonstrates and smaller):
             parts.append(f"Not run at the paper's kind; {other if minutes is None else f'{minutes} min on an H100'}.")
         return " ".join([*parts, self.headline.note]).strip()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +109,18 @@ def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_t
 
 
 @pytest.mark.parametrize("name", sorted({name for names in claims_at("gpu").values() for name in names}))
-def test_a_design_has_every_check_that_its_headline_names_and_knows_its_control(name: str, tmp_path: Path) -> None:
+def test_a_design_knows_its_control(name: str, tmp_path: Path) -> None:
     found = artefact_of(name)
-    if found.basis != "training":
+    plateaus = [
+        own.plateau for own in found.settings["gpu"].values() if isinstance(own, Effort) and own.plateau is not None
+    ]
+    if not plateaus:
         return
-    settings = found.settings["gpu"]
-    context = made_up(lambda labels, values: Ending(0.95, bleu=0.3), tmp_path, "gpu")
-    checks = found.checks_of(found.function(context, **settings))
-    for headline in headlines():
-        for start in headline.checks.get(name, ()):
-            assert any(fnmatchcase(own.claim, f"{start}*") for own in checks), start
-    # All runs are as accurate as the plateaus, so that only a control of unknown labels would not be.
-    assert all(own.verdict == "holds" for own in checks if own.of == "premise")
-    plateaus = [own.plateau for own in settings.values() if isinstance(own, Effort) and own.plateau]
-    assert len([own for own in checks if own.of == "premise"]) == len(plateaus)
+    premises = {}
+    for accuracy in (0.95, 0.5):
+        # All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is.
+        ending = Ending(accuracy, bleu=0.3)
+        context = made_up(lambda labels, values, own=ending: own, tmp_path, "gpu")  # type: ignore[misc]
+        checks = found.checks_of(found.function(context, **found.settings["gpu"]))
+        premises[accuracy] = [own.verdict for own in checks if own.of == "premise"]
+    assert premises == {0.95: ["holds"], 0.5: ["fails"]}
