@@ -74,7 +74,7 @@ def plan_text(steps: Sequence[Step], minutes: float) -> str:
         return "Nothing is left at this budget."
     rows = [(f"{step.seconds / 60:.0f}", ", ".join(step.artefacts), "; ".join(step.claims)) for step in steps]
     total = sum(step.seconds for step in steps) / 60
-    pieces = "" if math.isnan(total) else f", {math.ceil(total / minutes)} times {minutes:g}"
+    pieces = "" if math.isnan(total) else f", {math.ceil(total / minutes)} pieces of {minutes:g}"
     first = f"Left: {sum(len(step.claims) for step in steps)} claims, expected to take {total:.0f} minutes{pieces}."
     return "\n".join([first, as_text(table(("minutes", "next", "decides"), rows, right=(0,)))])
 

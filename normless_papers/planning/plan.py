@@ -83,7 +83,8 @@ def needs_of(names: Iterable[str], budget: Budget, out: Path, **options: Any) ->
 def steps_of(claims: Mapping[str, Sequence[str]], needs: Mapping[str, Need]) -> list[Step]:
     """Return the steps that decide the undecided claims, first what decides most per second.
 
-    A claim is decided when all its artefacts are carried out; runs that several artefacts share count once.
+    A claim is decided when all its artefacts are carried out; runs that several artefacts share count once. Steps
+    without runs, which need no card, come last, and before them those of unknown length.
     """
     left = {claim: set(names) & needs.keys() for claim, names in claims.items()}
     left = {claim: names for claim, names in left.items() if names}
@@ -95,7 +96,8 @@ def steps_of(claims: Mapping[str, Sequence[str]], needs: Mapping[str, Need]) -> 
             seconds = sum(own for run, own in runs.items() if run not in carried_out)
             seconds += sum(needs[name].seconds for name in names - done)
             decided = tuple(claim for claim, own in left.items() if own <= names | done)
-            options.append((math.inf if math.isnan(seconds) else seconds / len(decided), decided, names, seconds))
+            price = math.inf if math.isnan(seconds) else seconds / len(decided)
+            options.append(((not runs, price), decided, names, seconds))
         _, decided, names, seconds = min(options, key=lambda option: option[0])
         order = dict.fromkeys(name for claim in decided for name in claims[claim] if name in names - done)
         steps.append(Step(decided, tuple(order), seconds))

@@ -42,7 +42,7 @@ def merged(folders: Sequence[Path]) -> Iterator[tuple[Path, list[str]]]:
                 place = folder_of(out, result.id, result.budget)
                 if result.basis != "training" and not place.exists():
                     shutil.copytree(folder_of(folder, result.id, result.budget), place)
-                own = {key: result.asked[key] for key in ("data", "data_root", "seed")}
+                own = {key: value for key, value in result.asked.items() if key != "settings"}
                 asked[result.id, result.budget] = asked.get((result.id, result.budget)) or own
         with PlannedLaboratory(out / "laboratory") as laboratory:
             for (artefact, budget), options in asked.items():

@@ -72,15 +72,25 @@ def test_steps_decide_most_per_second_and_count_shared_runs_once() -> None:
         "b": Need({"2": 60.0, "3": 10.0}),
         "c": Need({"4": 65.0}, 1.0),
         "unknown": Need({"5": math.nan}),
+        "measured": Need(seconds=1.0),
     }
-    claims = {"first": ("unknown",), "of a": ("a", "done"), "of b": ("b",), "of c": ("c",), "over": ("done",)}
-    *steps, last = steps_of(claims, needs)
+    claims = {
+        "no runs": ("measured",),
+        "first": ("unknown",),
+        "of a": ("a", "done"),
+        "of b": ("b",),
+        "of c": ("c",),
+        "over": ("done",),
+    }
+    *steps, unknown, last = steps_of(claims, needs)
     assert steps == [
         Step(("of c",), ("c",), 66.0),
         Step(("of b",), ("b",), 70.0),
         Step(("of a",), ("a",), 60.0),
     ]
-    assert (last.claims, math.isnan(last.seconds)) == (("first",), True)
+    assert (unknown.claims, math.isnan(unknown.seconds)) == (("first",), True)
+    # It needs no card.
+    assert last == Step(("no runs",), ("measured",), 1.0)
     # Two claims of the same runs are decided together, before a cheaper single one.
     twice = {"one": ("a",), "two": ("a",), "of b": ("b",)}
     assert [step.claims for step in steps_of(twice, needs)] == [("one", "two"), ("of b",)]
