@@ -269,7 +269,7 @@ def carry_out(
 
     The grid is extended, within its limit, until the optima by the metrics lie inside it.
     """
-    results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
+    results = context.lab.run_all(sweeps, metrics=metrics)
     rows = context.lab.carry_out([sweeps[0].points()[0].config])
     data = str((rows[0].result or {}).get("data", "")) if rows else ""
     table = pd.concat([_table(result) for result in results], ignore_index=True)

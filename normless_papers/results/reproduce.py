@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -88,11 +88,13 @@ def laboratory_in(
     listener: LaboratoryListener | None = None,
     *,
     together: int | None = None,
+    seconds_left: Callable[[], float] | None = None,
 ) -> Laboratory:
     """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless_lab.sweeps import Laboratory
 
-    return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
+    place = out / "laboratory"
+    return Laboratory(place, workers=workers, together=together, listener=listener, seconds_left=seconds_left)
 
 
 def provenance() -> Mapping[str, str]:
