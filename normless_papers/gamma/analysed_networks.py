@@ -142,7 +142,8 @@ def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Check]:
     """Check the tables of `_by_stage` of each network, given their lowest accuracy on the images and that of chance.
 
-    Undecided unless each network has at least half of the possible gain over chance.
+    "The variance of each feature map" is that of a channel, as Var[x_l,i] of equations 10 and 11 that it should show,
+    averaged over the channels of a layer. Undecided unless each network has at least half of the possible gain over chance.
     """
     tables, least_accuracy, chance = facts
     later = [stage for stage in sorted(tables[0]["stage"].unique()) if stage > 2]
@@ -198,11 +199,14 @@ def variance_of_feature_maps(
 
 
 def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate by block: `block`, `stage`, `index` in the stage from 0, measured variance, and predictions by γ."""
+    """Tabulate by block: `block`, `stage`, `index` in the stage from 0, the measured variance of a channel on average
+    and of all channels together (`pooled_variance`), and predictions by γ.
+    """
     stage = (table["equation"] == _RESETS[0]).cumsum()
     index = table.groupby(stage).cumcount()
     names = {
-        "stream_variance": "variance",
+        "stream_channel_variance": "variance",
+        "stream_variance": "pooled_variance",
         "stream_second_moment": "second_moment",
         "predicted_stream_second_moment": "second_moment_by_gamma",
         "gamma_last": "gamma_last",

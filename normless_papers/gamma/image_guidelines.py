@@ -17,7 +17,7 @@ from normless_lab.plots import ROLE_INKS, Ink
 from normless_lab.sweeps import is_minimized
 from normless_lab.train import trained_network
 from normless_papers.artefact import Context, Evidence, artefact
-from normless_papers.claims import Check, Estimate, check, larger
+from normless_papers.claims import Check, Estimate, check, larger, not_asked
 from normless_papers.claims.training import LEAST, best_accuracy, chance_of, trains
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort
@@ -254,12 +254,18 @@ def _shares(context: Context, effort: Effort, comparison: DecayComparison) -> pd
 
 
 def _guideline_3_checks(comparison: DecayComparison) -> list[Check]:
-    """Check that most networks lose accuracy, since the text itself names networks that gain."""
+    """Check the sign that table 2 prints of each network, and that most lose accuracy; "most" needs half of the eight.
+
+    "However, for γ_0, an increase in performance was observed in some models" (section 4.1).
+    """
     verdicts = [outcome.verdict for outcome in role_checks(comparison, ["gamma_0"])]
     lowered, raised, undecided = (verdicts.count(verdict) for verdict in ("holds", "fails", "inconclusive"))
     most = True if lowered > raised + undecided else False if raised >= lowered + undecided else None
     claim = "L2 on gamma_0 besides the weights lowers the test accuracy of more networks than it raises."
-    return [check(claim, most, lowered=lowered, raised=raised, undecided=undecided)]
+    counted = check(claim, most, lowered=lowered, raised=raised, undecided=undecided)
+    if len(verdicts) < len(_printed()) / 2:
+        counted = not_asked(counted, f"{len(verdicts)} of {len(_printed())} networks are not most of them")
+    return [*role_checks(comparison, ["gamma_0"], as_printed=True), counted]
 
 
 def _guideline(number: int, column: str, checks: Callable[[DecayComparison], Sequence[Check]]) -> None:
