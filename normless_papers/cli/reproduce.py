@@ -48,6 +48,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     how.add_argument(
+        "--weights",
+        type=str,
+        default=None,
+        help="a pretrained network for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
+        "torchvision, or a folder of normless convert or with model.txt and a state dict",
+    )
+    how.add_argument(
         "--workers",
         type=int,
         default=None,
@@ -101,7 +108,7 @@ def run(namespace: Namespace) -> int:
     ):
         for entry in entries:
             progress.begin(entry.id)
-            options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
+            options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "weights", "again")}
             results.append(reproduce(entry.id, namespace.budget, laboratory=laboratory, **options))
             progress.end(results[-1])
     folders = [folder_of(namespace.out, result.id, result.budget) for result in results]

@@ -130,10 +130,10 @@ TEXT, DERIVED = -2.0, -1.0
 def _figure_6_checks(slopes: Mapping[str, Estimate]) -> list[Check]:
     """Check the slope for the γ of each role alone, and for all γ at once.
 
-    "We varied the initial value of γ" names no layer. If the initial value of all γ is multiplied by s, a ResNet-V1 is
-    homogeneous: a branch ends in a norm, so it has s times its output whatever it reads; the stem and the projections
-    on the skip path as well; sums and ReLU keep the factor. The stream has s² times its variance, and the logits s
-    times their value, z(s) = s z(1), for every direction Γ̂ of every γ. Hence
+    "We varied the initial value of γ" names no layer. If the initial value of all γ is multiplied by s, a ResNet-V1
+    is homogeneous: a branch ends in a norm, so it has s times its output whatever it reads; the stem and the
+    projections on the skip path as well; sums and ReLU keep the factor. The stream has s² times its variance, and the
+    logits s times their value, z(s) = s z(1), for every direction Γ̂ of every γ. Hence
 
         ∇_Γ̂ L = (∂L/∂z)ᵀ ∂z/∂Γ̂ = s (∂L/∂z)ᵀ ∂z(1)/∂Γ̂,    ‖Γ̂₁ - Γ̂₀‖ = η ‖Γ‖⁻² ‖∇_Γ̂ L‖ ∝ s⁻² s = s⁻¹,
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -140,8 +141,8 @@ ENLARGED = 2.0
 def _half_checks(facts: Mapping[str, Estimate]) -> list[Check]:
     """Check equations 10 and 11 in networks, in which the mean that the text ignores is not 0.
 
-    "Ignoring E[x_l]" (section 2, case 2) makes E[ReLU(x + f)²] = ½E[(x + f)²]. But x_l is itself the output of a ReLU.
-    For f ~ N(0, γ²), independent of x, and the distribution function Φ and density φ of the standard normal,
+    "Ignoring E[x_l]" (section 2, case 2) makes E[ReLU(x + f)²] = ½E[(x + f)²]. But x_l is itself the output of a
+    ReLU. For f ~ N(0, γ²), independent of x, and the distribution function Φ and density φ of the standard normal,
 
         E[ReLU(x + f)²] = ½(E[x²] + γ²) + E[(x² + γ²)(Φ(x/γ) - ½) + xγφ(x/γ)],
 
@@ -224,8 +225,9 @@ def _with_mean(x: Tensor, gamma: Tensor) -> float:
     """Return E[ReLU(x + f)²] for f ~ N(0, γ²) by channel, over the values of x."""
     deviation = gamma.detach().double().abs().view(1, -1, 1, 1).clamp_min(torch.finfo(torch.float64).tiny)
     x = x.double()
-    normal, score = torch.distributions.Normal(0.0, 1.0), x / deviation
-    second = (x**2 + deviation**2) * normal.cdf(score) + x * deviation * normal.log_prob(score).exp()
+    score = x / deviation
+    density = torch.exp(-(score**2) / 2) / math.sqrt(2 * math.pi)
+    second = (x**2 + deviation**2) * torch.special.ndtr(score) + x * deviation * density
     return float(second.mean())
 
 

@@ -1,4 +1,4 @@
-"""Where the papers are wrong or silent: what a text says, a derivation, our measurement and conclusion, as Markdown."""
+"""Where the papers are wrong or silent: the text, a derivation, our measurement and conclusion, as Markdown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TITLE = "Where the papers are wrong or silent"
 _INTRODUCTION = f"""# {TITLE}
 
 <!-- Written by normless report --silent; do not edit. -->
-Nine places at which a text cannot be as it is printed, contradicts another paper, or leaves out what decides its result.
+Places at which a text cannot be as it is printed, contradicts another paper, or leaves out what decides its result.
 Numbers of results name the artefact, its budget and its verdict; `normless reproduce ID` repeats them.
 """
 

@@ -29,9 +29,10 @@ class StreamVariance(PredictedRows):
     """Variance and second moment on the skip path, at the branch end and at the block's output, predicted by γ.
 
     Moments are over examples, channels and positions; `stream_channel_variance` is the variance of each channel over
-    examples and positions, Var[x_l,i] of the equations, averaged over channels. A block's output is that of the activation (ResNet-V1) or norm
-    (post-norm) after its sum. The predictions assume β = 0, He's initialization and independent sides; γ² is the mean
-    over channels; the Var of a ResNet-V1 in the paper is its second moment (Kim et al., section 2). By `equation`:
+    examples and positions, Var[x_l,i] of the equations, averaged over channels. A block's output is that of the
+    activation (ResNet-V1) or norm (post-norm) after its sum. The predictions assume β = 0, He's initialization and
+    independent sides; γ² is the mean over channels; the Var of a ResNet-V1 in the paper is its second moment (Kim et
+    al., section 2). By `equation`:
 
     - 6: the branch of a pre-activation block has γ_last², which the stream gains;
     - 11: the ReLU after the sum halves both ("half variance accumulation", ResNet-V1; too low, since the paper
@@ -46,7 +47,15 @@ class StreamVariance(PredictedRows):
     mean.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("block", "name", "equation", *_MEASURED, _BY_CHANNEL, *_PREDICTED, _EXPECTED)
+    columns: ClassVar[tuple[str, ...]] = (
+        "block",
+        "name",
+        "equation",
+        *_MEASURED,
+        _BY_CHANNEL,
+        *_PREDICTED,
+        _EXPECTED,
+    )
 
     def on_start(self, setting: Setting) -> None:
         super().on_start(setting)

@@ -96,7 +96,7 @@ def best_rate(runs: pd.DataFrame) -> float:
 
 
 def highest_achievable_rate(runs: pd.DataFrame) -> float:
-    """Return the largest learning rate at which no run diverges or ends at chance; 0 if there is none, NaN if no runs.
+    """Return the largest learning rate at which no run diverges or ends at chance; 0 for none, NaN without runs.
 
     "Achievable learning rates are rates for which the networks don't diverge or remain at the accuracy of random
     guessing" (appendix J), where a loss above 10³ is divergence (section 3.4): how well they train does not matter.
@@ -278,8 +278,8 @@ def _table_2(search: RateSearch) -> list[Check]:
 def _highest_is_best(search: RateSearch, parts: str) -> Check:
     """Check that no lower rate is more than a point better than the highest achievable rate."""
     claim = (
-        f"With {in_symbols(parts)} the highest rate that does not diverge is as good as any lower one, within {_AS_GOOD:g} "
-        "point of test accuracy."
+        f"With {in_symbols(parts)} the highest rate that does not diverge is as good as any lower one, within "
+        f"{_AS_GOOD:g} point of test accuracy."
     )
     own, highest = search.of(parts), search.highest(parts)
     lower = own[own["rate"] < highest]

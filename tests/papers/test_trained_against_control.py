@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

@@ -89,7 +89,11 @@ def test_slopes_of_a_known_law() -> None:
 def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is_minus_one() -> None:
     """The derivation at gamma/figure-6, with a classifier so small that ∂L/∂z does not depend on the scale."""
     torch.manual_seed(0)
-    model, inputs, targets = resnet(18, channels=8, classes=5).double(), torch.randn(8, 3, 32, 32).double(), torch.arange(8) % 5
+    model, inputs, targets = (
+        resnet(18, channels=8, classes=5).double(),
+        torch.randn(8, 3, 32, 32).double(),
+        torch.arange(8) % 5,
+    )
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.eps = 1e-12
