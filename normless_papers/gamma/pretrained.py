@@ -125,7 +125,7 @@ class GammaNorms(Watcher):
 def recorded(configs: Mapping[str, TrainConfig], folder: Path, steps: int) -> dict[str, pd.DataFrame]:
     """Train configurations in a folder, and return `stream` and `gammas` every so many steps, with `run` and `step`.
 
-    `stream` has a row per block: `variance` of a channel on average, `pooled_variance`, `gamma_last`, `gamma_down`.
+    `stream` has a row per block: `variance` of a channel on average, and `pooled_variance`.
     """
     tables: dict[str, list[pd.DataFrame]] = {"stream": [], "GammaNorms": []}
     for place, (label, config) in enumerate(configs.items()):
@@ -136,7 +136,7 @@ def recorded(configs: Mapping[str, TrainConfig], folder: Path, steps: int) -> di
             parts.append(rows.assign(run=label))
     stream, gammas = (pd.concat(parts, ignore_index=True) for parts in tables.values())
     named = {"stream_channel_variance": "variance", "stream_variance": "pooled_variance"}
-    columns = ["run", "step", "name", *named.values(), "gamma_last", "gamma_down"]
+    columns = ["run", "step", "name", *named.values()]
     return {
         "stream": stream.rename(columns=named)[columns],
         "gammas": gammas[["run", "step", "layer", "role", "gamma_norm"]],
