@@ -23,10 +23,11 @@ _ASPECTS = MappingProxyType(
     {name: aspect for aspect, names in (("data", _DATA), ("network", _NETWORK), ("seeds", _SEEDS)) for name in names}
 )
 # Settings that describe an effort and decide nothing.
-_DESCRIPTIONS = ("reduced", "plateau", "folder", "run")
-_RECOMPRESSED = "CIFAR-10 recompressed as JPEG"
+_DESCRIPTIONS = ("reduced", "plateau", "folder", "run", "extensions")
 _NAMED = ("data", "model", "models", "shown")
 _MOST, _SHORT = 3, 3
+# An argument that every network of the papers has, whose weights the scheme draws.
+_UNSET = ", initialization=None"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Distance:
     """How a set-up differs from the paper's, in words; empty where it does not.
 
     Attributes:
+        of_same_kind: whether all data and networks are the paper's, though it may have more; images that were
+            compressed again are of the same kind.
         known: whether the paper's own set-up is among the artefact's budgets.
     """
 
@@ -41,12 +44,8 @@ class Distance:
     network: str = ""
     length: str = ""
     seeds: str = ""
+    of_same_kind: bool = True
     known: bool = True
-
-    @property
-    def of_same_kind(self) -> bool:
-        """Whether data and network are the paper's; images that were compressed again are of the same kind."""
-        return self.known and not self.network and self.data in ("", _RECOMPRESSED)
 
     @property
     def columns(self) -> tuple[str, str, str, str]:
@@ -65,54 +64,78 @@ def distance_of(
         origin: the provenance of the data set.
     """
     if "paper" not in settings:
-        return Distance(known=False)
-    ours, theirs = (dict(_leaves(settings[name])) for name in (budget, "paper"))
+        return Distance(of_same_kind=False, known=False)
+    ours, theirs = (_values(settings[name]) for name in (budget, "paper"))
+    if data is not None:
+        ours |= {path: [data] for path in ours if path[-1] == "data"}
     texts: dict[str, dict[str, None]] = {name: {} for name in ("data", "network", "length", "seeds")}
+    of_same_kind = True
     for path in dict.fromkeys([*ours, *theirs]):
-        own, printed = ours.get(path), theirs.get(path)
-        if path[-1] == "data" and own is not None:
-            own = data or own
-        if own != printed and path[-1] not in _DESCRIPTIONS:
-            texts[_ASPECTS.get(path[-1], "length")][_difference(path[-1], own, printed)] = None
+        name, aspect = path[-1], _ASPECTS.get(path[-1], "length")
+        if name in _DESCRIPTIONS:
+            continue
+        own, printed = ours.get(path, []), theirs.get(path, [])
+        texts[aspect][_difference(name, own, printed)] = None
+        if aspect in ("data", "network") and not _elements(own) <= _elements(printed):
+            of_same_kind = False
     said = {name: _listed(list(found)) for name, found in texts.items()}
     if "JPEG" in origin and not said["data"]:
-        said["data"] = _RECOMPRESSED
-    return Distance(said["data"], said["network"], said["length"], said["seeds"])
+        said["data"] = "CIFAR-10 recompressed as JPEG"
+    return Distance(said["data"], said["network"], said["length"], said["seeds"], of_same_kind)
+
+
+def _elements(values: list[Any]) -> set[str]:
+    """Return single values, and the elements of lists, as text."""
+    return {str(item) for value in values for item in (value if isinstance(value, tuple) else (value,))}
+
+
+def _values(settings: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
+    """Return the values of nested settings by their paths, those of several efforts together."""
+    values: dict[tuple[str, ...], list[Any]] = {}
+    for path, value in _leaves(settings):
+        if value is not None and value not in values.setdefault(path, []):
+            values[path].append(value)
+    return values
 
 
 def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the paths and values of nested settings."""
+    """Yield the paths and values of nested settings, without the places in a list of efforts."""
     if is_dataclass(value) and not isinstance(value, type):
         value = {own.name: getattr(value, own.name) for own in fields(value)}
     if isinstance(value, Mapping):
         for name, item in value.items():
             yield from _leaves(item, (*path, str(name)))
     elif isinstance(value, tuple) and any(map(is_dataclass, value)):
-        for place, item in enumerate(value):
-            yield from _leaves(item, (*path, str(place)))
+        for item in value:
+            yield from _leaves(item, path)
     else:
         yield path, value
 
 
-def _difference(name: str, own: Any, printed: Any) -> str:
+def _difference(name: str, ours: list[Any], theirs: list[Any]) -> str:
     """Return a difference in words; empty for a setting that only the paper has, unless it is data or a network."""
-    words = name.replace("_", " ")
-    if own is None:
-        return f"without {_text(printed)}" if name in _NAMED else ""
-    if printed is None:
-        return f"also {_text(own)}" if name in _NAMED else f"{words} {_text(own)}"
-    if isinstance(own, tuple) and isinstance(printed, tuple) and max(len(own), len(printed)) > _SHORT:
-        return f"{len(own)} {words} instead of {len(printed)}" if len(own) != len(printed) else f"other {words}"
-    return f"{'' if name in _NAMED else f'{words} '}{_text(own)} instead of {_text(printed)}"
+    own = [value for value in ours if value not in theirs]
+    printed = [value for value in theirs if value not in ours]
+    named = name.replace("_", " ")
+    words = "" if name in _NAMED else f"{named} "
+    if not own:
+        return f"without {_listed(list(map(_text, printed)), ', ')}" if printed and (name in _NAMED or ours) else ""
+    if not printed:
+        return f"{'also ' if name in _NAMED else words}{_listed(list(map(_text, own)), ', ')}"
+    if len(own) == len(printed) == 1 and isinstance(own[0], tuple) and isinstance(printed[0], tuple):
+        counts = len(own[0]), len(printed[0])
+        if max(counts) > _SHORT:
+            return f"{named}: {counts[0]} instead of {counts[1]}" if counts[0] != counts[1] else f"other {named}"
+    return f"{words}{_listed(list(map(_text, own)), ', ')} instead of {_listed(list(map(_text, printed)), ', ')}"
 
 
 def _text(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(map(_text, value))
-    return f"{value:.4g}" if isinstance(value, float) else str(value).removeprefix("normless:")
+    return f"{value:.4g}" if isinstance(value, float) else str(value).removeprefix("normless:").replace(_UNSET, "")
 
 
-def _listed(texts: list[str]) -> str:
+def _listed(texts: list[str], separator: str = "; ") -> str:
     texts = list(filter(None, texts))
     more = len(texts) - _MOST
-    return "; ".join(texts[:_MOST]) + (f"; {more} more" if more > 0 else "")
+    return separator.join(texts[:_MOST]) + (f"{separator}{more} more" if more > 0 else "")

@@ -50,7 +50,7 @@ class Reproduction:
     measured: pd.DataFrame = field(default_factory=pd.DataFrame)
     on: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
-    distance: Distance = field(default_factory=lambda: Distance(known=False))
+    distance: Distance = field(default_factory=lambda: Distance(of_same_kind=False, known=False))
     setup: Mapping[str, Any] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     error: str = ""

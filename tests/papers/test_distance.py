@@ -43,7 +43,10 @@ def test_a_setting_changes_its_own_column(changes: dict[str, Any], column: int, 
 def test_only_data_and_network_make_another_kind() -> None:
     longer = PAPER | {"effort": Effort(**(vars(PAPER["effort"]) | {"epochs": 5, "replicates": 1}))}
     assert distance_of({"gpu": longer, "paper": PAPER}, "gpu").of_same_kind
-    shallower = PAPER | {"depths": (16, 100)}
+    fewer = distance_of({"gpu": PAPER | {"depths": (16, 100)}, "paper": PAPER}, "gpu")
+    assert fewer.of_same_kind
+    assert fewer.network
+    shallower = PAPER | {"depths": (16, 40)}
     assert not distance_of({"gpu": shallower, "paper": PAPER}, "gpu").of_same_kind
     assert not distance_of({"paper": PAPER}, "paper", data="digits").of_same_kind
     assert distance_of({"paper": PAPER}, "paper") == Distance()
@@ -54,6 +57,15 @@ def test_images_that_were_compressed_again_are_named_and_of_the_same_kind() -> N
     assert "JPEG" in distance.data
     assert distance.of_same_kind
     assert distance_of({"paper": PAPER}, "paper", origin="cifar10: Parquet files of PNG images").data == ""
+
+
+def test_several_efforts_are_compared_together() -> None:
+    depths = {"efforts": tuple(Effort("cifar10", f"normless:dense(depth={depth})") for depth in (16, 100, 1000))}
+    fewer = distance_of({"gpu": {"efforts": depths["efforts"][1:]}, "paper": depths}, "gpu")
+    assert fewer.network == "without dense(depth=16)"
+    assert fewer.of_same_kind
+    other = {"efforts": (Effort("digits", "normless:dense(depth=100)"),)}
+    assert distance_of({"gpu": other, "paper": depths}, "gpu").data == "digits instead of cifar10"
 
 
 def test_without_the_papers_set_up_it_is_unknown() -> None:

@@ -83,11 +83,13 @@ def test_a_claim_is_contradicted_by_one_check_and_reproduced_by_all(
     assert decided(*verdicts, missing=missing).outcome == outcome
 
 
-@pytest.mark.parametrize("distance", [Distance(data="digits instead of cifar10"), Distance(network="smaller")])
+@pytest.mark.parametrize(
+    "distance", [Distance(data="smaller", of_same_kind=False), Distance(network="smaller", of_same_kind=False)]
+)
 def test_a_demonstration_contradicts_nothing(distance: Distance) -> None:
     failed = decided("fails", distance=distance)
     assert (failed.outcome, failed.demonstrates) == ("not seen here", True)
-    assert distance.data in failed.distance[0]
+    assert "smaller" in failed.distance
     held = decided("holds", distance=distance)
     assert (held.outcome, held.demonstrates) == ("reproduced", True)
 
