@@ -334,7 +334,8 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
 
 def _panels(search: RateSearch) -> Axes:
     """Draw the affine part on the left, and μ and σ² without it on the right, as in the paper."""
-    best = pd.concat([search.at_best(parts) for parts in search.runs.labels(AXIS)])
+    tried = map(search.of, search.runs.labels(AXIS))
+    best = pd.concat([chosen(runs, rate=best_rate(runs)) for runs in tried])
     epochs = search.runs.epochs
     epochs = epochs[epochs["hash"].isin(best["hash"])]
     epochs = epochs.assign(**{AXIS: epochs[AXIS].map(in_symbols)})

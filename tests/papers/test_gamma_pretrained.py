@@ -108,4 +108,4 @@ def test_it_is_trained_further_with_gammas_and_variances_recorded(
     # The first record is of the weights as they came.
     _, network = pretrained(str(folder), "")
     start = gammas[(gammas["step"] == 1) & (gammas["layer"] == "bn1")]["gamma_norm"]
-    assert start.to_numpy() == pytest.approx(float(network.get_parameter("bn1.weight").norm()))
+    assert start.to_numpy() == pytest.approx(float(network.get_parameter("bn1.weight").detach().norm()))
