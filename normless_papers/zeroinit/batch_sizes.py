@@ -135,9 +135,9 @@ def _figure_3(facts: Comparison) -> list[Check]:
 def _constant(facts: Comparison, sizes: Sequence[int]) -> Check:
     """Check that ZeroInit's highest and lowest accuracy over small batch sizes are equivalent within `MARGIN`."""
     reached = [replace(facts.reached("zeroinit", size), name=facts.at(size)) for size in sizes]
-    ends = (most(reached, key=lambda accuracy: accuracy.mean) for most in (max, min))
+    highest, lowest = (most(reached, key=lambda accuracy: accuracy.mean) for most in (max, min))
     claim = f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} differ by less than {MARGIN:g} points."
-    return equivalent(claim, *ends, MARGIN)
+    return equivalent(claim, highest, lowest, MARGIN)
 
 
 def _figure_4(facts: Comparison) -> list[Check]:
