@@ -39,10 +39,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--claims", type=Path | None, default=None, help="also write the headline claims as a Markdown table"
     )
     parser.add_argument(
-        "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
+        "--silent", type=Path | None, default=None, help="also write where the papers are wrong or silent as Markdown"
     )
     parser.add_argument(
-        "--silent", type=Path | None, default=None, help="also write where the papers are wrong or silent as Markdown"
+        "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
     )
     add_json_flag(parser)
 
