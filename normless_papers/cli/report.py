@@ -41,6 +41,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--claims", type=Path | None, default=None, help="also write the headline claims as a Markdown table"
     )
     parser.add_argument(
+        "--silent", type=Path | None, default=None, help="also write where the papers are wrong or silent as Markdown"
+    )
+    parser.add_argument(
         "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
     )
     parser.add_argument(
@@ -100,6 +103,12 @@ def _pages(namespace: Namespace) -> list[Path]:
         if claims is not None:
             claims.write_text(front_page_of(folder), encoding="utf-8")
             written.append(claims)
+        if namespace.silent is not None:
+            from normless_papers.pages.silent import silent_page
+            from normless_papers.results.storage import stored
+
+            namespace.silent.write_text(silent_page(list(stored(folder))), encoding="utf-8")
+            written.append(namespace.silent)
         if namespace.runs is not None:
             write_runs(folder, namespace.runs)
             written.append(namespace.runs)

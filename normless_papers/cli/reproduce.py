@@ -56,6 +56,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     how.add_argument(
+        "--weights",
+        type=str,
+        default=None,
+        help="a pretrained network for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
+        "torchvision, or a folder of normless convert or with model.txt and a state dict",
+    )
+    how.add_argument(
         "--workers",
         type=int,
         default=None,
@@ -137,7 +144,7 @@ def _carried_out(
     from normless_papers.results.reproduce import laboratory_in, reproduce
 
     results: list[Reproduction] = []
-    options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
+    options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "weights", "again")}
     with (
         laboratory_in(
             namespace.out,
