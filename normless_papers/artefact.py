@@ -34,6 +34,7 @@ class Context:
         data: the user's data set in place of the budget's, as text such as cifar10.
         data_root: folder of the data sets; the default folder if None.
         seed: the first seed; replicates count up from it.
+        weights: the user's pretrained network, for the artefacts of `normless_papers.gamma.pretrained`.
     """
 
     budget: Budget
@@ -42,6 +43,7 @@ class Context:
     data: str | None = None
     data_root: str | None = None
     seed: int = 0
+    weights: str | None = None
 
     def keeps(self, data: str) -> bool:
         """Whether the user asks for no other data than the budget's."""

@@ -45,6 +45,8 @@ class Published:
         claim: the paper's conclusion.
         note: damaged, contradictory or open passages of the text; empty if there are none.
         budgets: settings of the artefact's function at each budget, as plain data, and `remarks` on every result.
+        protocol: the text's sentences on its training by aspect, see `normless_papers.experiments.protocol.ASPECTS`,
+            each with its section; an aspect of which the text is silent is left out.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Published:
     claim: str
     note: str
     budgets: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
+    protocol: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def paper(self) -> str:
@@ -73,13 +76,14 @@ class Published:
         printed = values.get("published") or ()
         if isinstance(printed, dict):
             printed = [{"quantity": name, "value": value} for name, value in printed.items()]
-        known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": "", "budgets": {}}
+        known = {"kind": "probe", "title": values["id"], "where": "", "setup": {}, "note": ""}
+        known |= {"budgets": {}, "protocol": {}}
         known |= {name: values[name] for name in (*known, "id", "claim") if name in values}
         return cls(**known, rows=tuple(MappingProxyType(dict(row)) for row in printed))
 
     def to_entry(self) -> dict[str, Any]:
-        """Return the entry for `from_entry`, without the budgets."""
-        values = {name: value for name, value in vars(self).items() if name != "budgets"}
+        """Return the entry for `from_entry`, without the budgets and the protocol."""
+        values = {name: value for name, value in vars(self).items() if name not in ("budgets", "protocol")}
         return values | {"published": list(values.pop("rows"))}
 
 

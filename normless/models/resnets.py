@@ -228,7 +228,7 @@ class ResNetV2(Network):
     Args:
         depth: the number of layers: 50, 101 or 152; 50 in the paper.
         initialization: by default He's variance 2 / fan-in, as of `variance_scaling_initializer()` in appendix G,
-            which also truncates the distribution at two standard deviations.
+            which also truncates the distribution at two standard deviations; he_fan_in_truncated does so.
 
     Shapes: (B, in_channels, H, W) to logits (B, classes); made for H = W = 224, takes any size.
 

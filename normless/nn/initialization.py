@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-Kind = Literal["he", "he_fan_in", "xavier", "lecun", "orthogonal", "delta"]
+Kind = Literal["he", "he_fan_in", "he_fan_in_truncated", "xavier", "lecun", "orthogonal", "delta"]
 
 
 @torch.no_grad()
@@ -31,9 +31,18 @@ def _orthogonal(weight: Tensor, gain: float = 1.0) -> Tensor:
     return weight.copy_(nn.init.orthogonal_(drawn, gain))
 
 
+def _truncated(weight: Tensor) -> Tensor:
+    """Draw from a normal distribution cut off at two standard deviations, widened to a variance of 2/fan-in."""
+    deviation = (2 / weight[0].numel()) ** 0.5 / _TRUNCATED_DEVIATION
+    return nn.init.trunc_normal_(weight, 0.0, deviation, -2 * deviation, 2 * deviation)
+
+
+# Of a standard normal distribution between -2 and 2.
+_TRUNCATED_DEVIATION = 0.8796256610342398
 INITIALIZATIONS: dict[Kind, Callable[[Tensor], Tensor]] = {
     "he": partial(nn.init.kaiming_normal_, mode="fan_out", nonlinearity="relu"),
     "he_fan_in": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="relu"),
+    "he_fan_in_truncated": _truncated,
     "xavier": nn.init.xavier_normal_,
     "lecun": partial(nn.init.kaiming_normal_, mode="fan_in", nonlinearity="linear"),
     "orthogonal": _orthogonal,
@@ -45,8 +54,8 @@ def initialize(network: nn.Module, kind: Kind | None) -> None:
     """Draw the weight of every convolution and linear layer, including the classifier, and set biases to 0.
 
     Variances: `he` 2/fan-out, `he_fan_in` 2/fan-in, `xavier` 2/(fan-in + fan-out), `lecun` 1/fan-in, all normal.
-    `orthogonal` draws orthonormal rows or columns, `delta` at the kernel's centre, of variance 1/inputs. None does
-    not change the network.
+    `he_fan_in_truncated` is `he_fan_in` without values beyond two standard deviations. `orthogonal` draws orthonormal
+    rows or columns, `delta` at the kernel's centre, of variance 1/inputs. None does not change the network.
     """
     if kind is None:
         return

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from normless_lab.data.downloads import first_of as first_of
     from normless_lab.data.epoch_randomness import check_share as check_share
     from normless_lab.data.epoch_randomness import epoch_sequence as epoch_sequence
+    from normless_lab.data.images.augmentation import AUGMENTATIONS as AUGMENTATIONS
     from normless_lab.data.images.augmentation import Augmentation as Augmentation
     from normless_lab.data.images.image_data import Batch as Batch
     from normless_lab.data.images.image_data import ImageData as ImageData

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from normless_lab.sweeps.optimum import trained_threshold as trained_threshold
     from normless_lab.sweeps.page import SweepFigure as SweepFigure
     from normless_lab.sweeps.page import write_sweep_page as write_sweep_page
+    from normless_lab.sweeps.planned import MissingRunsError as MissingRunsError
+    from normless_lab.sweeps.planned import PlannedLaboratory as PlannedLaboratory
     from normless_lab.sweeps.progress import LaboratoryListener as LaboratoryListener
     from normless_lab.sweeps.progress import SweepProgress as SweepProgress
     from normless_lab.sweeps.rates import RateGrid as RateGrid

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,6 +19,7 @@ from normless_lab.sweeps.runs import RunRow
 from normless_lab.sweeps.store import RunState
 from normless_lab.sweeps.worker import carry_out_run, failed_row
 from normless_lab.train import Settings
+from normless_lab.train.pauses import TimeLimitError
 
 # Number of times that a run is submitted again because its process died.
 RESUBMISSIONS = 3
@@ -44,16 +46,19 @@ def dispatch(
     *,
     keep: Path | None = None,
     options: Mapping[str, Any] | None = None,
+    left: Callable[[], float] | None = None,
 ) -> None:
     """Execute runs, given by hash, and store their rows; return when every run has a row.
 
     Each running run has a folder in `work`. Once its row is stored, the folder is moved to `keep` or removed; the
-    folder of a failed run stays. `options` are as in `carry_out_run`.
+    folder of a failed run stays. `options` are as in `carry_out_run`. `left` returns the seconds that remain; a
+    TimeLimitError is raised when there are none.
     """
     waiting = deque(Attempt(name, config) for name, config in runs)
     running: dict[Future[RunRow], Attempt] = {}
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
     while waiting or running:
+        seconds = None if left is None else _remaining(left)
         while waiting and len(running) < executor.window:
             attempt = waiting.popleft()
             config, values = attempt.config, attempt.config.to_dict()
@@ -64,7 +69,7 @@ def dispatch(
             running[future] = attempt
             future.add_done_callback(ended.put)
         rows = []
-        for future in _all_of(ended):
+        for future in _all_of(ended, seconds):
             attempt = running.pop(future)
             row = _row_of(future, attempt)
             if row is None:
@@ -80,14 +85,22 @@ def dispatch(
             listener.on_runs(rows)
 
 
-def _all_of(ended: SimpleQueue[Future[RunRow]]) -> list[Future[RunRow]]:
-    """Wait for the first future and return all that are done."""
-    futures = [ended.get()]
-    while True:
-        try:
+def _remaining(left: Callable[[], float]) -> float:
+    """Return the seconds that remain; raise a TimeLimitError if there are none."""
+    seconds = left()
+    if seconds <= 0:
+        raise TimeLimitError("The time for runs is over; those in progress are saved, and the same command goes on.")
+    return seconds
+
+
+def _all_of(ended: SimpleQueue[Future[RunRow]], seconds: float | None) -> list[Future[RunRow]]:
+    """Wait for the first future, at most so many seconds, and return all that are done."""
+    futures: list[Future[RunRow]] = []
+    with suppress(Empty):
+        futures.append(ended.get(timeout=seconds))
+        while True:
             futures.append(ended.get_nowait())
-        except Empty:
-            return futures
+    return futures
 
 
 def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:

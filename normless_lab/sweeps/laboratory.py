@@ -85,6 +85,8 @@ class Laboratory:
         shard: part of the runs that is executed here; the other runs are only read.
         wait: whether `run` also waits for the runs of the other shards.
         listener: notified of finished runs.
+        seconds_left: returns the seconds that remain for runs; at 0 no further run begins, those in progress are
+            saved, and a TimeLimitError is raised. No limit if None.
 
     Attributes:
         asked: hashes of all requested runs, including those that were finished before.
@@ -104,12 +106,14 @@ class Laboratory:
         shard: Shard | None = None,
         wait: bool = False,
         listener: LaboratoryListener | None = None,
+        seconds_left: Callable[[], float] | None = None,
     ) -> None:
         self.folder = folder
         self.work = folder / "work"
         self.kept = folder / "weights"
         self.shard = shard
         self.wait = wait
+        self.seconds_left = seconds_left
         self._checked: set[str] = set()
         self.listener = listener or LaboratoryListener()
         self.asked: set[str] = set()
@@ -146,19 +150,29 @@ class Laboratory:
 
         Raises:
             SweepError: the data, network or scheme of some combinations is not available; runs were not begun.
+            TimeLimitError: no seconds are left; the same call goes on.
         """
-        options = {} if sweep.time_limit is None else {"time_limit": sweep.time_limit}
+        return self.run_all([sweep], metrics=metrics)[0]
+
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
+        """As `run`, of several sweeps, whose runs are executed side by side."""
         while True:
-            needed = needed_runs(sweep, metrics, self.state.read)
-            self.asked.update(name for name, _ in needed.points)
-            missing = {name: point.config for name, point in needed.missing.items() if self._takes(name)}
-            if missing:
-                self._check(missing)
-                self._carry_out(missing, finished=len(needed.rows), keep=sweep.keep_weights, options=options)
-            elif self.wait and needed.missing:
+            needed = [needed_runs(sweep, metrics, self.state.read) for sweep in sweeps]
+            missing: dict[tuple[bool, str | None], dict[str, Settings]] = {}
+            for own in needed:
+                self.asked.update(name for name, _ in own.points)
+                runs = {name: point.config for name, point in own.missing.items() if self._takes(name)}
+                missing.setdefault((own.sweep.keep_weights, own.sweep.time_limit), {}).update(runs)
+            if any(missing.values()):
+                self._check({name: config for runs in missing.values() for name, config in runs.items()})
+                finished = sum(len(own.rows) for own in needed)
+                for (keep, limit), runs in missing.items():
+                    options = {} if limit is None else {"time_limit": limit}
+                    self._carry_out(runs, finished=finished, keep=keep, options=options)
+            elif self.wait and any(own.missing for own in needed):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
             else:
-                return needed.result()
+                return [own.result() for own in needed]
 
     def read(self, sweep: Sweep, *, metrics: Sequence[str] = ("test_accuracy",)) -> SweepResult:
         """Return the tables of the finished runs of a sweep without executing runs."""
@@ -263,7 +277,10 @@ class Laboratory:
             try:
                 folder = self.kept if keep else None
                 with on_sigterm(_terminate):
-                    dispatch(part, executor, self.state, self.work, self.listener, keep=folder, options=options)
+                    left = self.seconds_left
+                    dispatch(
+                        part, executor, self.state, self.work, self.listener, keep=folder, options=options, left=left
+                    )
             except BaseException as error:
                 # End what still runs now; it resumes from its checkpoints when requested again.
                 del self._executors[factory]

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from normless_lab.train.config import ExamplesConfig as ExamplesConfig
     from normless_lab.train.config import Result as Result
     from normless_lab.train.config import RunConfig as RunConfig
-    from normless_lab.train.config import Schedule as Schedule
     from normless_lab.train.config import TrainConfig as TrainConfig
     from normless_lab.train.directory import RunDirectory as RunDirectory
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from normless_lab.train.settings import PositiveFloat as PositiveFloat
     from normless_lab.train.settings import PositiveInt as PositiveInt
     from normless_lab.train.settings import Precision as Precision
+    from normless_lab.train.settings import Schedule as Schedule
     from normless_lab.train.settings import Settings as Settings
     from normless_lab.train.settings import Text as Text
     from normless_lab.train.task import TASKS as TASKS

@@ -11,7 +11,7 @@ from torch.optim import SGD
 class CapturableSGD(SGD):
     """`torch.optim.SGD` with momentum, without dampening, and with a step for CUDA graphs at any precision.
 
-        m ← μ·m + (g + λ·w),  w ← w − η·m
+        m ← μ·m + (g + λ·w),  w ← w − η·m, or by Nesterov w ← w − η·((g + λ·w) + μ·m)
 
     with the rate η a number or a tensor of one element on the device of the weights. torch's fused kernel reads a
     tensor in single precision, and its other kernels bring a tensor to the host.
@@ -30,5 +30,6 @@ class CapturableSGD(SGD):
                 moments = [self.state[parameter]["momentum_buffer"] for parameter in trained]
                 torch._foreach_mul_(moments, group["momentum"])
                 torch._foreach_add_(moments, updates)
-                updates = moments
+                ahead = group["nesterov"]
+                updates = torch._foreach_add(updates, moments, alpha=group["momentum"]) if ahead else moments
             torch._foreach_sub_(trained, torch._foreach_mul(updates, group["lr"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Generic, Literal
+from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
@@ -22,12 +22,11 @@ from normless_lab.train.settings import (
     PositiveInt,
     Precision,
     Recompute,
+    Schedule,
     Settings,
     Strategy,
     Text,
 )
-
-Schedule = Literal["hold_then_halve", "step", "cosine", "linear", "constant"]
 
 Result = TypeVar("Result", bound=TrainingResult[Any], covariant=True, default=TrainingResult[Any])
 
@@ -55,7 +54,8 @@ class RunConfig(Settings, Generic[Result]):
         scalar_rate_scale: learning rate of scalar multipliers and biases, relative to that of the weights.
         precision: number format of the computation, by the names of Lightning Fabric.
         device: the kind of processor; auto is cuda where available.
-        schedule: course of the learning rate, a function of the share of training done.
+        schedule: course of the learning rate: hold_then_halve, step, cosine, linear or constant, the first two with
+            options as in hold_then_halve(times=9) and step(at=(0.3, 0.6, 0.8), by=5), shares of the training.
         label_smoothing: share of each training target spread evenly over all classes, 0 ≤ share < 1.
         clip: limit of the gradients. Off if null.
         devices: number of processes, started by torchrun, that share every batch.
@@ -168,6 +168,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
         data: the data set as text, such as digits or cifar10.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
         momentum: μ of m ← μ·m + g, the sum of gradients by which a step of rate·m moves the weights, 0 ≤ μ < 1.
+        nesterov: a step moves the weights by rate·(g + μ·m), Nesterov's momentum.
         warmup_epochs: epochs over which the learning rate first rises linearly; they count among the epochs.
         weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the learning rate).
         clip: adaptive gradient clipping: largest norm of a gradient relative to the norm of its weights, row by row;
@@ -190,7 +191,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
         "data": ("mixup", "cutout", "crop", "flip"),
         "machine": ("compile", "graph", "sync_batch_norm"),
     }
-    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False}
+    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False, "nesterov": False}
 
     model: Text = "normless:wide_resnet(depth=16, width=4)"
     scheme: Text = "batch_norm"
@@ -200,6 +201,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
     epochs: PositiveInt = 200
     rate: PositiveFloat = 0.1
     momentum: Fraction = 0.9
+    nesterov: bool = False
     schedule: Schedule = "hold_then_halve"
     warmup_epochs: NonNegativeInt = 0
     weight_decay: NonNegativeFloat = 5e-4
@@ -225,6 +227,8 @@ class TrainConfig(ExamplesConfig[RunResult]):
                 f"ghost_batch_size={self.ghost_batch_size} turns scheme batch_norm into ghost batch norm, but the "
                 f"scheme is {self.scheme!r}; leave one of the two out."
             )
+        if self.nesterov and not self.momentum:
+            yield f"Nesterov's momentum needs a momentum above 0, got momentum={self.momentum:g}."
         if self.sync_batch_norm and (self.compile or self.recompute != "never"):
             yield "sync_batch_norm is for networks neither compiled nor recomputed; leave one of the two out."
         if self.compile and self.recompute != "never":

@@ -7,26 +7,35 @@ any step is known without running the steps before it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from itertools import pairwise
 
 from torch import Tensor
 from torch.optim import Optimizer
 
+from normless.registry import check_arguments
+from normless.spec import parse_call
+
 Schedule = Callable[[float], float]
 
 
-def hold_then_halve(fraction: float) -> float:
-    """Constant for half the budget, then halved every 5% of it, for the first time at exactly half.
+def hold_then_halve(fraction: float, times: int = 10) -> float:
+    """Constant for half the budget, then halved `times` times at equal distances, for the first time at exactly half.
 
-    2^-max(0, ⌊20 · fraction⌋ − 9): of 200 epochs, 1/2 from epoch 100 on, 1/4 from 110, 2^-10 from 190 (the
-    SkipInit and ZeroInit papers). The product is exact for a fraction k/20 in floating point (20 = 2⁴ + 2²).
+    2^-max(0, ⌊2 · times · fraction⌋ − times + 1): of 200 epochs, 1/2 from epoch 100 on, 1/4 from 110, 2^-10 from 190;
+    of 90 epochs, 9 times, 1/2 from 45 on, 1/4 from 50, 2^-9 from 85 (ZeroInit, sections 3 and 5).
     """
-    return 2.0 ** -max(0, math.floor(20 * fraction) - 9)
+    # An eighteenth has no exact number in floating point; a step is never as short as this.
+    return 2.0 ** -max(0, math.floor(2 * times * fraction + 1e-9) - times + 1)
 
 
-def step(fraction: float) -> float:
-    """Divided by 10 at 50% and again at 75% of the budget (Bjorck et al. 2018, appendix B)."""
-    return 1.0 if fraction < 0.5 else 0.1 if fraction < 0.75 else 0.01
+def step(fraction: float, at: Sequence[float] = (0.5, 0.75), by: float = 10.0) -> float:
+    """Divided `by` a factor at each of some shares of the budget, by default by 10 at 50% and again at 75%.
+
+    The default is that of He et al. 2016 (section 4.2) and Bjorck et al. 2018 (appendix B).
+    """
+    return float(by) ** -sum(fraction >= share for share in at)
 
 
 def cosine(fraction: float) -> float:
@@ -44,7 +53,7 @@ def constant(fraction: float) -> float:
     return 1.0
 
 
-SCHEDULES: Mapping[str, Schedule] = {
+SCHEDULES: Mapping[str, Callable[..., float]] = {
     "hold_then_halve": hold_then_halve,
     "step": step,
     "cosine": cosine,
@@ -53,21 +62,38 @@ SCHEDULES: Mapping[str, Schedule] = {
 }
 
 
+@cache
+def schedule_of(text: str) -> Schedule:
+    """Return the schedule of a text: a name, or ``step(at=(0.3, 0.6, 0.9), by=5)``, ``hold_then_halve(times=9)``.
+
+    ValueError for another one, and for shares that do not increase from 0 to 1, no factor above 1 or no times.
+    """
+    name, options = parse_call(text)
+    if name not in SCHEDULES:
+        raise ValueError(f"Unknown schedule {text!r}; the schedules are {', '.join(SCHEDULES)}.")
+    check_arguments(f"schedule {name}", options, SCHEDULES[name], given=("fraction",))
+    ends = (0.0, *options.get("at", ()), 1.0)
+    if any(low >= high for low, high in pairwise(ends)):
+        raise ValueError(f"Expected shares of the training that increase between 0 and 1 as at, got {ends[1:-1]}.")
+    if options.get("by", 2) <= 1 or options.get("times", 1) < 1:
+        raise ValueError(f"Expected by above 1 and times of 1 or more, got {text!r}.")
+    return partial(SCHEDULES[name], **options)
+
+
 def rate_multiplier(schedule: str, done: int, total: int, warmup: int = 0) -> float:
     """Return the multiplier of the rate for the step that follows `done` of `total` steps.
 
-    SCHEDULES[schedule](done / total) · min(1, (done + 1) / warmup): the warm-up is linear, its first step has
+    schedule_of(schedule)(done / total) · min(1, (done + 1) / warmup): the warm-up is linear, its first step has
     1 / warmup of the rate and its last the whole rate (Goyal et al. 2017, section 2.2); it is part of the
     budget, not put before it.
 
-    An unknown schedule is a ValueError, and so is `done` outside 0 ≤ done < total. Without a warm-up its steps are 0.
+    An unknown schedule is a ValueError, see `schedule_of`, and so is `done` outside 0 ≤ done < total. Without a
+    warm-up its steps are 0.
     """
-    if schedule not in SCHEDULES:
-        raise ValueError(f"Unknown schedule {schedule!r}; the schedules are {', '.join(SCHEDULES)}.")
     if not 0 <= done < total:
         raise ValueError(f"Expected 0 ≤ done < total steps, got done={done} of total={total}.")
     warm = min(1.0, (done + 1) / warmup) if warmup else 1.0
-    return SCHEDULES[schedule](done / total) * warm
+    return schedule_of(schedule)(done / total) * warm
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:

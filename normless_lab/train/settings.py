@@ -15,11 +15,17 @@ from pydantic import AfterValidator, ConfigDict, StringConstraints, TypeAdapter,
 from typing_extensions import TypedDict
 
 from normless.optim import decays_of
+from normless_lab.train.schedules import schedule_of
 
 
 def _known_policy(policy: str) -> str:
     decays_of(policy, 1.0)
     return policy
+
+
+def _known_schedule(text: str) -> str:
+    schedule_of(text)
+    return text
 
 
 Text = Annotated[str, StringConstraints(pattern=r"\S")]
@@ -30,6 +36,8 @@ NonNegativeFloat = Annotated[float, Ge(0)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
 # The terms of a policy of decay.
 DecayPolicy = Annotated[str, AfterValidator(_known_policy)]
+# A schedule with its options.
+Schedule = Annotated[str, AfterValidator(_known_schedule)]
 Precision = Literal["32-true", "64-true", "bf16-mixed", "bf16-true"]
 Device = Literal["auto", "cpu", "cuda"]
 Recompute = Literal["never", "auto", "always"]

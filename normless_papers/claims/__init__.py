@@ -15,6 +15,7 @@ from normless_papers.claims.checks import checks_by as checks_by
 from normless_papers.claims.checks import close as close
 from normless_papers.claims.checks import decided as decided
 from normless_papers.claims.checks import equals as equals
+from normless_papers.claims.checks import equivalent as equivalent
 from normless_papers.claims.checks import exceeds as exceeds
 from normless_papers.claims.checks import in_all as in_all
 from normless_papers.claims.checks import in_every as in_every

@@ -99,6 +99,19 @@ def within(claim: str, quantity: Quantity, low: float, high: float) -> Check:
     return check(claim, holds, **numbers, half_width=half_width(estimate))
 
 
+def equivalent(claim: str, first: Quantity, second: Quantity, margin: float) -> Check:
+    """Check |first - second| < margin by two one-sided tests of `larger`, so that more noise never helps.
+
+    Both differences must exceed -margin at 97.5 % for the claim to hold; it fails if one of them is below -margin,
+    and is inconclusive between.
+    """
+    sides = [larger(claim, *pair, by=-margin) for pair in ((first, second), (second, first))]
+    numbers = {name: value for name, value in sides[0].numbers.items() if name != "needed_difference"}
+    verdicts = {side.verdict for side in sides}
+    holds = False if "fails" in verdicts else True if verdicts == {"holds"} else None
+    return check(claim, holds, **numbers, margin=margin)
+
+
 def near(claim: str, quantity: Quantity, expected: float, tolerance: float) -> Check:
     """Check `within` expected ± tolerance."""
     return within(claim, quantity, expected - tolerance, expected + tolerance)

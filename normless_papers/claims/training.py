@@ -79,22 +79,6 @@ def runs_do_not_train(
     return opposite(runs_train(claim, runs, control, best=best, least=least))
 
 
-def highest_trained_rate(runs: pd.DataFrame, control: Estimate) -> float:
-    """Return the largest learning rate at which a network trains, by the means over replicates; 0 if there is none.
-
-    NaN if all runs failed, or if no rate trains and the control learned too little to decide.
-    """
-    runs = runs[runs["outcome"] != "failed"]
-    if runs.empty:
-        return math.nan
-    chance = chance_of(runs)
-    means = {float(rate): best_accuracy(group).mean for rate, group in runs.groupby("rate")}  # type: ignore[arg-type]
-    decides = is_control(control, chance)
-    needed = trained_threshold(control.mean if decides else 100, chance)
-    trained = [rate for rate, mean in means.items() if mean > needed]
-    return max(trained, default=0.0 if decides else math.nan)
-
-
 def chance_of(runs: pd.DataFrame) -> float:
     """Return the accuracy of the best constant guess on the test set of the runs, in their unit; NaN if unknown."""
     return float(runs["chance_accuracy"].astype(float).max())

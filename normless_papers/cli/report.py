@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from jsonargparse import ArgumentParser, Namespace
@@ -14,12 +16,12 @@ from normless.errors import NormlessError
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the source of the pages and the files to write."""
     parser.add_argument(
-        "directory",
+        "directories",
         type=Path,
-        nargs="?",
-        default=None,
+        nargs="*",
+        default=[],
         metavar="DIR",
-        help="folder of results, the --out of normless reproduce",
+        help="folder of results, the --out of normless reproduce; several, as of several machines, are merged",
     )
     parser.add_argument(
         "--from",
@@ -39,30 +41,75 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--claims", type=Path | None, default=None, help="also write the headline claims as a Markdown table"
     )
     parser.add_argument(
+        "--silent", type=Path | None, default=None, help="also write where the papers are wrong or silent as Markdown"
+    )
+    parser.add_argument(
         "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
+    )
+    parser.add_argument(
+        "--protocols",
+        type=Path | None,
+        default=None,
+        help="write the set-ups of all trainings beside the texts' sentences as Markdown; needs no results",
     )
     add_json_flag(parser)
 
 
+@contextmanager
+def _results_of(directories: Sequence[Path], source: Path | None) -> Iterator[Path]:
+    """Make the folder of results of which the pages are; differing runs are named on standard error."""
+    from normless_papers.results.merged import merged
+    from normless_papers.results.run_file import rebuilt
+
+    if source is not None:
+        with rebuilt(source) as folder:
+            yield folder
+    elif len(directories) == 1:
+        yield directories[0]
+    else:
+        with merged(directories) as (folder, differing):
+            sys.stderr.writelines(f"{sentence}\n" for sentence in differing)
+            yield folder
+
+
 def run(namespace: Namespace) -> int:
     """Write the pages and the other files, and list them."""
-    from normless_papers.pages.front_page import front_page_of
-    from normless_papers.pages.site import write_pages_of
-    from normless_papers.results.run_file import rebuilt, write_runs
-
-    directory, source, claims = namespace.directory, namespace.source, namespace.claims
-    if (directory is None) == (source is None):
-        raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
-    page = namespace.page or (None if source is None else source.with_suffix(".html"))
+    directories, source, protocols = namespace.directories, namespace.source, namespace.protocols
     written = []
-    with nullcontext(directory) if source is None else rebuilt(source) as folder:
-        written += write_pages_of(folder, page)
-        if claims is not None:
-            claims.write_text(front_page_of(folder), encoding="utf-8")
-            written.append(claims)
-        if namespace.runs is not None:
-            write_runs(folder, namespace.runs)
-            written.append(namespace.runs)
+    if protocols is not None:
+        from normless_papers.pages.protocols import protocols_page
+
+        protocols.write_text(protocols_page(), encoding="utf-8")
+        written.append(protocols)
+    if protocols is None or directories or source is not None:
+        written = [*_pages(namespace), *written]
     sizes = {str(path): path.stat().st_size for path in written}
     text = "\n".join(f"wrote {path} ({size / 1e6:.1f} MB)" for path, size in sizes.items())
     return answer(namespace, {"page": str(written[0]), "bytes": sizes[str(written[0])], "files": sizes}, text)
+
+
+def _pages(namespace: Namespace) -> list[Path]:
+    """Write the pages of results, and the files of them that are asked for."""
+    from normless_papers.pages.front_page import front_page_of
+    from normless_papers.pages.site import write_pages_of
+    from normless_papers.results.run_file import write_runs
+
+    directories, source, claims = namespace.directories, namespace.source, namespace.claims
+    if bool(directories) == (source is not None):
+        raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
+    page = namespace.page or (directories[0] / "index.html" if source is None else source.with_suffix(".html"))
+    with _results_of(directories, source) as folder:
+        written = write_pages_of(folder, page)
+        if claims is not None:
+            claims.write_text(front_page_of(folder), encoding="utf-8")
+            written.append(claims)
+        if namespace.silent is not None:
+            from normless_papers.pages.silent import silent_page
+            from normless_papers.results.storage import stored
+
+            namespace.silent.write_text(silent_page(list(stored(folder))), encoding="utf-8")
+            written.append(namespace.silent)
+        if namespace.runs is not None:
+            write_runs(folder, namespace.runs)
+            written.append(namespace.runs)
+    return written

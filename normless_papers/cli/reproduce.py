@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stdout
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -16,7 +18,13 @@ from normless.registry import did_you_mean
 from normless_papers.budgets import Budget
 from normless_papers.published import PAPERS, Published, published, published_as
 
+if TYPE_CHECKING:
+    from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.planning.plan import Need, Step
+    from normless_papers.results.reproduction import Reproduction
+
 OUT = Path("normless-results")
+CLOCK = time.monotonic
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -48,6 +56,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     how.add_argument("--data-root", type=str, default=None, help="folder of the data sets")
     how.add_argument("--seed", type=int, default=0, help="the first seed; replicates count up from it")
     how.add_argument(
+        "--weights",
+        type=str,
+        default=None,
+        help="a pretrained network for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
+        "torchvision, or a folder of normless convert or with model.txt and a state dict",
+    )
+    how.add_argument(
         "--workers",
         type=int,
         default=None,
@@ -59,6 +74,13 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=int,
         default=None,
         help="runs at once on a card in one process; by default as many as memory and gain allow",
+    )
+    how.add_argument(
+        "--minutes",
+        type=float | None,
+        default=None,
+        help="the time for runs, those first that decide most claims per minute; unfinished runs are saved, and the "
+        "same command goes on",
     )
     how.add_argument("--again", action="store_true", help="carry out artefacts again; training runs are kept")
     how.add_argument("--out", type=Path, default=OUT, help="folder for results, figures and training runs")
@@ -88,29 +110,83 @@ def run(namespace: Namespace) -> int:
 
         entries = [published_of(name) for name in dict.fromkeys(namespace.ids or headline_artefacts())]
     from normless_papers.cli.progress import ReproductionProgress
-    from normless_papers.cli.text import in_full, summary
-    from normless_papers.results.reproduce import laboratory_in, reproduce
+    from normless_papers.cli.text import in_full, plan_text, summary
     from normless_papers.results.storage import folder_of
 
-    results = []
     # Output of an artefact does not mix with the answer.
-    with (
-        redirect_stdout(sys.stderr),
-        ReproductionProgress(len(entries)) as progress,
-        laboratory_in(namespace.out, namespace.workers, progress, together=namespace.together) as laboratory,
-    ):
-        for entry in entries:
-            progress.begin(entry.id)
-            options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "again")}
-            results.append(reproduce(entry.id, namespace.budget, laboratory=laboratory, **options))
-            progress.end(results[-1])
+    with redirect_stdout(sys.stderr):
+        names = [entry.id for entry in entries]
+        steps: list[Step] = []
+        if namespace.minutes is None:
+            with ReproductionProgress(len(names)) as progress:
+                results = _carried_out(names, namespace, progress)
+        else:
+            results, steps = _in_minutes(names, namespace)
     folders = [folder_of(namespace.out, result.id, result.budget) for result in results]
     rows = [result.to_dict() | {"files": str(folder)} for result, folder in zip(results, folders, strict=True)]
     texts = list(map(in_full, results, folders)) if namespace.ids else []
     texts += [summary(results)] if len(results) > 1 else []
+    texts += [] if namespace.minutes is None else [plan_text(steps, namespace.minutes)]
     text = "\n\n".join([*texts, f"normless report {namespace.out} makes a page of all results."])
-    answer(namespace, {"out": str(namespace.out), "results": rows}, text)
+    planned = {} if namespace.minutes is None else {"next": [step.to_dict() for step in steps]}
+    answer(namespace, {"out": str(namespace.out), "results": rows} | planned, text)
     return int(any(result.error for result in results))
+
+
+def _carried_out(
+    names: Iterable[str],
+    namespace: Namespace,
+    progress: ReproductionProgress,
+    seconds_left: Callable[[], float] | None = None,
+) -> list[Reproduction]:
+    """Carry out artefacts, until no seconds are left."""
+    from normless_lab.train.pauses import TimeLimitError
+    from normless_papers.results.reproduce import laboratory_in, reproduce
+
+    results: list[Reproduction] = []
+    options = {name: namespace[name] for name in ("out", "data", "data_root", "seed", "weights", "again")}
+    with (
+        laboratory_in(
+            namespace.out,
+            namespace.workers,
+            progress,
+            together=namespace.together,
+            seconds_left=seconds_left,
+        ) as laboratory,
+        suppress(TimeLimitError),
+    ):
+        for name in names:
+            progress.begin(name)
+            results.append(reproduce(name, namespace.budget, laboratory=laboratory, **options))
+            progress.end(results[-1])
+    return results
+
+
+def _in_minutes(names: Sequence[str], namespace: Namespace) -> tuple[list[Reproduction], list[Step]]:
+    """Carry out artefacts in the order of their plan until the minutes are over; return also what is left."""
+    from normless_papers.cli.progress import ReproductionProgress
+    from normless_papers.planning.plan import claims_at, needs_of, steps_of
+
+    claims = claims_at(namespace.budget) if namespace.headlines else {name: (name,) for name in names}
+    asked = [name for artefacts in claims.values() for name in artefacts]
+    options = {name: namespace[name] for name in ("data", "data_root", "seed")}
+
+    def planned() -> tuple[dict[str, Need], list[Step]]:
+        needs = needs_of(asked, namespace.budget, namespace.out, **options)
+        return needs, steps_of(claims, needs)
+
+    end = CLOCK() + 60 * namespace.minutes
+    needs, steps = planned()
+
+    def in_time() -> Iterator[str]:
+        """Yield artefacts, without those that train nothing and take longer than there is time."""
+        for name in (name for step in steps for name in step.artefacts):
+            if CLOCK() < end and needs[name].seconds <= end - CLOCK():
+                yield name
+
+    with ReproductionProgress(len(needs)) as progress:
+        results = _carried_out(in_time(), namespace, progress, lambda: end - CLOCK())
+    return results, planned()[1]
 
 
 def _list(entries: Sequence[Published], namespace: Namespace) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from normless.cli import GAP, as_text, table, terminal_width
 from normless_lab.plots import VERDICT_INKS, Table
@@ -14,6 +16,9 @@ from normless_papers.pages.tables import ASPECTS, NOTHING, is_published, spoken,
 from normless_papers.published import Published
 from normless_papers.results.reproduction import Reproduction
 from normless_papers.results.storage import PICTURE, TABLE
+
+if TYPE_CHECKING:
+    from normless_papers.planning.plan import Step
 
 # The number of printed rows of a result; the file has all.
 ROWS = 16
@@ -61,6 +66,17 @@ def summary(results: Sequence[Reproduction]) -> str:
         own = [result for result in results if result.basis == basis]
         lines += [f"  {basis}: {_counted(own)}"] if own else []
     return "\n".join([as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,))), "", *lines])
+
+
+def plan_text(steps: Sequence[Step], minutes: float) -> str:
+    """Return what is left, in the order of the plan, with the minutes of each step and of all."""
+    if not steps:
+        return "Nothing is left at this budget."
+    rows = [(f"{step.seconds / 60:.0f}", ", ".join(step.artefacts), "; ".join(step.claims)) for step in steps]
+    total = sum(step.seconds for step in steps) / 60
+    pieces = "" if math.isnan(total) else f", {math.ceil(total / minutes)} pieces of {minutes:g}"
+    first = f"Left: {sum(len(step.claims) for step in steps)} claims, expected to take {total:.0f} minutes{pieces}."
+    return "\n".join([first, as_text(table(("minutes", "next", "decides"), rows, right=(0,)))])
 
 
 def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:

@@ -41,7 +41,7 @@ def _step(rates: tuple[float, ...]) -> float | None:
 class Plateau:
     """The test accuracy in percent that a control reaches when trained on; `control` has its labels by axis."""
 
-    control: Mapping[str, str]
+    control: Mapping[str, str | int]
     accuracy: float
 
 

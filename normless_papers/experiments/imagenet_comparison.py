@@ -16,6 +16,10 @@ from normless_papers.experiments.effort import Effort
 GHOST_BATCH_SIZE = 256
 # The usual value of He et al.; the papers do not state theirs for ImageNet.
 WEIGHT_DECAY = 1e-4
+# The texts describe Fixup by its rules (ZeroInit, section 2) and are silent about the rate of its scalars, which its
+# authors' code for ImageNet divides by 10. Of α and the scalar bias after the sum neither text names a rate of their
+# own, nor does appendix G's code, so that the one of the grid is theirs too.
+FIXUP = {"scalar_rate_scale": 0.1}
 
 
 class ImageNetComparison(Comparison):
@@ -106,7 +110,10 @@ def on_imagenet(
     context: Context, methods: Mapping[str, str], batch_sizes: Sequence[int], *, model: str, effort: Effort
 ) -> ImageNetComparison:
     """Run a table's methods, given as schemes by name, with a network given as text."""
-    settings = {method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} for method, scheme in methods.items()}
+    settings = {
+        method: {"scheme": scheme, "weight_decay": WEIGHT_DECAY} | (FIXUP if scheme == "fixup" else {})
+        for method, scheme in methods.items()
+    }
     channels = "" if effort.channels is None else f", channels={effort.channels}"
     network: dict[str, Any] = {"model": f"{model.removesuffix(')')}{channels})", "ghost": GHOST_BATCH_SIZE}
     runs = over_batch_sizes(context, "imagenet", settings, batch_sizes, effort, metrics=(ACCURACY,), **network)

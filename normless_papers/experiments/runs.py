@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 
 from normless_lab.sweeps import OUTCOMES, SHARE, Sweep, SweepResult, is_minimized, optima
 from normless_papers.artefact import Context, Evidence
-from normless_papers.claims import UNKNOWN, Check, Estimate, larger, premise, replicates
+from normless_papers.claims import UNKNOWN, Check, Estimate, larger, not_asked, premise, replicates
 from normless_papers.claims.training import best_accuracy, chance_of, runs_do_not_train, runs_train, trains
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort, Plateau
@@ -33,8 +33,7 @@ class Runs:
     Attributes:
         table: a row per run, as `SweepResult.runs`, accuracies in percent, depths and batch sizes as numbers; with
             `training_accuracy` of the last epoch, `test_error` and `gap` (training minus test accuracy), in percent;
-            `curve`, the mean training accuracy over all epochs, chance if the run diverged; `extended`, whether the
-            learning rate lies below those that the sweep asks for.
+            `curve`, the mean training accuracy over all epochs, chance if the run diverged.
         epochs: a row per run and epoch, as `SweepResult.epochs`.
         reduction: how the training is smaller than the paper's, as a sentence; may be empty.
         control: labels of the method that decides which others train; may be empty.
@@ -138,9 +137,20 @@ class Runs:
         return runs_train(claim, self.chosen(**labels), self.chosen(**against), best=self.best, least=least)
 
     def does_not_train(self, claim: str, *, against: Mapping[str, Any], least: float = SHARE, **labels: Any) -> Check:
-        """Check that they train at none of the rates that the sweep asks for; see `trains`."""
+        """Check that they train at no rate; see `trains`. Undecided if they learn best at the lowest rate tried."""
         runs, control = self.chosen(**labels), self.chosen(**against)
-        return runs_do_not_train(claim, runs[~runs["extended"].astype(bool)], control, best=self.best, least=least)
+        checked = runs_do_not_train(claim, runs, control, best=self.best, least=least)
+        open_below = checked.verdict == "holds" and self._best_below(runs)
+        return not_asked(checked, "it learns best at the lowest rate tried") if open_below else checked
+
+    def _best_below(self, runs: pd.DataFrame) -> bool:
+        """Whether runs at several rates are most accurate at the lowest and learn something there."""
+        finished = runs[runs["outcome"] != "failed"]
+        if finished["rate"].nunique() < 2:
+            return False
+        row = optima(finished, axes=[], metric="test_accuracy", best=self.best).iloc[0]
+        lowest = finished[finished["rate"] == finished["rate"].min()]
+        return bool(row["edge"] == "lowest" and (lowest["outcome"] == "trained").any())
 
     @property
     def premises(self) -> tuple[Check, ...]:
@@ -259,7 +269,7 @@ def carry_out(
 
     The grid is extended, within its limit, until the optima by the metrics lie inside it.
     """
-    results = [context.lab.run(sweep, metrics=metrics) for sweep in sweeps]
+    results = context.lab.run_all(sweeps, metrics=metrics)
     rows = context.lab.carry_out([sweeps[0].points()[0].config])
     data = str((rows[0].result or {}).get("data", "")) if rows else ""
     table = pd.concat([_table(result) for result in results], ignore_index=True)
@@ -284,7 +294,6 @@ def _table(result: SweepResult) -> pd.DataFrame:
         table["curve"] = curve.where(table["outcome"] != "diverged", table["chance_accuracy"])
     table["test_error"] = 100 - table["test_accuracy"]
     table["gap"] = table["training_accuracy"] - table["test_accuracy"]
-    table["extended"] = table["rate"] < result.sweep.rates.rates[0]
     return table
 
 

@@ -49,19 +49,27 @@ def depths_of(runs: Runs, above: int = 0) -> list[int]:
 def deep_does_not_train(runs: Runs, method: str, subject: str) -> list[Check]:
     """Check that beyond 100 layers a method does not train where batch norm does; `subject` starts the claim."""
     claim = f"{subject} {{}} layers cannot be trained at rate {RATE:g}, where batch norm trains."
-    return _at_depths(runs, runs.does_not_train, method, claim, LIMIT)
+    return _at_depths(runs, runs.does_not_train, method, claim, depths_of(runs, LIMIT))
 
 
 def trains_as_batch_norm(runs: Runs, method: str, subject: str, above: int = 0) -> list[Check]:
     """Check that at every depth above a limit a method trains at batch norm's rate; see `deep_does_not_train`."""
     claim = f"{subject} {{}} layers are trained at rate {RATE:g}, as batch norm's are."
-    return _at_depths(runs, runs.trains, method, claim, above)
+    return _at_depths(runs, runs.trains, method, claim, depths_of(runs, above))
 
 
-def _at_depths(runs: Runs, decided: Callable[..., Check], method: str, claim: str, above: int) -> list[Check]:
-    """Make a check at every depth above a limit, against batch norm at the same depth."""
+def trains_to_the_limit(runs: Runs, method: str, subject: str) -> list[Check]:
+    """Check that up to 100 layers a method trains at batch norm's rate, if it is "past 100 layers" that it fails."""
+    claim = f"{subject} {{}} layers are still trained at rate {RATE:g}."
+    return _at_depths(runs, runs.trains, method, claim, [layers for layers in depths_of(runs) if layers <= LIMIT])
+
+
+def _at_depths(
+    runs: Runs, decided: Callable[..., Check], method: str, claim: str, depths: Sequence[int]
+) -> list[Check]:
+    """Make a check at each depth, against batch norm at the same depth."""
     checks = []
-    for layers in depths_of(runs, above):
+    for layers in depths:
         labels = {"method": method, "depth": layers}
         checks.append(decided(claim.format(layers), against=labels | _BATCH_NORM, least=LEAST, **labels))
     return checks
@@ -114,8 +122,13 @@ def _figure_3(runs: Runs) -> list[Check]:
             for layers in deeper
         ),
         *_above(runs, near, "Fixup", "BatchNorm", by=-_MATCH),
-        *deep_does_not_train(runs, "LSUV", "With LSUV"),
-        *deep_does_not_train(runs, "sqrt(1/2)", "With sums times √½"),
+        # "LSUV and √½-scaling are not able to train with the same learning rate as BatchNorm past 100 layers."
+        *(
+            check
+            for method, subject in (("LSUV", "With LSUV"), ("sqrt(1/2)", "With sums times √½"))
+            for checked in (trains_to_the_limit, deep_does_not_train)
+            for check in checked(runs, method, subject)
+        ),
     ]
 
 

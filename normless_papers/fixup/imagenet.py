@@ -37,9 +37,11 @@ XAVIER_INIT = "xavier_init (Shang et al. 2017)"
 EQUAL, TENTH = "mixup, equal rates", "mixup, scalars at 1/10"
 
 
-def _trained(context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None) -> Runs:
+def _trained(
+    context: Context, effort: Effort, methods: Axis, rates: tuple[float, ...] | None = None, name: str = "ImageNet"
+) -> Runs:
     """Train one network with some methods."""
-    sweep = effort.sweep(context, "ImageNet", {"method": methods}, rates=rates)
+    sweep = effort.sweep(context, name, {"method": methods}, rates=rates)
     return carry_out(context, sweep, effort=effort)
 
 
@@ -86,8 +88,8 @@ def _table_2(runs: Mapping[str, Runs]) -> list[Check]:
 
 @artefact("fixup/table-2", basis="training", checks=_table_2)
 def test_errors(context: Context, *, efforts: Mapping[str, Effort], xavier_rates: tuple[float, ...]) -> Evidence:
-    runs = {name: _trained(context, effort, METHODS[name]) for name, effort in efforts.items()}
-    xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates)
+    runs = {name: _trained(context, effort, METHODS[name], name=name) for name, effort in efforts.items()}
+    xavier = _trained(context, efforts["resnet_50"], {XAVIER_INIT: PLAIN["xavier"]}, xavier_rates, "resnet_50")
     best = xavier.chosen(rate=best_rate(xavier, XAVIER_INIT)).assign(model="resnet_50")
     tables = [trained.table.assign(model=name) for name, trained in runs.items()]
     columns = ("model", "method")

@@ -20,6 +20,7 @@ from normless_lab.sweeps import trained_threshold
 from normless_lab.train import TrainConfig, trained_network
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import Check, Estimate, in_every, over_draws
+from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, pretrained
 from normless_papers.networks.seeded_inputs import MeasuredBatch, seeded
 
 LOW, HIGH = 0.3, 1.5
@@ -142,7 +143,9 @@ def draw_stream(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
 def _figure_5_checks(facts: tuple[Sequence[pd.DataFrame], float, float]) -> list[Check]:
     """Check the tables of `_by_stage` of each network, given their lowest accuracy on the images and that of chance.
 
-    Undecided unless each network has at least half of the possible gain over chance.
+    "The variance of each feature map" is that of a channel, as Var[x_l,i] of equations 10 and 11 that it should show,
+    averaged over the channels of a layer. Undecided unless each network has at least half of the possible gain over
+    chance.
     """
     tables, least_accuracy, chance = facts
     later = [stage for stage in sorted(tables[0]["stage"].unique()) if stage > 2]
@@ -172,8 +175,13 @@ def variance_of_feature_maps(
     batch = next(iter(images.test_batches(min(examples, images.test_size))))
     seeds = range(context.seed, context.seed + replicates)
     shared: dict[str, Any] = {"model": model, "data": name, "data_root": context.data_root}
-    configs = [] if training is None else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
-    networks = [trained_network(folder) for folder in context.lab.weights(configs)] or [build_model(model)]
+    given = context.weights is not None
+    configs = [] if training is None or given else [TrainConfig(**shared, seed=seed, **training) for seed in seeds]
+    networks = [trained_network(folder) for folder in context.lab.weights(configs)]
+    if context.weights is not None:
+        model, own = pretrained(context.weights, IMAGENET)
+        networks = [own]
+    networks = networks or [build_model(model)]
     # Pretrained weights are not evaluated.
     with torch.no_grad():
         right = [network.eval()(batch.inputs).argmax(1) == batch.targets for network in networks if configs]
@@ -181,7 +189,9 @@ def variance_of_feature_maps(
     tables = [probe(network, batch.inputs, ["stream"]).stream for network in networks]
     streams = [_by_stage(table) for table in tables]
     chance = float(torch.bincount(batch.targets).max()) / len(batch.targets)
-    weights = f"{len(configs)} networks trained here" if configs else "ImageNet's, from torchvision"
+    weights = (
+        f"{len(configs)} networks trained here" if configs else context.weights or "ImageNet's, from torchvision"
+    )
     return Evidence(
         measured=pd.concat([table.assign(network=number) for number, table in enumerate(streams)], ignore_index=True),
         facts=(streams, min(accuracies, default=1.0), chance),
@@ -193,16 +203,25 @@ def variance_of_feature_maps(
             "inputs": f"{len(batch.inputs)} test images of {images.provenance}; batch statistics",
         },
         draw=lambda: draw_stream(tables[0]),
-        reduction="" if training is None and context.keeps(data) else f"trained here on {name}, not on ImageNet.",
+        reduction=_figure_5_reduction(context, name, trained=bool(configs), own_data=context.keeps(data)),
     )
 
 
+def _figure_5_reduction(context: Context, data: str, *, trained: bool, own_data: bool) -> str:
+    if context.weights not in (None, TORCHVISION):
+        return f"the weights of {context.weights}, on {data}; whether they are ImageNet's is not known."
+    return f"trained here on {data}, not on ImageNet." if trained or not own_data else ""
+
+
 def _by_stage(table: pd.DataFrame) -> pd.DataFrame:
-    """Tabulate by block: `block`, `stage`, `index` in the stage from 0, measured variance, and predictions by γ."""
+    """Tabulate by block: `block`, `stage`, `index` in the stage from 0, the measured variance of a channel on average
+    and of all channels together (`pooled_variance`), and predictions by γ.
+    """
     stage = (table["equation"] == _RESETS[0]).cumsum()
     index = table.groupby(stage).cumcount()
     names = {
-        "stream_variance": "variance",
+        "stream_channel_variance": "variance",
+        "stream_variance": "pooled_variance",
         "stream_second_moment": "second_moment",
         "predicted_stream_second_moment": "second_moment_by_gamma",
         "gamma_last": "gamma_last",

@@ -43,7 +43,8 @@ def front_page_of(out: Path) -> str:
     counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in OUTCOMES)
     names = ("", "claim", "paper", "ours", "verdict", *ASPECTS, "runs", "core-hours", "why", "repeat")
     rule = ["---:" if name in ("", "runs", "core-hours") else "---" for name in names]
-    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", _row(names), _row(rule), *rows, ""])
+    heading = [row_of(names), row_of(rule)]
+    return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", *heading, *rows, ""])
 
 
 def _markdown(place: int, row: Decided, state: RunState) -> str:
@@ -54,9 +55,9 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
     verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{row.whole}"
     cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", verdict, *row.distance, *cost]
-    return _row([str(place), *cells, row.why, f"`{row.command}`"])
+    return row_of([str(place), *cells, row.why, f"`{row.command}`"])
 
 
-def _row(cells: Sequence[str]) -> str:
+def row_of(cells: Sequence[str]) -> str:
     """Return a row of a table in Markdown, in which a bar would end a cell."""
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

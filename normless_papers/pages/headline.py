@@ -34,7 +34,9 @@ class Headline:
         checks: the beginnings of the claims of these checks by artefact, as patterns of `fnmatch`; the first is the
             effect shown.
         contradicted_if: the condition for a contradiction in its design, in the paper's set-up.
-        to_decide: the runs that would decide it; empty if the design does not say.
+        to_decide: what would decide it besides the runs of a card; empty if the design does not say.
+        minutes: expected of one H100 for its runs at the budget of a card, computed from them by
+            `normless_papers.planning.claim_minutes`; None if it has none.
         note: a further remark; may be empty.
     """
 
@@ -44,6 +46,7 @@ class Headline:
     contradicted_if: str
     to_decide: str = ""
     note: str = ""
+    minutes: int | None = None
 
     @property
     def paper(self) -> str:
@@ -140,6 +143,10 @@ class Decided:
             listed = ", ".join(f"{counts[name]} {_ENDED[name]}" for name in _ENDED if counts[name])
             parts.append(f"Left out of {len(self.left_out)} further checks of the artefacts: {listed}.")
         parts += [f"Not run: {', '.join(self.missing)}."] if self.missing else []
+        minutes, other = self.headline.minutes, self.headline.to_decide
+        smaller = minutes is None or BUDGETS.index(self.budget) < BUDGETS.index("gpu")
+        if not self.results or (self.demonstrates and smaller):
+            parts.append(f"Not run at the paper's kind; {other if minutes is None else f'{minutes} min on an H100'}.")
         return " ".join([*parts, self.headline.note]).strip()
 
     @property

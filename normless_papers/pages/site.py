@@ -18,6 +18,8 @@ from normless._version import __version__
 from normless_lab.plots import VERDICT_INKS, css_variables, inline_image, template
 from normless_papers.pages.front_page import decided_in
 from normless_papers.pages.headline import Decided
+from normless_papers.pages.silent import TITLE as SILENT
+from normless_papers.pages.silent import silences
 from normless_papers.pages.tables import ASPECTS, fact_texts, spoken, table_of, text_of
 from normless_papers.pages.wording import compared, left_of
 from normless_papers.published import PAPERS, Published, published
@@ -169,6 +171,8 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
         "bases": BASES,
         "inks": VERDICT_INKS,
         "conclusions": list(_ENDED),
+        "silences": silences(),
+        "silent_title": SILENT,
         "aspects": ASPECTS,
         "colours": css_variables() | {f"verdict-{name}": ink for name, ink in VERDICT_INKS.items()},
         "images": images,

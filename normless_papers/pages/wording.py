@@ -16,11 +16,14 @@ _INTERVAL = ("half_width", "standard_error")
 _TRAINS = (
     "accuracy {{accuracy:.1f}} %{{interval}} vs control {{control:.1f}} %, needs {} % (half of the control's gain)"
 )
+# Kinds of checks of two sides, which are their first numbers.
+_OF_TWO = ("needed_difference", "needed_factor", "margin")
 # By the names of the numbers that a kind of check has.
 _WORDS: Mapping[tuple[str, ...], str] = MappingProxyType(
     {
         ("needed_difference",): "{sides}, needs {first} > {second}{more}{gap}",
         ("needed_factor",): "{sides}, needs {first} {times}{second}",
+        ("margin",): "{sides}, needs a difference below {margin:.3g}{gap}",
         ("accuracy", "control", "chance", "needed"): _TRAINS.format("> {needed:.1f}"),
         ("accuracy", "control", "chance", "needed_below"): _TRAINS.format("< {needed_below:.1f}"),
         ("measured", "low", "high"): "measured {measured}{interval}, needs {low:.3g} to {high:.3g}",
@@ -31,7 +34,6 @@ _WORDS: Mapping[tuple[str, ...], str] = MappingProxyType(
         ("deviation", "tolerance"): (
             "deviation {deviation:.3g} vs tolerance {tolerance:.3g}, needs deviation ≤ tolerance"
         ),
-        ("gap", "deviation"): "gap {gap} vs deviation {deviation}, needs gap ≤ deviation",
         ("factor", "largest_factor"): "factor {factor}, needs at most {largest_factor:.3g}",
         ("share_of_draws", "draws"): "in {percent:.0f} % of {draws:.0f} draws, needs all",
     }
@@ -51,7 +53,7 @@ def compared(check: Check) -> str:
     if not names:
         return ""
     numbers = check.numbers
-    words = _two_sides(numbers) if names[0].startswith("needed_") else {}
+    words = _two_sides(numbers) if names[0] in _OF_TWO else {}
     words |= {"interval": _interval(numbers)}
     percent = _Number(100 * numbers.get("share_of_draws", math.nan))
     return _WORDS[names].format(**{name: _Number(value) for name, value in numbers.items()} | words, percent=percent)
@@ -66,7 +68,7 @@ def left_of(check: Check) -> dict[str, float]:
     """Return the numbers of a check that `compared` does not state."""
     names = _kind(check)
     stated = {*names, *_INTERVAL} if names else set()
-    if names and names[0].startswith("needed_"):
+    if names and names[0] in _OF_TWO:
         stated |= set(list(check.numbers)[:2])
     return {name: value for name, value in check.numbers.items() if name not in stated}
 

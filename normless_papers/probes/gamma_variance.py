@@ -21,15 +21,18 @@ _PLACES = ("skip", "branch", "stream")
 _MEASURED = tuple(f"{place}_{moment}" for place in _PLACES for moment in ("second_moment", "variance"))
 _PREDICTED = ("gamma_last", "gamma_down", *(f"predicted_{place}_second_moment" for place in _PLACES))
 _EXPECTED = "expected_stream_second_moment"
+_BY_CHANNEL = "stream_channel_variance"
 
 
 @dataclass
 class StreamVariance(PredictedRows):
     """Variance and second moment on the skip path, at the branch end and at the block's output, predicted by γ.
 
-    Moments are over examples, channels and positions. A block's output is that of the activation (ResNet-V1) or norm
-    (post-norm) after its sum. The predictions assume β = 0, He's initialization and independent sides; γ² is the mean
-    over channels; the Var of a ResNet-V1 in the paper is its second moment (Kim et al., section 2). By `equation`:
+    Moments are over examples, channels and positions; `stream_channel_variance` is the variance of each channel over
+    examples and positions, Var[x_l,i] of the equations, averaged over channels. A block's output is that of the
+    activation (ResNet-V1) or norm (post-norm) after its sum. The predictions assume β = 0, He's initialization and
+    independent sides; γ² is the mean over channels; the Var of a ResNet-V1 in the paper is its second moment (Kim et
+    al., section 2). By `equation`:
 
     - 6: the branch of a pre-activation block has γ_last², which the stream gains;
     - 11: the ReLU after the sum halves both ("half variance accumulation", ResNet-V1; too low, since the paper
@@ -44,7 +47,15 @@ class StreamVariance(PredictedRows):
     mean.
     """
 
-    columns: ClassVar[tuple[str, ...]] = ("block", "name", "equation", *_MEASURED, *_PREDICTED, _EXPECTED)
+    columns: ClassVar[tuple[str, ...]] = (
+        "block",
+        "name",
+        "equation",
+        *_MEASURED,
+        _BY_CHANNEL,
+        *_PREDICTED,
+        _EXPECTED,
+    )
 
     def on_start(self, setting: Setting) -> None:
         super().on_start(setting)
@@ -57,7 +68,7 @@ class StreamVariance(PredictedRows):
         return layer in self._last
 
     def on_layer(self, layer: Layer, module: nn.Module, x: Tensor, y: Tensor) -> None:
-        self.add(self._last[layer], named_moments("stream", y))
+        self.add(self._last[layer], _stream(y))
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
         if block.name not in self.rows:
@@ -66,7 +77,7 @@ class StreamVariance(PredictedRows):
         after = block.after_sum
         function = FUNCTIONS.get(_operation(after[0])) if len(after) == 1 and ":" in after[0].path else None
         if not after or function is not None:
-            self.add(block.name, named_moments("stream", total if function is None else function(total)))
+            self.add(block.name, _stream(total if function is None else function(total)))
 
     def add_predictions(self, table: pd.DataFrame, moments: Sequence[BlockMoments]) -> None:
         """Add the predictions from γ and from all weights."""
@@ -78,6 +89,13 @@ class StreamVariance(PredictedRows):
         )
         table[predicted.columns] = predicted
         table[_EXPECTED] = [block.after for block in moments]
+
+
+def _stream(x: Tensor) -> dict[str, Tensor]:
+    """Return the moments of a block's output, and the mean over channels (second of images, else last) of theirs."""
+    channel = 1 if x.dim() == 4 else x.dim() - 1
+    others = [dim for dim in range(x.dim()) if dim != channel]
+    return named_moments("stream", x) | {_BY_CHANNEL: x.detach().var(others, correction=0).double().mean()}
 
 
 @torch.no_grad()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,13 +18,16 @@ from normless_papers.artefact import Artefact, Context, artefact_of, published_o
 from normless_papers.budgets import Budget
 from normless_papers.distance import distance_of
 from normless_papers.published import published
-from normless_papers.results.reproduction import Reproduction, plain
+from normless_papers.results.reproduction import Reproduction, ResultError, plain
 from normless_papers.results.storage import folder_of, load, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from normless_lab.sweeps import Laboratory, LaboratoryListener
+
+# Artefacts whose networks may be the user's.
+WITH_WEIGHTS = ("gamma/figure-3", "gamma/figure-5", "gamma/table-2")
 
 
 def reproduce(
@@ -35,6 +38,7 @@ def reproduce(
     data: str | None = None,
     data_root: str | None = None,
     seed: int = 0,
+    weights: str | None = None,
     workers: int | None = None,
     again: bool = False,
     laboratory: Laboratory | None = None,
@@ -46,7 +50,7 @@ def reproduce(
 
     Args:
         id: of the artefact, such as `fixup/table-1`; FILE.py:NAME or MODULE:NAME for one of another paper.
-        budget, data, data_root, seed: see `Context`.
+        budget, data, data_root, seed, weights: see `Context`.
         out: folder of the results, see `normless_papers.results.storage`, and of the runs that artefacts share.
         workers: processes that share the cores for training runs; one per core if None.
         again: carry it out even if there is a result; finished training runs are kept.
@@ -54,12 +58,16 @@ def reproduce(
 
     Raises:
         UnknownArtefactError: there is no such artefact.
-        ResultError: an older result cannot be read, and `again` is false.
+        ResultError: an older result cannot be read, and `again` is false; or the artefact reads no weights.
     """
     entry = published_of(id)
     id = entry.id  # noqa: A001 - as above
     older = None if again else load(out, id, budget)
-    asked = {"data": data, "data_root": data_root, "seed": seed}
+    asked: dict[str, Any] = {"data": data, "data_root": data_root, "seed": seed}
+    if weights is not None:
+        if id not in WITH_WEIGHTS:
+            raise ResultError(f"{id} reads no weights of yours; {', '.join(WITH_WEIGHTS)} do.")
+        asked["weights"] = weights
     started = time.perf_counter()
     try:
         artefact = artefact_of(id)
@@ -70,7 +78,7 @@ def reproduce(
             nullcontext(laboratory) if laboratory else laboratory_in(out, workers) as lab,
             _own_folder(out, id, budget) as own,
         ):
-            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed), asked)
+            result, axes = _carried_out(artefact, Context(budget, lab, own, data, data_root, seed, weights), asked)
     except StoppedError:
         # The same command resumes its runs.
         raise
@@ -88,11 +96,13 @@ def laboratory_in(
     listener: LaboratoryListener | None = None,
     *,
     together: int | None = None,
+    seconds_left: Callable[[], float] | None = None,
 ) -> Laboratory:
     """Return the laboratory whose runs the artefacts of a folder share; a context manager."""
     from normless_lab.sweeps import Laboratory
 
-    return Laboratory(out / "laboratory", workers=workers, together=together, listener=listener)
+    place = out / "laboratory"
+    return Laboratory(place, workers=workers, together=together, listener=listener, seconds_left=seconds_left)
 
 
 def provenance() -> Mapping[str, str]:
@@ -129,6 +139,9 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
             axes = evidence.draw()
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
+    distance = distance_of(artefact.settings, context.budget, context.data, str(evidence.setup))
+    if context.weights is not None:
+        distance = replace(distance, network=f"the weights of {context.weights}")
     result = Reproduction(
         artefact.published.id,
         context.budget,
@@ -137,7 +150,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
         measured=evidence.measured,
         on=evidence.on,
         checks=artefact.checks_of(evidence),
-        distance=distance_of(artefact.settings, context.budget, context.data, str(evidence.setup)),
+        distance=distance,
         setup=plain(evidence.setup),
         remarks=(*artefact.remarks, *evidence.remarks),
         error=error,

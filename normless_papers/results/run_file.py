@@ -8,13 +8,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pandas as pd
 
-from normless.errors import NormlessError
 from normless.saving import digest_of_values, replaced
-from normless_lab.sweeps import Laboratory, RunRow
+from normless_lab.sweeps import MissingRunsError, PlannedLaboratory, RunRow
 from normless_papers.pages.headline import DECIDING, headline_artefacts
 from normless_papers.results.reproduce import laboratory_in, reproduce
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -25,15 +24,6 @@ _ARTEFACT = "artefact"
 _COLUMNS = [column.name for column in fields(RunRow)]
 _JSON = ("config", "result", "versions")
 _DIGEST = "digest"
-
-
-class MissingRunsError(NormlessError):
-    """A file of runs lacks runs of an artefact; the message names it."""
-
-
-def _no_workers() -> NoReturn:
-    """Refuse to start processes that would train."""
-    raise MissingRunsError("some of its training runs are not in the file.")
 
 
 def write_runs(out: Path, path: Path) -> int:
@@ -81,7 +71,7 @@ def rebuilt(path: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
         out = Path(folder)
         (out / "laboratory").mkdir()
-        with Laboratory(out / "laboratory", executor=_no_workers) as laboratory:
+        with PlannedLaboratory(out / "laboratory") as laboratory:
             laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
             for row in rows:
                 if row["kind"] == _ARTEFACT and row["result"] is not None:

@@ -58,7 +58,7 @@ def _trained(context: Context, effort: Effort, names: Sequence[str]) -> RateSear
     if WARM in axis:
         axis[WARM] |= effort.variants["warm_start"]
     sweep = effort.sweep(context, "highest rates", {AXIS: axis})
-    return RateSearch(carry_out(context, sweep, effort=effort), AXIS, NORMALIZED)
+    return RateSearch(carry_out(context, sweep, effort=effort), AXIS)
 
 
 def _is_printed(search: RateSearch, name: str) -> Check:

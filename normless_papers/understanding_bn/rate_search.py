@@ -31,7 +31,7 @@ from normless_papers.claims import (
     replicates,
     stated,
 )
-from normless_papers.claims.training import best_accuracy, highest_trained_rate, runs_do_not_train
+from normless_papers.claims.training import best_accuracy, runs_do_not_train
 from normless_papers.evidence import with_quantities
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import Runs, carry_out, chosen, estimate
@@ -63,7 +63,7 @@ AXIS = "parts"
 # The subsets as text, as the published tables have them.
 WHOLE, _, _, NORMALIZED, SCALED, CENTRED, NONE = TEXTS = [", ".join(parts) for parts in SUBSETS]
 _SYMBOLS = {"gamma": "γ", "beta": "β", "mu": "μ", "sigma2": "σ²"}
-# A network that trains at no rate counts with this share of the smallest rate tried.
+# A network with no achievable rate counts with this share of the smallest rate tried.
 _BELOW = 0.5
 # Accuracies are equally good if they differ by at most this, in percentage points.
 _AS_GOOD = 1.0
@@ -95,17 +95,27 @@ def best_rate(runs: pd.DataFrame) -> float:
     return max(sorted(known), key=known.__getitem__, default=math.nan)
 
 
-def best_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
-    """Estimate log₁₀ of `best_rate` over seeds, or of half the smallest rate if a network trains at no rate."""
-    return _by_seed(runs, lambda own: 0.0 if highest_trained_rate(own, control) == 0 else best_rate(own))
+def highest_achievable_rate(runs: pd.DataFrame) -> float:
+    """Return the largest learning rate at which no run diverges or ends at chance; 0 for none, NaN without runs.
 
-
-def highest_decade(runs: pd.DataFrame, control: Estimate) -> Estimate:
-    """Estimate log₁₀ of `normless_papers.trained.highest_trained_rate` over seeds.
-
-    A rate of 0 counts as half the smallest rate tried; NaN if the control learned too little to decide.
+    "Achievable learning rates are rates for which the networks don't diverge or remain at the accuracy of random
+    guessing" (appendix J), where a loss above 10³ is divergence (section 3.4): how well they train does not matter.
     """
-    return _by_seed(runs, lambda own: highest_trained_rate(own, control))
+    finished = runs[runs["outcome"] != "failed"]
+    if finished.empty:
+        return math.nan
+    achieved = (finished["outcome"] == "trained").groupby(finished["rate"]).all()
+    return float(max(achieved.index[achieved], default=0.0))
+
+
+def best_decade(runs: pd.DataFrame) -> Estimate:
+    """Estimate log₁₀ of `best_rate` over seeds, or of half the smallest rate if none is achievable."""
+    return _by_seed(runs, lambda own: 0.0 if highest_achievable_rate(own) == 0 else best_rate(own))
+
+
+def highest_decade(runs: pd.DataFrame) -> Estimate:
+    """Estimate log₁₀ of `highest_achievable_rate` over seeds; half the smallest rate tried counts for 0."""
+    return _by_seed(runs, highest_achievable_rate)
 
 
 def is_rate(claim: str, measured: float, expected: float) -> Check:
@@ -125,33 +135,27 @@ def _by_seed(runs: pd.DataFrame, rate_of: Callable[[pd.DataFrame], float]) -> Es
 
 @dataclass(frozen=True)
 class RateSearch:
-    """Runs of some networks at every rate of a grid, by `axis`; `whole`, with batch norm, is the control."""
+    """Runs of some networks at every rate of a grid, by `axis`."""
 
     runs: Runs
     axis: str
-    whole: str
 
     def of(self, name: str) -> pd.DataFrame:
         """Return the runs of one network."""
         return self.runs.chosen(**{self.axis: name})
 
-    @property
-    def control(self) -> Estimate:
-        """The accuracy with batch norm at its best rate."""
-        return best_accuracy(self.of(self.whole))
-
     def highest(self, name: str) -> float:
-        """Return the highest rate at which a network trains; see `normless_papers.trained.highest_trained_rate`."""
-        return highest_trained_rate(self.of(name), self.control)
+        """Return the highest achievable rate of a network; see `highest_achievable_rate`."""
+        return highest_achievable_rate(self.of(name))
 
     def at_best(self, name: str) -> pd.DataFrame:
-        """Return the runs of a network at its best rate; none if it trains at no rate."""
+        """Return the runs of a network at its best rate; none if no rate is achievable."""
         runs = self.of(name)
         return runs.iloc[:0] if self.highest(name) == 0 else chosen(runs, rate=best_rate(runs))
 
     def above(self, claim: str, higher: str, lower: str) -> Check:
         """Check that the highest rate of one network is above another's."""
-        decades = (replace(highest_decade(self.of(name), self.control), name=name) for name in (higher, lower))
+        decades = (replace(highest_decade(self.of(name)), name=name) for name in (higher, lower))
         return larger(f"{claim} (log₁₀ of the rates).", *decades)
 
     def is_printed(self, claim: str, measured: float, printed: float) -> Check:
@@ -172,11 +176,11 @@ def _searched(context: Context, effort: Effort, subsets: Sequence[Sequence[str]]
     sweep = effort.sweep(context, "parts of batch norm", {AXIS: axis}, **effort.variants["search"])
     runs = carry_out(context, sweep, effort=effort)
     last = runs.table["epochs"].astype(float) * 2 ** runs.table["doublings"].astype(float).fillna(0)
-    return RateSearch(replace(runs, table=runs.table.assign(last_epoch=last)), AXIS, WHOLE)
+    return RateSearch(replace(runs, table=runs.table.assign(last_epoch=last)), AXIS)
 
 
 def _selected(search: RateSearch) -> pd.DataFrame:
-    """Tabulate by subset the best `lr` by test accuracy, its `epochs`, and the highest rate that trains."""
+    """Tabulate by subset the best `lr` by test accuracy, its `epochs`, and the highest achievable rate."""
     rows = []
     for parts in search.runs.labels(AXIS):
         best = search.at_best(parts)
@@ -186,7 +190,7 @@ def _selected(search: RateSearch) -> pd.DataFrame:
                 AXIS: parts,
                 "lr": float(best["rate"].iloc[0]) if len(best) else math.nan,
                 "epochs": float(best["last_epoch"].mean()) if len(best) else math.nan,
-                "highest_trained_lr": search.highest(parts),
+                "highest_achievable_lr": search.highest(parts),
                 "test_accuracy": accuracy.mean,
                 "test_accuracy_deviation": accuracy.deviation,
                 "n": accuracy.n if len(best) else 0,
@@ -235,8 +239,8 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
         "selected epochs with batch norm": best[WHOLE]["epochs"],
         "selected rate without": best[NONE]["lr"],
         "selected epochs without": best[NONE]["epochs"],
-        "largest usable rate with batch norm": best[WHOLE]["highest_trained_lr"],
-        "largest usable rate without": best[NONE]["highest_trained_lr"],
+        "largest usable rate with batch norm": best[WHOLE]["highest_achievable_lr"],
+        "largest usable rate without": best[NONE]["highest_achievable_lr"],
         "configurations searched": len(search.runs.summary((AXIS, "rate"), ("test_accuracy",))),
     }
     return search.runs.evidence(
@@ -247,7 +251,7 @@ def experimental_setup(context: Context, *, effort: Effort) -> Evidence:
 
 
 def _table_2(search: RateSearch) -> list[Check]:
-    best = {parts: best_decade(search.of(parts), search.control) for parts in TEXTS[3:]}
+    best = {parts: best_decade(search.of(parts)) for parts in TEXTS[3:]}
     printed = dict.fromkeys(TEXTS[:4], 0.1) | {SCALED: 0.01, CENTRED: 0.003, NONE: 1e-4}
     checks = [
         search.is_printed(
@@ -272,10 +276,10 @@ def _table_2(search: RateSearch) -> list[Check]:
 
 
 def _highest_is_best(search: RateSearch, parts: str) -> Check:
-    """Check that no lower rate is more than a point better than the highest rate that trains."""
+    """Check that no lower rate is more than a point better than the highest achievable rate."""
     claim = (
-        f"With {in_symbols(parts)} the highest rate that trains is as good as any lower one, within {_AS_GOOD:g} "
-        "point of test accuracy."
+        f"With {in_symbols(parts)} the highest rate that does not diverge is as good as any lower one, within "
+        f"{_AS_GOOD:g} point of test accuracy."
     )
     own, highest = search.of(parts), search.highest(parts)
     lower = own[own["rate"] < highest]
@@ -330,7 +334,8 @@ def curves_of_parts(context: Context, *, effort: Effort) -> Evidence:
 
 def _panels(search: RateSearch) -> Axes:
     """Draw the affine part on the left, and μ and σ² without it on the right, as in the paper."""
-    best = pd.concat([search.at_best(parts) for parts in search.runs.labels(AXIS)])
+    tried = map(search.of, search.runs.labels(AXIS))
+    best = pd.concat([chosen(runs, rate=best_rate(runs)) for runs in tried])
     epochs = search.runs.epochs
     epochs = epochs[epochs["hash"].isin(best["hash"])]
     epochs = epochs.assign(**{AXIS: epochs[AXIS].map(in_symbols)})

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from normless_papers.claims import Check, above_zero, check, decided, difference, larger, near, stated
-from normless_papers.experiments.comparison import SMALL_BATCH, Comparison, ordered
+from normless_papers.claims import Check, check, decided, difference, equivalent, larger, near, stated
+from normless_papers.experiments.comparison import MARGIN, SMALL_BATCH, Comparison, ordered
 from normless_papers.experiments.de_smith import ACCURACY, GHOST_BATCH_SIZE, LOSS, figure_over_batch_sizes
 from normless_papers.published import published_as
 
@@ -132,19 +133,11 @@ def _figure_3(facts: Comparison) -> list[Check]:
 
 
 def _constant(facts: Comparison, sizes: Sequence[int]) -> Check:
-    """Check that ZeroInit's accuracy does not depend on the batch size, if it is small.
-
-    The check holds if the means at all sizes lie within one standard deviation of their mean, fails if one is
-    significantly further away, at 95 %, and is inconclusive between.
-    """
-    reached = [facts.reached("zeroinit", size) for size in sizes]
-    middle = sum(accuracy.mean for accuracy in reached) / len(reached)
-    deviation = max(accuracy.deviation for accuracy in reached)
-    gaps = [abs(accuracy.mean - middle) for accuracy in reached]
-    beyond = [above_zero(gap - deviation, accuracy) for gap, accuracy in zip(gaps, reached, strict=True)]
-    claim = f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} lie within a standard deviation of their mean."
-    holds = True if all(gap <= deviation for gap in gaps) else False if any(beyond) else None
-    return check(claim, holds, largest_gap=max(gaps), deviation=deviation)
+    """Check that ZeroInit's highest and lowest accuracy over small batch sizes are equivalent within `MARGIN`."""
+    reached = [replace(facts.reached("zeroinit", size), name=facts.at(size)) for size in sizes]
+    highest, lowest = (most(reached, key=lambda accuracy: accuracy.mean) for most in (max, min))
+    claim = f"(a) ZeroInit's accuracies up to batch size {LARGE_BATCH} differ by less than {MARGIN:g} points."
+    return equivalent(claim, highest, lowest, MARGIN)
 
 
 def _figure_4(facts: Comparison) -> list[Check]:

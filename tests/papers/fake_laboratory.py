@@ -72,6 +72,10 @@ class FakeLaboratory:
             self._check()
         return result
 
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
+        """As `Laboratory.run_all`."""
+        return [self.run(sweep, metrics=metrics) for sweep in sweeps]
+
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
         """As `Laboratory.carry_out`."""
         rows = [

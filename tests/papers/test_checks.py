@@ -25,6 +25,7 @@ from normless_papers.claims import (
     decided,
     difference,
     equals,
+    equivalent,
     exceeds,
     in_all,
     in_every,
@@ -243,3 +244,23 @@ def test_claims_beside_their_tests_are_the_same_checks() -> None:
         check("decided", True, smallest=1.0),
         at_scale(larger("published", Estimate(2.0), Estimate(1.0)), "Fewer images."),
     ]
+
+
+@pytest.mark.parametrize(
+    ("gap", "deviation", "verdict"),
+    [(0.1, 0.2, "holds"), (0.1, 3.0, "inconclusive"), (2.0, 0.2, "fails"), (0.6, 0.2, "inconclusive")],
+)
+def test_noise_does_not_make_two_methods_equivalent(gap: float, deviation: float, verdict: str) -> None:
+    """Two one-sided tests, by their definition with scipy, of 12 runs of each method and a margin of half a point."""
+    first, second = Estimate(90.0 + gap, deviation, 12), Estimate(90.0, deviation, 12)
+    found = equivalent("They agree.", first, second, 0.5)
+    assert found.verdict == verdict
+
+    def beyond(bound: float) -> float:
+        left, right = (90.0 + gap - bound, deviation, 12), (90.0, deviation, 12)
+        return float(ttest_ind_from_stats(*left, *right, equal_var=False, alternative="greater").pvalue)
+
+    assert (beyond(-0.5) < 0.025 and 1 - beyond(0.5) < 0.025) == (verdict == "holds")
+    assert found.numbers["margin"] == 0.5
+    assert equivalent("They agree.", second, first, 0.5).verdict == verdict
+    assert equivalent("They agree.", first, Estimate(90.0, math.nan), 0.5).verdict == "inconclusive"

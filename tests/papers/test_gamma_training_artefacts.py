@@ -106,3 +106,12 @@ def test_a_data_set_of_images_is_no_text(context: Context) -> None:
 
 def smoke_effort(name: str) -> Any:
     return artefact_of(name).settings["smoke"]["effort"]
+
+
+def test_one_network_is_not_most_of_eight(tmp_path: Path) -> None:
+    """At smoke only ResNet-18 is trained: its own sign is asked, and not that of most networks."""
+    evidence, _ = invented("gamma/guideline-3", as_published, tmp_path, budget="smoke")
+    most = check_of(evidence, "of more networks than it raises")
+    assert most.verdict == "inconclusive"
+    assert "1 of 8 networks" in most.claim
+    assert check_of(evidence, "lowers the test accuracy of resnet_18").verdict == "holds"

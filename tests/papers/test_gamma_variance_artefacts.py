@@ -10,6 +10,7 @@ from papers_helpers import carried_out, check_of
 from normless_papers.artefact import Context
 from normless_papers.gamma import analysed_networks
 from normless_papers.gamma.analysed_networks import averaged, beside_formula
+from normless_papers.gamma.variance import _second_moment, _with_mean
 
 
 @pytest.mark.slow
@@ -42,3 +43,25 @@ def test_means_over_draws() -> None:
     assert table["ratio"].tolist() == [2.0, 3.0]
     assert table["deviation"].tolist() == pytest.approx([2**0.5, 2**0.5])
     assert table["n"].tolist() == [2, 2]
+
+
+def test_the_mean_that_equation_11_ignores_is_what_a_stream_that_is_not_negative_keeps() -> None:
+    """E[ReLU(x + f)²] against a draw of f for every x; centred x, the look-alike, have the half of the text."""
+    torch.manual_seed(0)
+    gamma, centred = torch.tensor([0.3, 1.5]), torch.randn(2000, 2, 8, 8)
+    f = gamma.view(1, 2, 1, 1) * torch.randn_like(centred)
+    half = float(gamma.square().mean()) / 2
+    for x, halves in ((centred, True), (centred.abs(), False)):
+        drawn, formula = _second_moment(torch.relu(x + f)), (_second_moment(x) / 2 + half)
+        assert _with_mean(x, gamma) == pytest.approx(drawn, rel=0.01)
+        assert (formula == pytest.approx(drawn, rel=0.02)) == halves
+
+
+def test_networks_whose_blocks_read_their_own_inputs_contradict_equations_10_and_11(context: Context) -> None:
+    model = "normless:resnet(depth=34, channels=16)"
+    evidence = carried_out("gamma/equation-11", context, model=model, side=64, examples=8, draws=3)
+    assert check_of(evidence, "equation 10").verdict == "fails"
+    assert check_of(evidence, "a quarter").numbers["measured"] > 0.5
+    table = evidence.measured.set_index("quantity")
+    assert table.loc["Var[x_{l+1}] with the mean", "ratio"].mean() == pytest.approx(1, abs=0.05)
+    assert table.loc["Var[x_{l+1}]", "ratio"].mean() > 1.2

@@ -32,6 +32,7 @@ MEASURED = {"understanding-bn/table-1", "gamma/figure-5"}
 CLAIM = Headline("It trains.", "94 %", {"fixup/table-1": ["Fixup trains", "Batch norm has"]}, "it does not")
 PRESENT = Check("The control is at its plateau.", "holds", {"control": 93.0}, "premise")
 AS_PRINTED = Distance()
+OTHER = Distance(data="digits instead of cifar10", of_same_kind=False)
 ABSENT = replace(PRESENT, verdict="inconclusive")
 
 
@@ -159,3 +160,12 @@ def test_both_sides_and_what_is_needed_are_said() -> None:
     # Half of the gain of 80 points over 10 %.
     assert compared(stops) == "accuracy 12.0 % ± 0 vs control 90.0 %, needs < 50.0 % (half of the control's gain)"
     assert compared(Check("It is 3.", "holds", {"value": 3.0})) == ""
+
+
+def test_a_claim_not_run_at_the_papers_kind_says_what_it_takes() -> None:
+    small = [result_of("fixup/table-1", "small", checks=(check("holds"), PRESENT), distance=OTHER)]
+    for minutes, words in ((14, "14 min"), (None, "the weights")):
+        claim = replace(CLAIM, minutes=minutes, to_decide="the weights")
+        for results, is_said in ((small, True), ([], True), (decided("holds").results, False)):
+            row = Decided(claim, results, [own for result in results for own in result.checks[:1]], ())
+            assert (words in row.why) == is_said, (minutes, row.why)

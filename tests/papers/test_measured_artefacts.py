@@ -51,7 +51,7 @@ FAST = {
     "fixup/theorem-3": Case({"depths": (8, 32), "depth": 8}),
     "fixup/theorem-4": Case(),
     "gamma/equation-6": Case({"draws": 2}, OPEN),
-    "gamma/equation-11": Case({"model": BOTTLENECKS, "side": 64, "examples": 8, "draws": 2}, OPEN),
+    "gamma/equation-11": Case({"model": BOTTLENECKS, "side": 64, "examples": 8, "draws": 2}, ANY),
     "gamma/equation-15": Case({"model": BASIC} | SMALL_IMAGES, OPEN),
     "gamma/equation-17": Case({"model": "normless:wide_resnet(depth=16, width=2)", "draws": 2}, OPEN),
     "gamma/equation-19": Case({"model": BASIC} | SMALL_IMAGES, OPEN),

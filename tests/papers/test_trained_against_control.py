@@ -6,14 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
-import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from normless_papers.claims import Estimate
 from normless_papers.claims.training import (
     best_accuracy,
-    highest_trained_rate,
     opposite,
     runs_do_not_train,
     runs_train,
@@ -74,16 +72,3 @@ def test_the_best_rate_counts_and_divergence_is_chance() -> None:
     assert found == Estimate(80.0, 0.0, 3, {0: 80.0, 1: 80.0, 2: 80.0})
     best_two = best_accuracy(table({0.1: [90.0, None, 92.0], 0.2: [80.0, 80.0, 80.0]}), best=2)
     assert (best_two.mean, best_two.n, best_two.by_seed) == (91.0, 2, {})
-
-
-@pytest.mark.parametrize(
-    ("runs", "expected"),
-    [
-        ({0.01: [90.0], 0.1: [60.0], 1.0: [12.0]}, 0.1),
-        ({0.01: [20.0], 0.1: [None]}, 0.0),
-        ({}, math.nan),
-    ],
-)
-def test_the_highest_rate_that_trains(runs: dict[float, list[float | None]], expected: float) -> None:
-    found = highest_trained_rate(table(runs) if runs else CONTROL.iloc[:0], Estimate(96.0))
-    assert found == pytest.approx(expected, nan_ok=True)

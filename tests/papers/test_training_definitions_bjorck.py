@@ -14,11 +14,11 @@ from papers_helpers import assert_whole, carried_out, check_of, context_in
 
 from normless_lab.sweeps import Laboratory, RateGrid, Sweep
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.claims import Estimate
 from normless_papers.experiments.effort import Effort
 from normless_papers.understanding_bn.rate_search import (
     best_decade,
     best_rate,
+    highest_achievable_rate,
     highest_decade,
 )
 from normless_papers.understanding_bn.reference_runs import plateaus
@@ -176,21 +176,24 @@ def test_table_3_end_to_end(shared: Context) -> None:
 
 
 def test_rates_are_compared_seed_by_seed() -> None:
-    control = Estimate(90.0)
-    # The first seed trains up to 0.1 and is best at 0.01, the second only at 0.01, and diverges beyond.
+    # The first seed does not diverge at 0.1 and is best at 0.01, the second diverges beyond 0.01.
     runs = runs_of({(0.01, 0): 90.0, (0.1, 0): 60.0, (0.01, 1): 80.0, (0.1, 1): None})
-    assert highest_decade(runs, control).by_seed == pytest.approx({0: -1, 1: -2})
-    assert best_decade(runs, control).by_seed == pytest.approx({0: -2, 1: -2})
+    assert highest_decade(runs).by_seed == pytest.approx({0: -1, 1: -2})
+    assert best_decade(runs).by_seed == pytest.approx({0: -2, 1: -2})
     assert best_rate(runs) == 0.01
-    nowhere = runs_of({(0.01, 0): 12.0, (0.1, 0): None})
-    assert (
-        highest_decade(nowhere, control).mean
-        == best_decade(nowhere, control).mean
-        == pytest.approx(math.log10(0.005))
-    )
-    # A control that learned little cannot tell, and neither can runs that raised.
-    assert math.isnan(highest_decade(nowhere, Estimate(30.0)).mean)
-    assert math.isnan(highest_decade(nowhere.assign(outcome="failed"), control).mean)
+    nowhere = runs_of({(0.01, 0): 10.0, (0.1, 0): None}).assign(outcome=["chance", "diverged"])
+    assert highest_decade(nowhere).mean == best_decade(nowhere).mean == pytest.approx(math.log10(0.005))
+    # Runs that raised cannot tell.
+    assert math.isnan(highest_decade(nowhere.assign(outcome="failed")).mean)
+
+
+def test_an_achievable_rate_is_one_without_divergence_however_little_is_learned() -> None:
+    """Appendix J of the text; half of batch norm's gain is not asked."""
+    poor = runs_of({(0.01, 0): 90.0, (0.01, 1): 90.0, (0.1, 0): 15.0, (0.1, 1): 14.0})
+    assert highest_achievable_rate(poor) == 0.1
+    one_diverged = runs_of({(0.01, 0): 90.0, (0.01, 1): 90.0, (0.1, 0): 80.0, (0.1, 1): None})
+    assert highest_achievable_rate(one_diverged) == 0.01
+    assert highest_achievable_rate(one_diverged[one_diverged["outcome"] == "diverged"]) == 0
 
 
 def test_learning_has_plateaued_where_its_accuracy_no_longer_rises_at_the_first_rate() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -36,6 +38,14 @@ class Augmentation:
                 raise ValueError(f"{name} is a number of pixels, 0 or more; got {value!r}.")
         if not (math.isfinite(self.mixup) and self.mixup >= 0):
             raise ValueError(f"mixup is the α of a Beta distribution, 0 (off) or more; got {self.mixup!r}.")
+
+
+_CROP_AND_FLIP = Augmentation(crop=4, flip=True)
+_FLIP = Augmentation(flip=True)
+AUGMENTATIONS: Mapping[str, Augmentation] = MappingProxyType(
+    {"cifar10": _CROP_AND_FLIP, "cifar100": _CROP_AND_FLIP, "image_folder": _FLIP, "pets": _FLIP}
+)
+"""The defaults of the data sets that have one; image files are cropped where they are read."""
 
 
 def crop(images: Tensor, shift: Tensor, padding: int) -> Tensor:

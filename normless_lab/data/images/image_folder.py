@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data.epoch_randomness import Draws
-from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.images.augmentation import AUGMENTATIONS, Augmentation
 from normless_lab.data.images.image_data import ImageData
 from normless_lab.process import available_cores
 
@@ -242,7 +242,7 @@ def _images(
         test=test,
         mean=torch.tensor(IMAGENET_MEAN),
         std=torch.tensor(IMAGENET_STD),
-        default_augmentation=Augmentation(flip=True),
+        default_augmentation=AUGMENTATIONS[name],
         crops=crops,
         workers=workers,
     )

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from normless.errors import DataFormatError
 from normless_lab.data.downloads import fetch_files, find_or_fetch, first_of
-from normless_lab.data.images.augmentation import Augmentation
+from normless_lab.data.images.augmentation import AUGMENTATIONS, Augmentation
 from normless_lab.data.images.cifar_batches import read_batch
 from normless_lab.data.images.image_data import ImageData
 from normless_lab.data.images.parquet_images import read_parquet
@@ -21,9 +21,7 @@ from normless_lab.data.images.tensor_images import Split, checked_split, in_memo
 SIDE = 32
 IMAGE_SHAPE = (3, SIDE, SIDE)
 
-_SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
 _PARTS = ("train", "test")
-_CROP_AND_FLIP = Augmentation(crop=4, flip=True)
 # Folders of Parquet files on the Hugging Face hub.
 _HUB_FOLDERS = (".", "data", "plain_text", "cifar100", "cropped_digits")
 
@@ -41,7 +39,7 @@ def cifar10(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
         _read_cifar, folder="cifar-10-batches-py", parts=(batches, ["test_batch"]), key="labels", classes=10
     )
     layout = "cifar-10-batches-py/ with data_batch_1 … data_batch_5 and test_batch"
-    return _load("cifar10", root, download, side, 10, read, layout, ("label", "labels"), _CROP_AND_FLIP)
+    return _load("cifar10", root, download, side, 10, read, layout, ("label", "labels"))
 
 
 def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SIDE) -> ImageData:
@@ -54,16 +52,20 @@ def cifar100(*, root: Path, download: bool, coarse: bool = False, side: int = SI
     parts = (["train"], ["test"])
     read = partial(_read_cifar, folder="cifar-100-python", parts=parts, key=columns[1], classes=classes)
     layout = "cifar-100-python/ with train and test"
-    return _load("cifar100", root, download, side, classes, read, layout, columns, _CROP_AND_FLIP)
+    return _load("cifar100", root, download, side, classes, read, layout, columns)
 
 
-def svhn(*, root: Path, download: bool, side: int = SIDE) -> ImageData:
-    """Street View House Numbers (Netzer et al. 2011), cropped digits, without the set 'extra'.
+def svhn(*, root: Path, download: bool, side: int = SIDE, extra: bool = False) -> ImageData:
+    """Street View House Numbers (Netzer et al. 2011), cropped digits.
 
-    From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download; otherwise as `cifar10`.
+    From ``train_32x32.mat`` and ``test_32x32.mat``, Parquet, or by download; otherwise as `cifar10`. With `extra` the
+    531,131 simpler images of ``extra_32x32.mat`` are training images too; it needs the official files.
     """
-    layout = " and ".join(_SVHN_FILES)
-    return _load("svhn", root, download, side, 10, _read_svhn, layout, ("label", "labels"), Augmentation())
+    files = [f"{part}_32x32.mat" for part in (*_PARTS, *(["extra"] if extra else []))]
+    layout = ", ".join(files)
+    return _load(
+        "svhn", root, download, side, 10, partial(_read_svhn, files), layout, ("label", "labels"), extra=extra
+    )
 
 
 def _load(
@@ -75,7 +77,7 @@ def _load(
     read_official: Callable[[Path], _Sets | None],
     layout: str,
     label_columns: tuple[str, ...],
-    augmentation: Augmentation,
+    extra: bool = False,
 ) -> ImageData:
     """Return the set from official files (`layout` in words), else from Parquet, averaged to `side` pixels."""
     if not isinstance(side, int) or side < 1 or SIDE % side:
@@ -89,22 +91,26 @@ def _load(
         read = partial(read_parquet, name=name, classes=classes, image_shape=IMAGE_SHAPE, label_columns=label_columns)
         return first_of(read, (folder / below for below in _HUB_FOLDERS))
 
-    layout = f"its official files ({layout}) or Parquet files (*train*.parquet and *test*.parquet)"
-    fetch = partial(_fetch, name)
-    (train, test), source = find_or_fetch(name, root, (official, parquet), fetch, layout=layout, download=download)
+    layout = f"its official files ({layout})"
+    layout += "" if extra else " or Parquet files (*train*.parquet and *test*.parquet)"
+    fetch = partial(_fetch, name, extra)
+    readers = (official,) if extra else (official, parquet)
+    (train, test), source = find_or_fetch(name, root, readers, fetch, layout=layout, download=download)
     if side != SIDE:
         train, test = _averaged(train, side), _averaged(test, side)
         source = f"{source}, averaged to {side}×{side}"
-    return in_memory(name, source, train, test, classes=classes, default_augmentation=augmentation)
+    own = AUGMENTATIONS.get(name, Augmentation())
+    return in_memory(name, source, train, test, classes=classes, default_augmentation=own)
 
 
-def _fetch(name: str, folder: Path) -> None:
+def _fetch(name: str, extra: bool, folder: Path) -> None:
     """Download the official files, whose addresses and digests torchvision knows."""
     from torchvision import datasets
 
     known = getattr(datasets, name.upper())
     cifar = name != "svhn"
-    files = [(known.url, known.filename, known.tgz_md5)] if cifar else [known.split_list[part] for part in _PARTS]
+    parts = (*_PARTS, "extra") if extra else _PARTS
+    files = [(known.url, known.filename, known.tgz_md5)] if cifar else [known.split_list[part] for part in parts]
     for url, file, digest in files:
         fetch_files(folder, url.removesuffix(file), {file: digest})
 
@@ -140,18 +146,19 @@ def _read_batches(place: Path, files: list[str], label_key: str, classes: int) -
     return checked_split(np.concatenate(pixels), np.array(labels), classes=classes, origin=origin)
 
 
-def _read_svhn(folder: Path) -> _Sets | None:
+def _read_svhn(files: list[str], folder: Path) -> _Sets | None:
     """Read the official files of a folder, whose digests torchvision compares; return None without them."""
-    if not all((folder / file).is_file() for file in _SVHN_FILES):
+    if not all((folder / file).is_file() for file in files):
         return None
     from torchvision.datasets import SVHN
 
     try:
-        train, test = (SVHN(str(folder), part) for part in _PARTS)
+        parts = {file: SVHN(str(folder), file.partition("_")[0]) for file in files}
     except RuntimeError as error:
-        raise DataFormatError(f"A file {' or '.join(_SVHN_FILES)} in {folder} has the wrong digest.") from error
-    origin = f"{folder} ({', '.join(_SVHN_FILES)})"
-    return (
-        checked_split(train.data, train.labels, classes=10, origin=origin),
-        checked_split(test.data, test.labels, classes=10, origin=origin),
+        raise DataFormatError(f"A file {' or '.join(files)} in {folder} has the wrong digest.") from error
+    train, test, *extra = (
+        checked_split(part.data, part.labels, classes=10, origin=f"{folder} ({file})") for file, part in parts.items()
     )
+    for part in extra:
+        train = Split(torch.cat([train.images, part.images]), torch.cat([train.labels, part.labels]))
+    return train, test

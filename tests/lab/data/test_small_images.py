@@ -104,6 +104,23 @@ def test_svhn_is_read_if_its_digests_are_right(
     assert_read(data, sets["train"], sets["test"])
 
 
+def test_svhn_with_its_extra_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, random_images: Any) -> None:
+    sets = {"train": random_images(5), "test": random_images(5, seed=1), "extra": random_images(7, seed=2)}
+    official = {}
+    for part, examples in sets.items():
+        url, file, _ = SVHN.split_list[part]
+        if part == "extra":
+            with pytest.raises(DataNotFoundError, match=r"extra_32x32\.mat"):
+                load_data("svhn(extra=True)", root=tmp_path, download=False)
+        official[part] = [url, file, write_svhn(tmp_path / file, *examples)]
+    monkeypatch.setattr(SVHN, "split_list", official)
+    assert load_data("svhn", root=tmp_path, download=False).train_size == 5
+    data = load_data("svhn(extra=True)", root=tmp_path, download=False)
+    both = [np.concatenate(pair) for pair in zip(sets["train"], sets["extra"], strict=True)]
+    assert data.train_size == 12
+    assert_read(data, (both[0], both[1]), sets["test"])
+
+
 @pytest.mark.parametrize(
     "files",
     [

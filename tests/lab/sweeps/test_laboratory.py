@@ -12,8 +12,18 @@ import pandas as pd
 import pytest
 from lab_helpers import Here, TinyConfig, tiny_result, tiny_sweep
 
-from normless_lab.sweeps import Laboratory, LaboratoryListener, RateGrid, RunRow, Shard, axis_of
+from normless_lab.sweeps import (
+    Laboratory,
+    LaboratoryListener,
+    MissingRunsError,
+    PlannedLaboratory,
+    RateGrid,
+    RunRow,
+    Shard,
+    axis_of,
+)
 from normless_lab.sweeps.dispatch import RESUBMISSIONS
+from normless_lab.train.pauses import TimeLimitError
 
 
 class Notes(LaboratoryListener):
@@ -208,3 +218,64 @@ def test_weights_are_the_kept_folders_of_runs(tmp_path: Path) -> None:
         assert (folder / "epochs.txt").read_text().splitlines() == [f"{epoch} {os.getpid()}" for epoch in (1, 2)]
         assert lab.asked == {config.hash for config in (*configs, other)}
     assert here.entered == 1
+
+
+def test_no_run_begins_without_time_and_the_same_call_goes_on(tmp_path: Path) -> None:
+    here, left = Here(window=1), iter([2.0, 1.0, 0.0])
+    configs = [TinyConfig(seed=seed) for seed in range(4)]
+    with (
+        Laboratory(tmp_path, executor=lambda: here, seconds_left=left.__next__) as lab,
+        pytest.raises(TimeLimitError, match="the same command goes on"),
+    ):
+        lab.carry_out(configs)
+    assert len(here.carried_out) == 2
+    with Laboratory(tmp_path, executor=lambda: here, seconds_left=lambda: 1.0) as lab:
+        assert [row.outcome for row in lab.carry_out(configs)] == ["trained"] * 4
+    assert [args[1]["seed"] for args in here.carried_out] == [0, 1, 2, 3]
+
+
+def test_a_run_in_progress_is_ended_when_the_time_is_over_and_resumes(tmp_path: Path) -> None:
+    config = TinyConfig(epochs=600, pause=0.05)
+
+    def seconds_left() -> float:
+        return 0.0 if list(tmp_path.glob("work/*/epochs.txt")) else 0.05
+
+    with (
+        Laboratory(tmp_path, workers=1, seconds_left=seconds_left) as lab,
+        pytest.raises(TimeLimitError),
+    ):
+        lab.carry_out([config])
+    record = tmp_path / "work" / config.hash / "epochs.txt"
+    done = len(record.read_text().splitlines())
+    assert 0 < done < config.epochs
+    record.write_text(record.read_text() + "more\n" * (config.epochs - done - 1))
+    with Laboratory(tmp_path, executor=Here) as lab:
+        (row,) = lab.carry_out([config])
+    assert (row.result or {})["resumed_after"] == config.epochs - 1
+
+
+def test_sweeps_are_carried_out_together_and_a_shared_run_once(tmp_path: Path) -> None:
+    here, notes = Here(), Notes()
+    first, second = tiny_sweep(), tiny_sweep(name="other", axes={"scheme": axis_of("scheme", ["fixup", "sqrt2"])})
+    with Laboratory(tmp_path, executor=lambda: here, listener=notes) as lab:
+        both = lab.run_all([first, second])
+        assert [result.missing for result in both] == [0, 0]
+        pd.testing.assert_frame_equal(both[0].runs, lab.run(first).runs)
+        pd.testing.assert_frame_equal(both[1].runs, lab.run(second).runs)
+    assert len(here.carried_out) == 3 * 3 * 2
+    assert notes.notes[0] == ("begin", 3 * 3 * 2, 0)
+    assert [note[0] for note in notes.notes].count("begin") == 1
+
+
+def test_a_plan_notes_missing_runs_and_begins_none(tmp_path: Path) -> None:
+    sweep, here = tiny_sweep(), Here()
+    with PlannedLaboratory(tmp_path, executor=lambda: here) as lab:
+        with pytest.raises(MissingRunsError):
+            lab.run(sweep)
+        assert lab.missing.keys() == {point.config.hash for point in sweep.points()}
+    assert (here.entered, list(tmp_path.iterdir())) == (0, [])
+    with Laboratory(tmp_path, executor=Here) as lab:
+        result = lab.run(sweep)
+    with PlannedLaboratory(tmp_path) as lab:
+        pd.testing.assert_frame_equal(lab.run(sweep).runs, result.runs)
+        assert lab.missing == {}

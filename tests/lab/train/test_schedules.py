@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, LRScheduler, MultiStepLR
 
-from normless_lab.train.schedules import SCHEDULES, rate_multiplier, set_rate
+from normless_lab.train.schedules import SCHEDULES, rate_multiplier, schedule_of, set_rate
 
 
 def rates_of(scheduler: LRScheduler, steps: int) -> list[float]:
@@ -27,20 +27,51 @@ def optimizer() -> torch.optim.SGD:
     return torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
 
 
-@pytest.mark.parametrize(("epochs", "first", "every"), [(200, 100, 10), (90, 45, Fraction(9, 2)), (20, 10, 1)])
+@pytest.mark.parametrize(
+    ("schedule", "epochs", "first", "every"),
+    [("hold_then_halve", 200, 100, 10), ("hold_then_halve(times=9)", 90, 45, 5), ("hold_then_halve", 20, 10, 1)],
+)
 @pytest.mark.parametrize("steps_per_epoch", [1, 2, 391])
-def test_hold_then_halve_counts_exactly(epochs: int, first: int, every: Fraction | int, steps_per_epoch: int) -> None:
+def test_hold_then_halve_counts_exactly(
+    schedule: str, epochs: int, first: int, every: int, steps_per_epoch: int
+) -> None:
+    """ZeroInit, sections 3 and 5: by 2 every 10 epochs of 200 after 100, every 5 of 90 after 45."""
     total = epochs * steps_per_epoch
     for done in range(total):
         epoch = Fraction(done, steps_per_epoch)
         halvings = 0 if epoch < first else 1 + math.floor((epoch - first) / every)
-        assert rate_multiplier("hold_then_halve", done, total) == 2.0**-halvings
+        assert rate_multiplier(schedule, done, total) == 2.0**-halvings
 
 
-def test_step_is_torchs_multi_step() -> None:
-    total = 164
-    expected = rates_of(MultiStepLR(optimizer(), [82, 123], gamma=0.1), total)
-    assert [rate_multiplier("step", done, total) for done in range(total)] == pytest.approx(expected, rel=1e-12)
+@pytest.mark.parametrize(
+    ("schedule", "total", "at", "by"),
+    [
+        ("step", 164, [82, 123], 10),
+        ("step(at=(0.3, 0.6, 0.8), by=5)", 200 * 390, [60 * 390, 120 * 390, 160 * 390], 5),
+        ("step(at=(0.3, 0.6, 0.9))", 100, [30, 60, 90], 10),
+        ("step(at=(0.5,))", 7, [4], 10),
+    ],
+)
+def test_step_is_torchs_multi_step(schedule: str, total: int, at: list[int], by: float) -> None:
+    expected = rates_of(MultiStepLR(optimizer(), at, gamma=1 / by), total)
+    assert [rate_multiplier(schedule, done, total) for done in range(total)] == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sentence"),
+    [
+        ("step(at=(0.6, 0.3))", r"Expected shares .* as at, got \(0.6, 0.3\)"),
+        ("step(at=(0.5, 1.0))", "Expected shares of the training"),
+        ("step(by=1.0)", "Expected by above 1"),
+        ("hold_then_halve(times=0)", "times of 1 or more"),
+        ("hold_then_halve(every=5)", "The schedule hold_then_halve takes times; it does not take every"),
+        ("cosine(at=(0.5,))", "does not take at"),
+        ("step(at=0.5)", "at"),
+    ],
+)
+def test_options_of_schedules_have_their_ranges(schedule: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        schedule_of(schedule)
 
 
 def test_cosine_is_torchs_cosine() -> None:

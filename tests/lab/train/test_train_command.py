@@ -31,8 +31,8 @@ def test_flags_are_the_fields(tmp_path: Path) -> None:
     config = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
     assert {name: namespace[name] for name in config.to_dict()} == config.to_dict()
     assert namespace.out == Path("x")
-    with pytest.raises(Exception, match="schedule"):
-        parser().parse_args(["--schedule", "sideways"])
+    with pytest.raises(Exception, match="precision"):
+        parser().parse_args(["--precision", "sideways"])
 
 
 def test_yaml_then_flags(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.models import dense
+from normless.models import dense, resnet
 from normless_papers.probes.gamma_rate import gamma_invariance, gamma_slopes, gamma_updates
 
 
@@ -84,3 +84,35 @@ def test_slopes_of_a_known_law() -> None:
     assert row["slope"] == pytest.approx(-1.7)
     assert row["r_squared"] == pytest.approx(1)
     assert (row["norms"], row["points"]) == (2, 6)
+
+
+def test_all_gammas_at_once_scale_the_stream_and_the_logits_so_that_the_slope_is_minus_one() -> None:
+    """The derivation at gamma/figure-6, with a classifier so small that ∂L/∂z does not depend on the scale."""
+    torch.manual_seed(0)
+    model, inputs, targets = (
+        resnet(18, channels=8, classes=5).double(),
+        torch.randn(8, 3, 32, 32).double(),
+        torch.arange(8) % 5,
+    )
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eps = 1e-12
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.weight, std=1e-4)
+            nn.init.zeros_(module.bias)
+    slopes = gamma_slopes(gamma_updates(model, inputs, targets, scales=(0.5, 1.0, 2.0)))
+    together = slopes[slopes["varied"] == "all"].set_index("role")["slope"]
+    assert together.to_numpy() == pytest.approx(-1, abs=1e-3)
+    alone = slopes[slopes["varied"] == "other"]["slope"]
+    assert alone.to_numpy() == pytest.approx(-2, abs=1e-3)
+    logits, stream = [], []
+    for scale in (1.0, 3.0):
+        scaled = nl.convert(model, "batch_norm", inputs)
+        with torch.no_grad():
+            for module in scaled.modules():
+                if isinstance(module, nn.BatchNorm2d):
+                    module.weight.mul_(scale)
+        logits.append(scaled.train()(inputs).detach())
+        stream.append(nl.probe(scaled, inputs, ["stream"]).stream["stream_variance"].to_numpy())
+    assert torch.allclose(logits[1], 3 * logits[0])
+    assert np.allclose(stream[1], 9 * stream[0])

@@ -105,3 +105,17 @@ def test_a_norm_after_the_sum_sets_the_stream() -> None:
     assert np.allclose(table["predicted_stream_second_moment"], expected)
     assert np.allclose(table["stream_second_moment"], expected, rtol=1e-3)
     assert table["equation"].isna().all()
+
+
+def test_the_variance_of_a_channel_has_no_differences_of_the_channels_means() -> None:
+    """Channels that stay apart by their β: the pooled variance has these differences, a channel's does not."""
+    model = resnet(18, channels=8)
+    outputs: list[Tensor] = []
+    with torch.no_grad():
+        model.get_submodule("layer1.1.bn2").bias.copy_(torch.linspace(0, 20, 8))  # type: ignore[operator]
+    model.get_submodule("layer1.1").register_forward_hook(lambda _, inputs, output: outputs.append(output))
+    row = nl.probe(model, torch.randn(8, 3, 32, 32), ["stream"]).stream.iloc[1]
+    own = outputs[-1].detach().double().numpy()
+    assert row["stream_channel_variance"] == pytest.approx(own.var((0, 2, 3)).mean(), rel=1e-4)
+    assert row["stream_variance"] == pytest.approx(own.var(), rel=1e-4)
+    assert row["stream_variance"] > 5 * row["stream_channel_variance"]

@@ -34,7 +34,7 @@ def errors(artefact: str, *by: str) -> Mapping[tuple[str, ...], float]:
     return {tuple(str(row[name]) for name in by): row["test_error"] for row in published_as(artefact).rows}
 
 
-def _depth(settings: Mapping[str, Any]) -> int:
+def depth_of(settings: Mapping[str, Any]) -> int:
     found = re.search(r"depth=(\d+)", settings["model"])
     assert found
     return int(found[1])
@@ -42,7 +42,7 @@ def _depth(settings: Mapping[str, Any]) -> int:
 
 def _first_epoch(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
     """Figure 3's axis ends at 55 %: there the curves of batch norm and Fixup begin, falling a little with depth."""
-    depth, method = _depth(settings), labels["method"]
+    depth, method = depth_of(settings), labels["method"]
     reached = 0.5 if depth < 10_000 else 0.4
     if method in ("sqrt(1/2)", "LSUV", "no rule", "rules 1 and 3"):
         return UNTRAINED if depth > 100 else Ending(0.4)
@@ -52,7 +52,9 @@ def _first_epoch(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Endi
 def _reversed_depths(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
     """All but Fixup and its rule 2 train; batch norm less so beyond the shallowest network."""
     if labels["method"] == "BatchNorm":
-        return Ending(0.6 if _depth(settings) == 10 else 0.25)
+        return Ending(0.6 if depth_of(settings) == 10 else 0.25)
+    if labels["method"] in ("LSUV", "sqrt(1/2)") and depth_of(settings) <= 100:
+        return UNTRAINED
     if labels["method"] in ("Fixup", "rule 2"):
         return Ending(0.11 if labels["method"] == "rule 2" else 0.1)
     return Ending(0.6)
@@ -127,7 +129,7 @@ def _on_imagenet(test_errors: Mapping[str, float], training: Mapping[str, float]
 
 
 def _table_2(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
-    model = f"resnet_{_depth(settings)}"
+    model = f"resnet_{depth_of(settings)}"
     return Ending(1 - errors("fixup/table-2", "model", "method")[model, labels["method"]] / 100, chance=0.001)
 
 
@@ -159,7 +161,8 @@ def _scalar_rate(tenth: float, equal: float) -> Endings:
 
 
 def _table_4(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:
-    return Ending(1 - errors("fixup/table-4", "data", "method")[settings["data"], labels["method"]] / 100)
+    data = settings["data"].partition("(")[0]
+    return Ending(1 - errors("fixup/table-4", "data", "method")[data, labels["method"]] / 100)
 
 
 def _fixup_fails(labels: Mapping[str, str], settings: Mapping[str, Any]) -> Ending:

@@ -38,8 +38,8 @@ def accumulation(right: bool) -> dict[str, Any]:
 
 def half(right: bool) -> dict[str, Estimate]:
     """Half is left after a block, a quarter after two; or all of it."""
-    names = ("step", "recursion", "left_after_two", "limit")
-    ratios = (1.0, 1.0, 0.25, 1.0) if right else (2.0, 3.0, 1.0, 4.0)
+    names = ("step", "recursion", "left_after_two")
+    ratios = (1.0, 1.0, 0.25) if right else (2.0, 3.0, 1.0)
     return {"branch": Estimate(0.0 if right else 0.5)} | dict(zip(names, map(drawn, ratios), strict=True))
 
 
@@ -57,7 +57,7 @@ def effective_rate(right: bool) -> dict[str, float]:
 
 
 def figure_6(right: bool) -> dict[str, Estimate]:
-    return {role: drawn(-2.0 if right else 0.0) for role in ("other", "last", "down", "stem")}
+    return {role: drawn(-2.0 if right else 0.0) for role in ("other", "last", "down", "stem", "all at once")}
 
 
 def figure_5(right: bool) -> tuple[list[pd.DataFrame], float, float]:

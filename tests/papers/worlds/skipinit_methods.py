@@ -60,7 +60,7 @@ def scalar_bias(right: bool) -> Any:
     return (16, (1,) * 16 if right else (1,) * 15 + (2,), agreements(agree=right)), 256, top1
 
 
-def figure_2(right: bool) -> dict[str, pd.DataFrame]:
+def figure_2(right: bool) -> dict[str, list[pd.DataFrame]]:
     block = pd.Series(range(1, 25), name="block")
     rising, flat = block.astype(float), 0.0 * block + 1.0
     if right:
@@ -71,7 +71,8 @@ def figure_2(right: bool) -> dict[str, pd.DataFrame]:
         a = pd.DataFrame({"block": block, "skip_variance": flat, "branch_variance": 1.5**block})
         b = {"skip_variance": flat, "branch_variance": rising, "norm_variance": 2 * flat, "norm_mean_square": flat}
         c = {"skip_variance": 25 - rising, "norm_variance": 25 - 0 * rising, "norm_mean_square": 1 / rising}
-    return {"a": a, "b": pd.DataFrame({"block": block, **b}), "c": pd.DataFrame({"block": block, **c})}
+    draws = [pd.DataFrame({"block": block, **{name: by * column for name, column in c.items()}}) for by in (0.9, 1.1)]
+    return {"a": [a], "b": [pd.DataFrame({"block": block, **b})], "c": draws}
 
 
 def figure_5(right: bool) -> tuple[pd.DataFrame, int]:

@@ -103,7 +103,10 @@ def followed(correlation: float, dead: float) -> dict[str, float]:
 
 def channels(early: float, differences: float) -> Rows:
     """Figure 19: scales and differences within layers, in early layers relative to late ones."""
-    return [{"part": "early", "mean": early, "decades": differences}, {"part": "late", "mean": 1.0, "decades": 0.3}]
+    return [
+        {"part": "early", "mean": early, "standard_deviation": differences},
+        {"part": "late", "mean": 1.0, "standard_deviation": 0.3},
+    ]
 
 
 def dominance(correlation: float, share: float) -> Rows:

@@ -1,0 +1,187 @@
+"""Artefacts in pieces: what decides most per minute first, nothing twice, and rows of several folders together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import pandas as pd
+import pytest
+from command_outputs import check_output
+
+from normless.cli import main
+from normless_lab.sweeps import Laboratory, RunRow
+from normless_papers.artefact import Artefact, Context, Evidence
+from normless_papers.claims import check
+from normless_papers.cli import reproduce as command
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.runs import carry_out
+from normless_papers.planning import plan
+from normless_papers.published import published_as
+from normless_papers.results import merged as merging
+from normless_papers.results import reproduce as module
+from normless_papers.results.merged import merged
+from normless_papers.results.storage import load
+
+SHORT, LONG = "fixup/table-1", "fixup/figure-4"
+SECONDS = 40.0
+
+
+class Inline:
+    """Executes in this process at once, and notes the runs of all executors."""
+
+    window = 1
+    carried_out: ClassVar[list[dict[str, Any]]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def submit(self, function: Callable[..., Any], *args: Any, group: Hashable = None) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(function(*args))
+        if function.__name__ == "carry_out_run":
+            self.carried_out.append(args[1])
+        return future
+
+
+def measure(context: Context, *, effort: Effort) -> Evidence:
+    runs = carry_out(context, effort.sweep(context, "tiny", {"method": {"none": {"scheme": "none"}}}), effort=effort)
+    table = runs.table[["seed", "test_accuracy"]]
+    return Evidence(table, (check("There are as many runs as seeds.", len(table) == effort.replicates),))
+
+
+def artefact(name: str) -> Artefact:
+    made = Artefact(published_as(name), "training", measure, checks=tuple)
+    model = "normless:resnet_cifar(depth=8)"
+    effort = Effort("digits(train=32, test=32)", model, epochs=1, batch_size=16, replicates={SHORT: 1, LONG: 3}[name])
+    vars(made)["settings"] = {"gpu": {"effort": replace(effort, settings={"device": "cpu"} | LABELS[name])}}
+    return made
+
+
+# So that the artefacts share no run.
+LABELS: dict[str, dict[str, Any]] = {SHORT: {"momentum": 0.5}, LONG: {"momentum": 0.9}}
+
+
+@pytest.fixture(autouse=True)
+def _artefacts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Inline, "carried_out", [])
+
+    def laboratory_in(out: Path, workers: int | None = None, listener: Any = None, **options: Any) -> Laboratory:
+        return Laboratory(
+            out / "laboratory", executor=Inline, listener=listener, seconds_left=options.get("seconds_left")
+        )
+
+    for place in (module, plan):
+        monkeypatch.setattr(place, "artefact_of", artefact)
+    monkeypatch.setattr(module, "laboratory_in", laboratory_in)
+    monkeypatch.setattr(merging, "claims_at", lambda budget: {"a claim": (SHORT, LONG)})
+
+
+def piece(
+    out: Path, minutes: float, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """What the command prints after a piece in which each run takes so many seconds."""
+    before = len(Inline.carried_out)
+    monkeypatch.setattr(command, "CLOCK", lambda: SECONDS * (len(Inline.carried_out) - before))
+    words = ["reproduce", LONG, SHORT, "--budget", "gpu", "--minutes", str(minutes), "--out", str(out), "--json"]
+    assert main(words) == 0
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out)
+    check_output("reproduce", printed)
+    return printed
+
+
+def test_pieces_add_up_and_the_cheapest_decision_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = piece(tmp_path, 1, monkeypatch, capsys)
+    assert [result["id"] for result in first["results"]] == [SHORT]
+    assert [step["artefacts"] for step in first["next"]] == [[LONG]]
+    assert len(Inline.carried_out) == 2
+    second = piece(tmp_path, 10, monkeypatch, capsys)
+    assert ([result["id"] for result in second["results"]], second["next"]) == ([LONG], [])
+    assert sorted((run["momentum"], run["seed"]) for run in Inline.carried_out) == [
+        (0.5, 0),
+        *((0.9, seed) for seed in range(3)),
+    ]
+    third = piece(tmp_path, 10, monkeypatch, capsys)
+    assert (third["results"], third["next"], len(Inline.carried_out)) == ([], [], 4)
+
+
+def test_an_artefact_that_trains_nothing_begins_only_where_it_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured(name: str) -> Artefact:
+        evidence = Evidence(pd.DataFrame(), (check("It holds.", True),))
+        made = Artefact(published_as(name), "measurement", lambda context: evidence, checks=tuple)
+        vars(made)["settings"] = {"gpu": {}}
+        return made
+
+    for place in (module, plan):
+        monkeypatch.setattr(place, "artefact_of", measured)
+    monkeypatch.setattr(plan, "seconds_of_artefact", {SHORT: 50.0, LONG: 70.0}.__getitem__)
+    printed = piece(tmp_path, 1, monkeypatch, capsys)
+    assert [result["id"] for result in printed["results"]] == [SHORT]
+    assert [step["artefacts"] for step in printed["next"]] == [[LONG]]
+
+
+def test_rows_of_several_folders_make_what_none_has_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, one, other = (tmp_path / name for name in ("whole", "one", "other"))
+    piece(whole, 10, monkeypatch, capsys)
+    rows = sorted(rows_of(whole), key=lambda row: (row.config["momentum"], row.config["seed"]))
+    keep(one, rows[:3])
+    keep(other, rows[3:])
+    with merged([one]) as (out, differing):
+        assert (load(out, LONG, "gpu"), differing) == (None, [])
+        assert load(out, SHORT, "gpu") is not None
+    with merged([one, other]) as (out, differing):
+        result, alone = load(out, LONG, "gpu"), load(whole, LONG, "gpu")
+        assert differing == []
+    assert result is not None
+    assert alone is not None
+    pd.testing.assert_frame_equal(result.measured, alone.measured)
+    assert main(["report", str(one), str(other)]) == 0
+    assert (one / "index.html").exists()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_conflicting_rows_the_earlier_counts_and_differing_results_are_named(
+    tmp_path: Path, order: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, early, late = (tmp_path / name for name in ("whole", "early", "late"))
+    piece(whole, 10, monkeypatch, capsys)
+    rows = rows_of(whole)
+    first, second, third, fourth = (replace(row, finished_at="2026-01-01T00:00:00+00:00") for row in rows)
+    keep(early, [first, second, failed(third), fourth])
+    later = [replace(row, finished_at="2026-01-02T00:00:00+00:00", seconds=99.0) for row in rows]
+    changed = {**(later[1].result or {}), "test_accuracy": 0.123}
+    keep(late, [later[0], replace(later[1], result=changed), later[2], failed(later[3])])
+    with merged([early, late][::order]) as (out, differing):
+        merged_rows = {row.hash: row for row in rows_of(out)}
+    assert [merged_rows[row.hash] for row in (first, second, fourth)] == [first, second, fourth]
+    assert merged_rows[third.hash] == later[2]
+    (sentence,) = differing
+    assert second.hash[:8] in sentence
+    assert "0.123" in sentence
+
+
+def failed(row: RunRow) -> RunRow:
+    return replace(row, outcome="failed", error="MemoryError: none", result=None)
+
+
+def rows_of(out: Path) -> list[RunRow]:
+    with Laboratory(out / "laboratory") as laboratory:
+        return list(laboratory.state.read(laboratory.state.hashes()).values())
+
+
+def keep(out: Path, rows: list[RunRow]) -> None:
+    (out / "laboratory").mkdir(parents=True)
+    with Laboratory(out / "laboratory") as laboratory:
+        laboratory.state.add(rows)

@@ -1,0 +1,136 @@
+"""What a card's budget takes: shares of seconds, speeds by rows or by the table, the order of steps, the designs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_runs import Ending, made_up
+
+from normless_lab.sweeps import RunRow
+from normless_papers.artefact import artefact_of
+from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.image_runs import PaperConfig
+from normless_papers.pages.headline import headlines
+from normless_papers.planning.plan import Need, Step, claim_minutes, claims_at, needs_of, steps_of
+from normless_papers.planning.speeds import Speeds, shared_seconds
+from normless_papers.planning.tables import minutes_table
+
+CARD = Path(__file__).parents[2] / "docs" / "card.md"
+
+
+def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:
+    values = {"data": "cifar10", "epochs": 10, "batch_size": 128, "rate": 0.1, "seed": 0, **settings}
+    return PaperConfig.from_dict({"model": f"normless:resnet_cifar(depth={depth})", "scheme": scheme, **values})
+
+
+def row(own: PaperConfig, seconds: float, end: int, machine: str = "one", epochs: int = 10) -> RunRow:
+    result = {"device": "a card", "epochs": [{}] * epochs}
+    at = f"2026-01-01T00:{end // 60:02}:{end % 60:02}+00:00"
+    return RunRow(own.hash, own.KIND, own.to_dict(), "trained", None, result, seconds, at, machine, {})
+
+
+def test_each_second_of_a_machine_is_shared_by_the_runs_in_it() -> None:
+    first, second, third, alone = (config(seed=seed) for seed in range(4))
+    rows = [row(first, 60, 60), row(second, 60, 90), row(third, 10, 50), row(alone, 60, 60, "other")]
+    # Alone for 30 s, then two for 10 s, three for 10 s, two for 10 s, and the second alone for 30 s.
+    expected = {first: 30 + 5 + 10 / 3 + 5, second: 5 + 10 / 3 + 5 + 30, third: 10 / 3, alone: 60.0}
+    assert shared_seconds(rows) == pytest.approx({own.hash: seconds for own, seconds in expected.items()})
+
+
+def test_rows_of_the_same_network_and_device_say_what_a_run_takes() -> None:
+    done, alike = config(), config(seed=1, rate=0.3, epochs=20)
+    speeds = Speeds([row(done, 50, 50)], "a card")
+    assert speeds.seconds(alike) == pytest.approx(100)
+    # Without rows of this scheme those of the same network say it.
+    assert speeds.seconds(config(scheme="fixup")) == pytest.approx(50)
+    stated = Speeds().seconds(alike)
+    assert Speeds([row(done, 50, 50)], "cpu").seconds(alike) == stated
+    assert Speeds([row(done, 50, 50, epochs=0)], "a card").seconds(alike) == stated
+    assert Speeds([replace(row(done, 50, 50), outcome="failed", result=None)], "a card").seconds(alike) == stated
+
+
+def test_the_table_is_in_proportion_to_depth_and_examples_and_knows_its_limits() -> None:
+    seconds = Speeds().seconds
+    deep, shallow, longer = seconds(config()), seconds(config(55)), seconds(config(epochs=20))
+    set_up = 2 * deep - longer
+    assert 0 < set_up < 10
+    assert deep - set_up == pytest.approx(10 * 50_000 / 15_500)
+    assert shallow == pytest.approx(1 + (deep - 1) / 2)
+    assert seconds(config(scheme="batch_norm(initialization='xavier')")) > 1.3 * deep
+    assert seconds(config(data="cifar10(train=5000, test=1000)")) < deep / 5
+    assert math.isnan(seconds(replace(config(), model="timm:resnet18")))
+    assert math.isnan(seconds(replace(config(), data="image_folder")))
+
+
+def test_steps_decide_most_per_second_and_count_shared_runs_once() -> None:
+    needs = {
+        "a": Need({"1": 60.0, "2": 60.0}),
+        "b": Need({"2": 60.0, "3": 10.0}),
+        "c": Need({"4": 65.0}, 1.0),
+        "unknown": Need({"5": math.nan}),
+        "measured": Need(seconds=1.0),
+    }
+    claims = {
+        "no runs": ("measured",),
+        "first": ("unknown",),
+        "of a": ("a", "done"),
+        "of b": ("b",),
+        "of c": ("c",),
+        "over": ("done",),
+    }
+    *steps, unknown, last = steps_of(claims, needs)
+    assert steps == [
+        Step(("of c",), ("c",), 66.0),
+        Step(("of b",), ("b",), 70.0),
+        Step(("of a",), ("a",), 60.0),
+    ]
+    assert (unknown.claims, math.isnan(unknown.seconds)) == (("first",), True)
+    # It needs no card.
+    assert last == Step(("no runs",), ("measured",), 1.0)
+    # Two claims of the same runs are decided together, before a cheaper single one.
+    twice = {"one": ("a",), "two": ("a",), "of b": ("b",)}
+    assert [step.claims for step in steps_of(twice, needs)] == [("one", "two"), ("of b",)]
+    assert steps_of(claims, {}) == []
+
+
+def test_a_plan_has_every_run_of_its_artefacts_and_trains_none(tmp_path: Path) -> None:
+    names = ("fixup/figure-4", "zeroinit/figure-1", "fixup/table-3")
+    needs = needs_of(names, "gpu", tmp_path)
+    assert not (tmp_path / "laboratory").exists()
+    for name in names:
+        context = made_up(lambda labels, settings: Ending(0.5, bleu=0.3), tmp_path, "gpu")
+        found = artefact_of(name)
+        found.function(context, **found.settings["gpu"])
+        asked = {own.hash for own in context.lab.configs}  # type: ignore[attr-defined]
+        assert needs[name].runs.keys() == asked
+
+
+def test_the_minutes_of_the_headlines_are_those_of_their_runs_and_the_page_has_them() -> None:
+    assert {own.claim: own.minutes for own in headlines() if own.minutes is not None} == claim_minutes()
+    assert [own.claim for own in headlines() if own.minutes is None] == [
+        own.claim for own in headlines() if own.claim not in claims_at("gpu")
+    ]
+    assert all(own.to_decide for own in headlines() if own.minutes is None)
+    assert minutes_table() in CARD.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", sorted({name for names in claims_at("gpu").values() for name in names}))
+def test_a_design_knows_its_control(name: str, tmp_path: Path) -> None:
+    found = artefact_of(name)
+    plateaus = [
+        own.plateau for own in found.settings["gpu"].values() if isinstance(own, Effort) and own.plateau is not None
+    ]
+    if not plateaus:
+        return
+    premises = {}
+    for accuracy in (0.95, 0.5):
+        # All runs are as accurate as the plateaus, so that only a control of unknown labels is not, or none is.
+        ending = Ending(accuracy, bleu=0.3)
+        context = made_up(lambda labels, values, own=ending: own, tmp_path, "gpu")  # type: ignore[misc]
+        checks = found.checks_of(found.function(context, **found.settings["gpu"]))
+        premises[accuracy] = [own.verdict for own in checks if own.of == "premise"]
+    assert premises == {0.95: ["holds"], 0.5: ["fails"]}
