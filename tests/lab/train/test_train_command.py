@@ -12,6 +12,7 @@ from command_outputs import check_output
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from normless.cli import main
 from normless_lab.train import TRAIN, EpochRow, ProgressBar, RunResult, TrainConfig, train
 from normless_lab.train.directory import RunDirectory
 from normless_lab.train.run_listener import RunStart
@@ -100,3 +101,20 @@ def test_off_a_terminal_each_epoch_is_a_line() -> None:
         ["epoch 2/4", "loss 1", "test accuracy 50.00%", "2.0 s"],
         ["epoch 3/4", "loss 1", "test accuracy 75.00%", "2.0 s"],
     ]
+
+
+@pytest.mark.parametrize("words", [["train", "--epochs", "1", "--model"], ["diagnose"]])
+def test_a_network_of_other_channels_than_the_data_is_told_with_a_way_out(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from normless.models import resnet_cifar\ndef net(): return resnet_cifar(8, in_channels=3)\n"
+    )
+    assert main([*words, "mine.py:net", "--data", "digits(side=16)"]) == 2
+    said = capsys.readouterr().err
+    assert "digits(side=16): stem, a Conv2d" in said
+    assert "takes 3 channels" in said
+    assert "digits(side=16, channels=3)" in said
+    further = ["--batch-size", "8"] if words == ["diagnose"] else ["--batch-size", "500"]
+    assert main([*words, "mine.py:net", "--data", "digits(side=16, channels=3)", *further]) == 0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from normless.cli import main
-from normless.models import build_model
+from normless import models
 
+build_model: Any = models.build_model
 MINE = """
 import torch
 from hour_nets import width
