@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -14,6 +19,7 @@ from normless._internal.copying import copied, without_values
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
+from normless.edits.remarks import remarks
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
 from normless.lifting.calls import never_fuse
@@ -24,8 +30,32 @@ from normless.residual.batch_statistics import require_finite
 from normless.schemes import Scheme
 
 MARK = "normless_scheme"
+CONVERSION = "normless"
+"""The attribute with the `Conversion` of a converted network."""
+_LOGGER = logging.getLogger("normless")
+_TELLS = ContextVar("_TELLS", default=True)
 
 Model = TypeVar("Model", bound=nn.Module)
+
+
+@dataclass(frozen=True, repr=False)
+class Conversion:
+    """What a conversion did: its scheme, the changes as of `plan`, what it logged, and when it was."""
+
+    scheme: str
+    plan: tuple[Change, ...]
+    remarks: tuple[str, ...]
+    date: datetime
+
+    def __repr__(self) -> str:
+        return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"
+
+    def __str__(self) -> str:
+        head = f"converted by {self.scheme} at {self.date:%Y-%m-%d %H:%M}, {len(self.plan)} changes"
+        return "\n".join([head, *self.remarks, *map(str, self.plan)])
+
+    def __deepcopy__(self, _: object) -> Conversion:
+        return self
 
 
 def convert(
@@ -41,6 +71,9 @@ def convert(
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
+
+    The copy has its `Conversion` as the attribute `normless`: `print(net.normless)` shows scheme, date and changes.
+    What needs attention, such as trained weights without the norms that scaled them, is logged by `normless`.
 
     Args:
         model: the network in its normalized form; it is not changed.
@@ -79,8 +112,24 @@ def convert(
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
+    made = Conversion(chosen.text, tuple(surgery.changes), tuple(remarks(surgery)), datetime.now().astimezone())
+    setattr(surgery.model, CONVERSION, made)
+    if made.remarks and _TELLS.get():
+        _LOGGER.warning(
+            "normless: %s converted by %s: %s", type(model).__name__, made.scheme, "; ".join(made.remarks)
+        )
     _keep_when_saved(surgery.model)
     return cast(Model, surgery.model)
+
+
+@contextmanager
+def silent_conversions() -> Iterator[None]:
+    """Log nothing of the conversions in the body, whose weights are replaced."""
+    token = _TELLS.set(False)
+    try:
+        yield
+    finally:
+        _TELLS.reset(token)
 
 
 def plan(
