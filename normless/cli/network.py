@@ -23,7 +23,7 @@ OUTCOME_COLOURS = {
     "diverged": "red",
     "failed": "magenta",
 }
-WIDTH = 200
+WIDTH = 100
 # The largest image or batch: 2^28 floats are a gigabyte.
 MOST_NUMBERS = 2**28
 # Blanks between two columns of a table.

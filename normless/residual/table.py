@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Protocol
 
@@ -71,29 +72,40 @@ def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
     of several branches has its own line that starts with +. Layers that only compute a factor for the branch are in
     parentheses. `width` is the number of characters in a line; longer cells continue in the next line.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
-        table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
+    rows: list[tuple[str, ...]] = []
     roles = residual_map.norms
 
     def add_layers(name: str, layers: tuple[Layer, ...]) -> None:
         if layers:
-            table.add_row("", name, "", _sequence(layers, roles), "", "")
+            rows.append(("", name, "", _sequence(layers, roles), "", ""))
 
     add_layers("stem" if residual_map.blocks else "layers", residual_map.stem_layers)
     hidden = residual_map.depth - 2 * SHOWN_AT_EACH_END
     for index, block in enumerate(residual_map.blocks):
         if hidden > 1 and index == SHOWN_AT_EACH_END:
-            table.add_row("…", f"{hidden} more blocks", "", "", "", "")
+            rows.append(("…", f"{hidden} more blocks", "", "", "", ""))
         if hidden <= 1 or not SHOWN_AT_EACH_END <= index < SHOWN_AT_EACH_END + hidden:
-            for row in _rows(block, roles, str(index + 1)):
-                table.add_row(*row)
+            rows += _rows(block, roles, str(index + 1))
     add_layers("between blocks", residual_map.trunk_layers)
     add_layers("head", residual_map.head_layers)
     console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    table = _table(rows)
+    # A measurement is never above the width of its console.
+    if console.measure(table, options=console.options.update_width(sys.maxsize)).minimum > width:
+        # Names are broken between words rather than anywhere; a role stays whole.
+        table = _table([[cell.replace(GLUE, " ").replace("(γ ", f"(γ{GLUE}") for cell in row] for row in rows])
     with console.capture() as capture:
         console.print(table)
     return "\n".join(line.rstrip() for line in capture.get().replace(GLUE, " ").splitlines())
+
+
+def _table(rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
+        table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _rows(block: ResidualBlock, roles: dict[str, Role], number: str, level: int = 0) -> Iterator[tuple[str, ...]]:
