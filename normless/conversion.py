@@ -16,6 +16,7 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
+from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
@@ -38,12 +39,28 @@ _TELLS = ContextVar("_TELLS", default=True)
 Model = TypeVar("Model", bound=nn.Module)
 
 
+class Plan(tuple[Change, ...]):
+    """The changes of a conversion, in order."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({len(self)} changes)"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        rows = ((change.edit, change.path or "the network", change.what) for change in self)
+        return html_table(f"{len(self)} changes", ("edit", "module", "change"), rows)
+
+
 @dataclass(frozen=True, repr=False)
 class Conversion:
     """What a conversion did: its scheme, the changes as of `plan`, what it logged, and when it was."""
 
     scheme: str
-    plan: tuple[Change, ...]
+    plan: Plan
     remarks: tuple[str, ...]
     date: datetime
 
@@ -112,7 +129,7 @@ def convert(
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    made = Conversion(chosen.text, tuple(surgery.changes), tuple(remarks(surgery)), datetime.now().astimezone())
+    made = Conversion(chosen.text, Plan(surgery.changes), tuple(remarks(surgery)), datetime.now().astimezone())
     setattr(surgery.model, CONVERSION, made)
     if made.remarks and _TELLS.get():
         _LOGGER.warning(
@@ -141,7 +158,7 @@ def plan(
     allow_partial: bool = False,
     only: str | Sequence[str] = (),
     **kwargs: Any,
-) -> tuple[Change, ...]:
+) -> Plan:
     """List the changes that `convert` would make, in order, as printable data; arguments and errors are the same.
 
     The edits are applied to a copy on the meta device, without a second set of weights, unless an edit reads weights
@@ -160,7 +177,7 @@ def plan(
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
         surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs, only=chosen.only), chosen)
-    return tuple(surgery.changes)
+    return Plan(surgery.changes)
 
 
 def scheme_of(model: nn.Module) -> str | None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from normless.cli import main
 from normless import models
+from normless.cli import main
 
 build_model: Any = models.build_model
 MINE = """
