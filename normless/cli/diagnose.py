@@ -38,6 +38,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="convert by the scheme of the most severe finding and measure again"
     )
+    parser.add_argument(
+        "--investigate",
+        action="store_true",
+        help="make experiments on copies if the batch cannot be fitted and no cause is found",
+    )
     parser.add_argument("--why", action="store_true", help="print the theory of every finding")
     parser.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything keeps the network from training"
@@ -54,7 +59,12 @@ def run(namespace: Namespace) -> int:
         subject = subject_of(namespace)
         optimizer = _optimizer(namespace, subject)
         diagnosis = diagnose(
-            subject.network, subject.batch, loss=cross_entropy, optimizer=optimizer, residual_map=subject.map
+            subject.network,
+            subject.batch,
+            loss=cross_entropy,
+            optimizer=optimizer,
+            residual_map=subject.map,
+            investigate=namespace.investigate or None,
         )
         treatment = None
         if namespace.apply and diagnosis.scheme is not None:

@@ -15,6 +15,8 @@ from normless.diagnosis.hooks import weakly
 
 # The largest numbers of parameters whose gradients are followed, and of the elements of each.
 FOLLOWED, ELEMENTS = 8, 4096
+# A loss that is multiplied by this or more is scaled for the range of float16.
+SCALED = 256.0
 
 
 @dataclass(eq=False)
@@ -29,6 +31,7 @@ class BackwardPasses:
         count: the number of backward passes.
         followed: the parameters by name.
         is_divided: whether a loss that was given before its pass was divided, before or after it was given.
+        scale: the factor with which the pass of a loss began; 1 if it is not known.
         is_running: whether a pass is running, as in steps that hooks on gradients make.
     """
 
@@ -39,6 +42,7 @@ class BackwardPasses:
     count: int = 0
     followed: dict[str, Tensor] = field(default_factory=dict)
     is_divided: bool = False
+    scale: float = 1.0
     is_running: bool = False
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
@@ -58,13 +62,23 @@ class BackwardPasses:
 
     def weigh(self, loss: Any) -> None:
         """Prepare to see whether the pass of a loss begins with a factor."""
+        self.scale = 1.0
         if isinstance(loss, Tensor) and loss.grad_fn is not None:
             self.is_divided |= loss.grad_fn.name().startswith(("Div", "Mul"))
             loss.grad_fn.register_prehook(weakly(self._weighed))
 
     def _weighed(self, gradients: tuple[Tensor | None, ...]) -> None:
-        if not self.is_divided:
-            self.is_divided = any(gradient is not None and bool((gradient != 1).any()) for gradient in gradients)
+        factors = [gradient for gradient in gradients if gradient is not None and gradient.numel() == 1]
+        self.scale = float(factors[0]) if factors else 1.0
+        self.is_divided |= self.scale != 1.0
+
+    def is_scaled(self, names: Iterable[str]) -> bool:
+        """Return whether a step reads the gradients of a scaled loss as the pass has left them."""
+        known = [name for name in names if name in self.ended]
+        if self.scale < SCALED or not known:
+            return False
+        now = self._largest()
+        return all(name in now and bool(torch.equal(now[name], self.ended[name])) for name in known)
 
     def added(self, names: Iterable[str]) -> int:
         """Return the number of passes whose gradients were added since they were last zeroed."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import log, log2, log10, nan
 
 import numpy as np
 import torch
 
 from normless._internal.copying import copied
-from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.examination import Examination, Passed, pass_through
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
 from normless.probes import predicted_moments
 
@@ -152,8 +151,14 @@ def check_branches(exam: Examination) -> Steps:
     names = _branch_parameters(exam)
     table = exam.passed.tables["signal"]
     silent = list(table.loc[table["branch_variance"] == 0, "name"])
-    gradients = _gradients(exam) if silent else {}
-    dead = [block for block in silent if not any(gradients.get(name) for name in names[block])]
+    passed = _passed_on(exam) if silent else exam.passed
+    # A block without a gradient at its output waits for later blocks to open.
+    norms = passed.tables["backward"].set_index("name")["gradient_norm"]
+    dead = [
+        block
+        for block in silent
+        if norms.get(block) != 0 and not any(passed.gradients.get(name) for name in names[block])
+    ]
     multipliers = {}
     for block, own in names.items():
         if name := next((name for name in own if name.endswith("multiplier")), None):
@@ -184,13 +189,13 @@ def _branch_parameters(exam: Examination) -> dict[str, list[str]]:
     return parameters
 
 
-def _gradients(exam: Examination) -> Mapping[str, float | None]:
-    """Return the norms of the parameters' gradients, with a random classifier if a zero one stops all gradients."""
+def _passed_on(exam: Examination) -> Passed:
+    """Return the recorded pass; one with a random classifier if a zero one stops all gradients."""
     sums = exam.passed.tables["backward"]["gradient_norm"].dropna()
     if exam.classifier is None or sums.empty or sums.iloc[-1] != 0:
-        return exam.passed.gradients
+        return exam.passed
     network = copied(exam.model)
     weight = network.get_submodule(exam.classifier).get_parameter("weight")
     with torch.no_grad():
         weight.normal_(0, weight.shape[1] ** -0.5, generator=torch.Generator(weight.device).manual_seed(0))
-    return pass_through(network, exam.inputs, exam.targets, exam.loss, exam.map).gradients
+    return pass_through(network, exam.inputs, exam.targets, exam.loss, exam.map)

@@ -15,7 +15,7 @@ from normless._internal.copying import copied
 from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
-from normless.diagnosis.rates import MANY, MUCH
+from normless.diagnosis.rates import BETWEEN, LITTLE, MANY, MUCH
 from normless.diagnosis.steps import SCREEN, Trial, fits, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
@@ -29,6 +29,8 @@ FACTORS = (1.0, 0.1, 0.01, 10.0)
 FREEZE = "nl.freeze(model)"
 # The number of cures to try that lower the loss by this share; such a trial does not need another rate.
 ENOUGH, WELL = 2, 0.5
+# Kinds that concern evaluation, which a trial does not show.
+OF_EVALUATION = {"small_batch", "mixes_examples"}
 # A scheme must reach a loss below this share of that of the unchanged network at its best rate.
 BETTER = 0.9
 
@@ -53,7 +55,7 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
                 trials[name] = try_cure(exam, name, steps)
         if steps and names and not finding.advice:
             tried = {name: trial for name in names if (trial := trials.get(name))}
-            control = exam.control if finding.kind in OF_SIGNAL else None
+            control = None if finding.kind in OF_EVALUATION else _control(exam, steps)
             cures[id(finding)] = _ranked(finding.cure, tried, control)
             needed, share = 1, MUCH
         else:
@@ -68,11 +70,19 @@ def _outranked(exam: Examination, findings: list[Finding], steps: int) -> list[F
     if not of_signal or not steps or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         return findings
     if not any(fits(exam, trial) for trial in exam.trials):
-        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
-        exam.control = _best_trial(exam, exam.model, given, exam.map, steps)
-        if exam.control is None or not fits(exam, exam.control):
+        control = _control(exam, steps)
+        if control is None or not fits(exam, control):
             return findings
     return [replace(finding, advice=finding.advice or finding.kind in OF_SIGNAL) for finding in findings]
+
+
+def _control(exam: Examination, steps: int) -> Trial | None:
+    """Return the best trial of the unchanged network over several rates, made once; None if all hardly help."""
+    if exam.control is None:
+        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
+        exam.control = (_best_trial(exam, exam.model, given, exam.map, steps, LITTLE, 2 * MANY),)
+    (control,) = exam.control
+    return control  # type: ignore[no-any-return]
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -151,20 +161,33 @@ def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
 
 
 def _best_trial(
-    exam: Examination, network: nn.Module, given: Optimizer, mapped: ResidualMap | None, steps: int
+    exam: Examination,
+    network: nn.Module,
+    given: Optimizer,
+    mapped: ResidualMap | None,
+    steps: int,
+    share: float = MUCH,
+    most: int = MANY,
 ) -> Trial | None:
-    """Return the best trial of copies of a network over several rates, or None if all hardly lower the loss."""
+    """Return the best trial of copies of a network over several rates, or None if all hardly lower the loss.
+
+    A trial that has lowered the loss by a share is continued to `most` steps.
+    """
     begun: list[tuple[Trial, nn.Module, Optimizer]] = []
-    for factor in FACTORS:
+    best = 1.0
+    # The last two rates lie between the best of the others and its neighbors.
+    for factor in (*FACTORS, *BETWEEN):
         trainee = copied(network)
-        optimizer = optimizer_like(given, trainee, factor, mapped)
+        optimizer = optimizer_like(given, trainee, factor * best if factor in BETWEEN else factor, mapped)
         begun.append((stepped(exam, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
+        if factor == FACTORS[-1]:
+            best = FACTORS[min(range(len(FACTORS)), key=lambda index: begun[index][0].end)]
     # The two rates that start best are continued, the second only if the first fails. A loss that falls slowly may
     # rise again: a cure is judged by the loss that it reaches.
     for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
         trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
-        if trial.progress > MUCH:
-            trial = stepped(exam, trainee, optimizer, max(steps, MANY), trial)
+        if trial.progress > share:
+            trial = stepped(exam, trainee, optimizer, max(steps, most), trial)
         if trial.progress > MUCH:
             return trial
     return None

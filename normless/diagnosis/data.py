@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isfinite, prod
+from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
@@ -10,12 +11,9 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors
+from normless.diagnosis.tape import KINDS
 from normless.errors import InputsError, MissingValuesError
 
-# Inputs of this size are too large for weights that are initialized for inputs of variance 1.
-LARGE = 10.0
-# Inputs that are all below this are hidden by the biases of the first layer.
-TINY = 0.02
 IGNORED = -100
 # If this many labels are all equal, it is not by chance.
 SEVERAL = 8
@@ -54,27 +52,6 @@ def _stored(tensor: Tensor) -> Tensor:
     return coo.coalesce().values()
 
 
-@check("scale of the inputs")
-def check_scale(exam: Examination) -> Steps:
-    """Look for inputs far from the scale of weights, in a network without a norm."""
-    given = [tensor for tensor in tensors(exam.inputs) if tensor.layout == torch.strided]
-    floats = [tensor.detach() for tensor in given if tensor.is_floating_point() and tensor.numel()]
-    if not floats:
-        raise NotAsked("the inputs are integers, or sparse")
-    x = max(floats, key=Tensor.numel).double()
-    size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
-    # The map has norms that are written out in forward code too.
-    layers = exam.map.layers() if exam.map else ()
-    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
-    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
-    if size > LARGE and not has_norms:
-        # If the inputs overflow, the operation that overflows first is not the cause.
-        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
-    elif 0 < evidence["largest"] < TINY and not has_norms:
-        yield finding("tiny_inputs", 0.86, (), evidence)
-    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
-
-
 @check("targets", blocks=True)
 def check_targets(exam: Examination) -> Steps:
     """Check whether the loss takes the targets."""
@@ -106,10 +83,26 @@ def check_values(exam: Examination) -> Steps:
         return "the loss compares all pairs"
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
-    if is_constant and pairs is None and targets.dim():
+    if is_constant and pairs is None and targets.dim() and not values.is_complex():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
-        yield finding("one_label", 0.98, (), same)
+        yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))
     return f"{tuple(targets.shape)}, {len(set(values.flatten().tolist()))} of them different"
+
+
+def _is_one_on_purpose(exam: Examination, label: float) -> bool:
+    """Whether targets of one value may be meant: real ones for a generator, or residuals that are to be zero.
+
+    A generator is trained through a network that is frozen, or whose parameters the optimizer does not hold.
+    """
+    logits, targets = exam.passed.logits, exam.targets
+    if not targets.is_floating_point() and logits.dim() > 1 and logits.shape[1] > 1:
+        return False
+    held = {id(p) for group in (exam.optimizer.param_groups if exam.optimizer else ()) for p in group["params"]}
+    trained = [p.requires_grad and (not held or id(p) in held) for p in exam.model.parameters()]
+    made = exam.passed.flow.of(logits)
+    # A residual is computed from outputs of layers, and is none of them.
+    is_residual = label == 0.0 and made is not None and made.origin().name not in KINDS
+    return not all(trained) or is_residual
 
 
 def _spread_over_pairs(flow: Flow) -> tuple[Call, Shape, Shape] | None:

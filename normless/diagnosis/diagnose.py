@@ -19,22 +19,33 @@ from normless._internal.html import html_table
 from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
+    columns,
     construction,
     data,
     direction,
+    examples,
     finite,
     information,
+    invariance,
+    investigation,
     layers,
+    leaks,
+    losses,
     modes,
     optimizer,
     outputs,
     reach,
+    reshapes,
+    settings,
     stopped,
+    targets,
+    terms,
     trial,
     units,
+    unread,
 )
 from normless.diagnosis.cures import optimizer_like, with_tried_cures
-from normless.diagnosis.examination import Examination, PassError
+from normless.diagnosis.examination import BackwardError, Examination, PassError
 from normless.diagnosis.findings import Check, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import InputsError, NormlessError
@@ -44,13 +55,18 @@ from normless.residual import residual_map as find_residual_map
 
 # Checks of one recorded pass, and checks of the residual map.
 OF_PASS = (
-    *(modes.check_state, finite.check_finite, data.check_values, data.check_scale, reach.check_reach),
-    *(outputs.check_last_activation, outputs.check_meaning, outputs.check_dependence, units.check_equal_units),
-    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics, modes.check_examples),
+    *(modes.check_state, finite.check_finite, data.check_values, columns.check_scale, reach.check_reach),
+    *(outputs.check_last_activation, losses.check_meaning, outputs.check_dependence, units.check_equal_units),
+    *(modes.check_modes, modes.check_norms, modes.check_frozen_norms, modes.check_statistics),
+    examples.check_examples,
     *(layers.check_layers, layers.check_layer_gradients, layers.check_units),
     *(layers.check_nonlinearity, layers.check_first_layer),
     *(construction.check_calls, construction.check_initial_scale),
     stopped.check_stops,
+    leaks.check_leaks,
+    reshapes.check_reshapes,
+    unread.check_unread,
+    invariance.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
 _WIDTH = 110
@@ -159,6 +175,7 @@ def diagnose(
     optimizer: Optimizer | None = None,
     residual_map: ResidualMap | None = None,
     trial_steps: int = 20,
+    investigate: bool | None = None,
 ) -> Diagnosis:
     """Find what keeps a network from training, on one batch in training mode.
 
@@ -180,24 +197,28 @@ def diagnose(
         residual_map: the network's map; computed if None. A network that cannot be mapped is examined by its layers.
         trial_steps: the number of trial steps of the optimizer and of each cure. If 0, nothing is tried, and all
             schemes that fit are proposed.
+        investigate: whether to make experiments if the batch cannot be fitted, or only slowly, and no cause is known:
+            another optimizer or loss, other inputs and targets, layers initialized anew, and the forward pass without
+            one of its operations, such as dropout, norms and masks. Each takes 60 steps on a copy. If None, they are
+            made for small networks that cannot be fitted.
 
     Raises:
         ValueError: the batch is not a pair, or has no targets and the network returns no loss.
         InputsError: the network does not run on the inputs, or the loss fails on targets that are not tensors.
     """
-    inputs, targets = split_batch(batch)
+    inputs, labels = split_batch(batch)
     require_network(model)
     if lazy := [name for name, parameter in model.named_parameters() if is_lazy(parameter)]:
         raise InputsError(
             f"Expected a network with values, got lazy parameters ({lazy[0]}): call it on a batch first."
         )
-    if targets is None and loss is F.cross_entropy:
+    if labels is None and loss is F.cross_entropy:
         loss = own_loss
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
-    examination = Examination(model, inputs, targets, loss, optimizer, residual_map)
+    examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
     checks: list[Check] = []
-    for check in _checks(examination, trial_steps):
+    for check in _checks(examination, trial_steps, investigate):
         checks.append(check)
         examination.found += check.findings
         if check.asked:
@@ -214,7 +235,7 @@ def diagnose(
     return Diagnosis(tuple(checks), examination.passed.missed)
 
 
-def _checks(exam: Examination, steps: int) -> Iterator[Check]:
+def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator[Check]:
     """Run all checks, ordered by what they need: the batch, a pass, a map, steps."""
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
@@ -228,6 +249,9 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
         exam.unmapped = str(error)
     try:
         yield data.check_targets(exam)
+    except BackwardError as error:
+        yield _failed_backward(error)
+        return
     except RuntimeError as error:
         integers = [tensor for tensor in tensors(exam.inputs) if not tensor.is_floating_point()]
         # After the pass, only the loss raises errors.
@@ -254,7 +278,21 @@ def _checks(exam: Examination, steps: int) -> Iterator[Check]:
     yield optimizer.check_optimizer(exam)
     yield direction.check_direction(exam)
     yield trial.check_trial(exam, steps)
+    yield columns.check_target_scale(exam)
+    yield terms.check_terms(exam)
+    yield targets.check_relation(exam)
+    yield settings.check_settings(exam, steps)
     yield information.check_information(exam)
+    yield investigation.check_experiments(exam, steps, investigate)
+
+
+def _failed_backward(error: BackwardError) -> Check:
+    evidence: Evidence = {"message": error.message}
+    where, words = (), ""
+    if (call := error.call) is not None:
+        where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
+    failed = finding("backward_failed", 1.0, where, evidence, words=words)
+    return Check("backward pass", "it raises an error", (failed,), blocks=True)
 
 
 @dataclass(frozen=True)

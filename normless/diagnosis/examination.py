@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,17 +17,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
+from normless._internal.state import unfused
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
-from normless.diagnosis.flow import Flow, tensors
+from normless.diagnosis.flow import Call, Flow, tensors
 from normless.diagnosis.symmetry import has_equal_rows
-from normless.diagnosis.tape import Event, Tape, recorded
+from normless.diagnosis.tape import Event, LossCall, Tape, recorded
 from normless.errors import InputsError
 from normless.probes import (
     Loss,
     Setting,
     attach_hooks,
-    compute_logits,
     compute_output,
     logits_of,
     loss_of,
@@ -37,6 +38,10 @@ from normless.residual import ResidualBlock, ResidualMap, Unresolved
 
 # Free outputs are optimized up to this number of values.
 MANY_OUTPUTS = 10**7
+# Operations in place whose names do not end with one underscore.
+IN_PLACE = {"__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__"}
+# A loss has no bound if it falls in proportion to the outputs, when these are multiplied by these factors.
+FACTORS, SHARE = (1.0, 1e2, 1e4), 0.5
 
 
 class PassError(InputsError):
@@ -45,6 +50,14 @@ class PassError(InputsError):
     def __init__(self, message: str, place: str) -> None:
         super().__init__(f"{message} (in {place})" if place else message)
         self.place = place
+
+
+class BackwardError(InputsError):
+    """The backward pass raises an error; `call` wrote into a tensor that it reads, if it is known."""
+
+    def __init__(self, message: str, call: Call | None) -> None:
+        super().__init__(f"The backward pass raises an error: {message}")
+        self.message, self.call = message, call
 
 
 @dataclass(frozen=True)
@@ -56,6 +69,7 @@ class Passed:
         output: the return value of the network.
         logits: the logits in the output.
         flow: the calls of the network and of the loss.
+        losses: the calls of losses of torch.
         loss: the loss; NaN if it could not be computed.
         error: the error of the loss, if it does not take the targets.
         entered: qualified names of the modules that ran.
@@ -71,6 +85,7 @@ class Passed:
     output: Any
     logits: Tensor
     flow: Flow
+    losses: list[LossCall] = field(default_factory=list)
     loss: float = nan
     error: Exception | None = None
     entered: frozenset[str] = frozenset()
@@ -89,9 +104,10 @@ class Examination:
         map: the residual map, or None.
         unmapped: the reason if there is no map.
         trials: the trials of the unchanged network at its own rate.
-        control: the best trial of the unchanged network over several rates, if findings in the signal asked for it.
+        control: a tuple with the best trial of the unchanged network over several rates (or None), once it was made.
         found: the findings so far.
         fine, faulty: the names of checks so far without and with findings.
+        influence: the size of the gradient with respect to the inputs, by their numbers, once it was calculated.
         dropped: places and rates of the dropout in the pass in evaluation mode, once this pass was made.
     """
 
@@ -107,6 +123,7 @@ class Examination:
     found: list[Finding] = field(default_factory=list)
     fine: set[str] = field(default_factory=set)
     faulty: set[str] = field(default_factory=set)
+    influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
@@ -126,16 +143,21 @@ class Examination:
     def _evaluated(self) -> Any:
         """The return value of the network in evaluation mode."""
         draws = Draws()
-        with preserve_state(self.model, training=False), torch.no_grad(), draws.follow(self.model, self.inputs):
-            output = compute_output(self.model, self.inputs)
+        follows = draws.follow(self.model, self.inputs)
+        # The fused path of torch's transformer layers takes masks of floats for masks of booleans.
+        with preserve_state(self.model, training=False), unfused(), follows:
+            output = _without_history(self.model, self.inputs)
         self.dropped = draws.dropped
         return output
 
     def evaluate(self, inputs: Any, model: nn.Module | None = None) -> Tensor:
         """Return the logits for given inputs in evaluation mode, in float64; of another network if given."""
         model = self.model if model is None else model
-        with preserve_state(model, training=False), torch.no_grad():
-            return compute_logits(model, inputs).double()
+        with preserve_state(model, training=False), unfused():
+            logits = logits_of(_without_history(model, inputs))
+        if logits is None:
+            raise InputsError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
+        return logits.double()
 
     @cached_property
     def evaluated_loss(self) -> float | None:
@@ -147,8 +169,13 @@ class Examination:
 
     def loss_at(self, logits: Tensor) -> Tensor:
         """Return the loss of the batch with other logits in the output of the network."""
-        own, output = self.passed.logits, self.passed.output
-        output = tree_map(lambda value: logits if value is own else value, output)
+        own = self.passed.logits
+
+        def shown(value: Any) -> Any:
+            is_pairs = isinstance(value, Tensor) and value.is_complex() and (*value.shape, 2) == own.shape
+            return logits if value is own else torch.view_as_complex(logits.contiguous()) if is_pairs else value
+
+        output = tree_map(shown, self.passed.output)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
@@ -156,12 +183,25 @@ class Examination:
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
-        return lowest_of_constants(self.loss_at, self.passed.logits, self.targets)
+        return lowest_of_constants(self._loss_within, self.passed.logits, self.targets)
 
     @cached_property
     def lowest(self) -> float:
         """The lowest loss of any outputs that descent from those of the network finds; -inf if there are too many."""
-        return lowest_of_outputs(self.loss_at, self.passed.logits)
+        return lowest_of_outputs(self._loss_within, self.passed.logits)
+
+    @cached_property
+    def _loss_within(self) -> Callable[[Tensor], Tensor]:
+        """The loss of the batch for logits that are normalized first, if the network returns (log-)probabilities."""
+        outputs = self.passed.logits.detach().float()
+        for axis in (-1, 1) if outputs.dim() > 1 else ():
+            if outputs.shape[axis] < 2:
+                continue
+            if _is_near(outputs.logsumexp(axis), 0.0):
+                return lambda logits: self.loss_at(logits.log_softmax(axis))
+            if float(outputs.min()) >= 0 and _is_near(outputs.sum(axis), 1.0):
+                return lambda logits: self.loss_at(logits.softmax(axis))
+        return self.loss_at
 
     @property
     def depth(self) -> int:
@@ -193,6 +233,10 @@ class Examination:
         return table[~table["name"].isin([item.path for item in self.passed.missed])]
 
 
+def _is_near(values: Tensor, number: float) -> bool:
+    return bool(((values - number).abs() < 1e-3).all())
+
+
 def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped: ResidualMap | None) -> Passed:
     """Run a network forward and backward on a batch in training mode, and restore its state."""
     watchers = make_watchers(("signal", "backward", "logits"))
@@ -208,7 +252,9 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
             moved, entered = _changed(model, buffers), frozenset(tape.entered)
-            passed = Passed(tape.events, tape.joins, output, logits, tape.flow, entered=entered, moved=moved)
+            passed = Passed(
+                tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
+            )
             try:
                 _refuse_on_cpu(loss, output, inputs, targets)
                 with tape.of_loss():
@@ -217,7 +263,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
                 cause = error.__cause__
                 return replace(passed, error=cause if isinstance(cause, Exception) else error)
         if value.requires_grad:
-            value.backward()  # type: ignore[no-untyped-call]
+            _backward(value, tape.flow)
         gradients = {
             name: None if parameter.grad is None else float(parameter.grad.to_dense().double().norm())
             for name, parameter in model.named_parameters()
@@ -237,6 +283,34 @@ def _output(model: nn.Module, inputs: Any, tape: Tape) -> Any:
         return compute_output(model, inputs)
     except InputsError as error:
         raise PassError(str(error), tape.failed) from error.__cause__
+
+
+def _without_history(model: nn.Module, inputs: Any) -> Any:
+    """Return the output of a network; gradients are recorded only if the network needs them to compute its output."""
+    try:
+        with torch.no_grad():
+            return compute_output(model, inputs)
+    except InputsError:
+        with torch.enable_grad():
+            output = compute_output(model, inputs)
+    return tree_map(lambda value: value.detach() if isinstance(value, Tensor) else value, output)
+
+
+def _backward(value: Tensor, flow: Flow) -> None:
+    """Run the backward pass; its error names the last write into a tensor of the shape in the message."""
+    try:
+        value.backward()  # type: ignore[no-untyped-call]
+    except RuntimeError as error:
+        shape = re.search(r"Tensor \[([\d, ]*)\]\]", str(error))
+        written = [
+            call
+            for call in flow.calls
+            if shape and (call.name.endswith("_") != call.name.endswith("__") or call.name in IN_PLACE)
+            if list(call.reads[0][1]) == [int(size) for size in shape[1].split(",") if size]
+        ]
+        raise BackwardError(
+            str(error).split(", is at version")[0].strip("."), written[-1] if written else None
+        ) from error
 
 
 def _changed(model: nn.Module, before: Mapping[str, Tensor]) -> frozenset[str]:
@@ -265,7 +339,7 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
     """Return the lowest loss of outputs that are the same for all examples, found by descent; NaN if none is found.
 
     Outputs with several positions are the same for all positions too: one value per channel, on axis 1 or on the last
-    axis.
+    axis. A loss that falls without a bound, such as that of a policy, has no lowest value.
     """
     if outputs.dim() < 1 or len(outputs) < 2 or not bool(outputs.isfinite().all()):
         return nan
@@ -280,8 +354,19 @@ def lowest_of_constants(loss_at: Callable[[Tensor], Tensor], outputs: Tensor, ta
         # Zero suits logits of any size, means suit probabilities.
         for start in starts:
             with suppress(RuntimeError, ValueError, IndexError):
-                _descend_to_constant(loss_at, outputs, start, found)
+                best = _descend_to_constant(loss_at, outputs, start, found)
+                if _is_unbounded(
+                    lambda factor, best=best: loss_at((factor * best).expand_as(outputs).to(outputs.dtype))
+                ):
+                    return nan
     return min(filter(isfinite, found), default=nan)
+
+
+def _is_unbounded(loss_times: Callable[[float], Tensor]) -> bool:
+    """Whether a loss becomes lower without a bound if the outputs are multiplied by larger and larger factors."""
+    with torch.no_grad():
+        near, far, farther = (float(loss_times(factor)) for factor in FACTORS)
+    return farther < 0 and near - far > 0 and far - farther > SHARE * FACTORS[1] * (near - far)
 
 
 def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> float:
@@ -299,8 +384,8 @@ def lowest_of_outputs(loss_at: Callable[[Tensor], Tensor], outputs: Tensor) -> f
 
 def _descend_to_constant(
     loss_at: Callable[[Tensor], Tensor], outputs: Tensor, start: Tensor, found: list[float]
-) -> None:
-    """Append the losses on the way from a constant, expanded to the shape of the outputs, to the best one nearby."""
+) -> Tensor:
+    """Return the best constant near another; append the losses of constants on the way, as outputs, to `found`."""
     constant = start.clone().requires_grad_()
     optimizer = torch.optim.LBFGS([constant], max_iter=15, max_eval=20, line_search_fn="strong_wolfe")
 
@@ -313,3 +398,4 @@ def _descend_to_constant(
         return found[-1]
 
     optimizer.step(closure)  # type: ignore[no-untyped-call]
+    return constant.detach()

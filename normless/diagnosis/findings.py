@@ -114,7 +114,7 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
             except StopIteration as end:
                 return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
             except NotAsked as reason:
-                return Check(name, str(reason), asked=False)
+                return Check(name, str(reason), tuple(findings), asked=bool(findings))
 
         return checked
 
@@ -134,4 +134,5 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
     advice = texts.get("advice", False)
-    return Finding(kind, severity, title, evidence, where, texts["theory"], Cure(cure, schemes), advice)
+    theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
+    return Finding(kind, severity, title, evidence, where, theory, Cure(cure, schemes), advice)

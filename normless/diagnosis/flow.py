@@ -249,7 +249,8 @@ class Tracer(TorchFunctionMode):
         def leave(*_: Any) -> None:
             self.running.pop()
 
-        with followed(model, enter, leave), self:
+        # Compiled parts would be traced together with this mode.
+        with followed(model, enter, leave), torch.compiler.set_stance("force_eager"), self:
             yield
 
 

@@ -12,6 +12,7 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
 from normless.diagnosis.flow import Call
 from normless.diagnosis.steps import fits
+from normless.diagnosis.unread import unread_parts
 
 # Outputs count as equal if they differ by less than this share of the differences between examples.
 EQUAL = 1e-4
@@ -34,6 +35,9 @@ def check_information(exam: Examination) -> Steps:
         # An autoencoder of one dimension is a choice, if it can be fitted.
         yield replace(found, advice=is_fitted)
     yield from _unordered(exam, is_fitted)
+    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
+    for unread in unread_parts(exam):
+        yield replace(unread, advice=not is_stuck)
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
 
 

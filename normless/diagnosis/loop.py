@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,9 +14,11 @@ from torch.optim import Optimizer
 from normless.diagnosis.backward_passes import BackwardPasses
 from normless.diagnosis.clipping import LATE, Clipping
 from normless.diagnosis.findings import Finding
+from normless.diagnosis.labels import Labels
 from normless.diagnosis.modes import is_frozen
 from normless.diagnosis.schedules import Rates
 from normless.diagnosis.setbacks import Setbacks, sampled
+from normless.diagnosis.spikes import Spikes
 from normless.diagnosis.training import Training
 
 # The number of steps in a row with the same fault of the gradients or the optimizer; in evaluation mode; and with
@@ -23,6 +26,8 @@ from normless.diagnosis.training import Training
 REPEATED, EVALUATED, FLAT = 5, 10, 10
 # The number of setbacks of a weight: a checkpoint may be loaded. The number of passes without any step.
 SETBACKS, PASSES = 3, 20
+# The number of optimizers after the first one.
+CREATED = 4
 # The number of passes in a step from which on a sum matters.
 SUMMED = 3
 # A parameter that no optimizer holds must stay the same for this number of steps, after as many.
@@ -35,6 +40,10 @@ class Loop:
 
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
+    labels: Labels = field(default_factory=Labels)
+    _optimizer: weakref.ref[Optimizer] | None = None
+    _created: int = 0
+    _spikes: Spikes = field(default_factory=Spikes)
     _clipping: Clipping = field(default_factory=Clipping)
     _ever_held: set[int] = field(default_factory=set)
     _left: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -76,6 +85,11 @@ class Loop:
         if not self._has_stepped and self.passes.discarded >= PASSES:
             yield from self._never_stepped(step)
 
+    def weigh(self, loss: object) -> None:
+        """Look at a loss before its backward pass: at its factor and its labels."""
+        self.passes.weigh(loss)
+        self.labels.add(loss)
+
     def end(self, step: int) -> Iterator[Finding]:
         """Report a training without any step."""
         if not self._has_stepped and self.passes.count >= PASSES:
@@ -86,9 +100,8 @@ class Loop:
         if not self._setbacks.moved(self._weights):
             yield from self.training.new("never_stepped", 0.98, [""], {"step": step, "passes": self.passes.count})
 
-    def before(self, optimizer: Optimizer, names: Mapping[int, str], step: int) -> Iterator[Finding]:
-        """Look at weights and states before a step, also if the step calculates the gradients."""
-        held = held_by(optimizer, names)
+    def before(self, optimizer: Optimizer, held: Mapping[str, Tensor], step: int) -> Iterator[Finding]:
+        """Look at weights and states before a step of held parameters, also if it calculates the gradients."""
         if not held:
             return
         times = self._setbacks.before(self._weights, optimizer)
@@ -102,22 +115,29 @@ class Loop:
         if runs >= REPEATED:
             words = {"optimizer": type(optimizer).__name__}
             yield from self.training.new("lost_state", 0.9, [""], {"step": step, "steps": runs}, **words)
+        is_new = self._optimizer is not None and self._optimizer() is not optimizer
+        self._optimizer = weakref.ref(optimizer)
+        if lost and is_new and runs == 1:
+            self._created += 1
+            evidence = {"step": step, "times": self._created}
+            where = [""] if self._created >= CREATED else []
+            yield from self.training.new("recreated", 0.7, where, evidence, optimizer=type(optimizer).__name__)
+        classes = self.labels.classes
+        yield from self.training.new("sorted_data", 0.85, [""] if classes else [], {"step": step, "classes": classes})
 
     def before_update(
-        self,
-        optimizer: Optimizer,
-        names: Mapping[int, str],
-        norms: Mapping[str, float],
-        loss: float | None,
-        step: int,
+        self, held: Mapping[str, Tensor], norms: Mapping[str, float], loss: float | None, step: int
     ) -> Iterator[Finding]:
         """Look at the gradients that the optimizer reads; `norms` are those of its parameters."""
-        held = held_by(optimizer, names)
         arrived = [name for name in self.passes.ended if name in held]
         kept = self.passes.kept(name for name in self.passes.followed if name in held)
         runs = self._count("kept", bool(kept))
         if runs >= REPEATED:
             yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        runs = self._count("scaled", self.passes.is_scaled(name for name in self.passes.followed if name in held))
+        if runs >= REPEATED:
+            evidence = {"step": step, "steps": runs, "scale": self.passes.scale}
+            yield from self.training.new("never_unscaled", 0.93, [""], evidence)
         tiny = self._clipping.tiny(norms, self.training.updates) if norms else None
         if tiny is not None:
             yield from self.training.new("clipped_tiny", 0.9, [""], {"step": step, "norm": tiny})
@@ -135,10 +155,9 @@ class Loop:
             yield from self.training.new("zero_gradients", 0.95, [""], evidence)
 
     def after(
-        self, model: nn.Module, optimizer: Optimizer, names: Mapping[int, str], loss: float | None, step: int
+        self, model: nn.Module, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None, step: int
     ) -> Iterator[Finding]:
-        """Look at rates, modes and states after a step."""
-        held = held_by(optimizer, names)
+        """Look at rates, modes and states after a step of held parameters."""
         if not held:
             return
         self._has_stepped = True
@@ -152,12 +171,13 @@ class Loop:
         self._entered = 0
         self.passes.stepped(followed)
         self._setbacks.after(self._weights, optimizer)
+        yield from self._judge_size(optimizer, step)
         self._clipping.stepped(held[name] for name in followed)
         self._ever_held |= {*map(id, held.values())}
         if step and step % LEFT == 0 and step != self._judged:
             self._judged = step
             yield from self._judge_held(model, step)
-        for kind, where, evidence in self._rates.judge(optimizer, names, loss):
+        for kind, where, evidence in self._rates.judge(optimizer, held, loss):
             yield from self.training.new(kind, 0.9, where[:1], {**evidence, "step": step, "parameters": len(where)})
         if self._trains is None:
             return
@@ -168,6 +188,20 @@ class Loop:
             yield from self.training.new(
                 "left_in_evaluation", 0.9, _changed_by_mode(model)[:1], {"step": step, "steps": runs}
             )
+
+    def _judge_size(self, optimizer: Optimizer, step: int) -> Iterator[Finding]:
+        """Report a jump of the loss shortly after a step that was far larger than those before, at the same rate."""
+        rate = optimizer.param_groups[0].get("lr")
+        if "betas" not in optimizer.param_groups[0] or not isinstance(rate, float) or not rate:
+            return
+        self._spikes.add(step, self._setbacks.size() / rate)
+        jumps = [
+            int(known.evidence["step"]) for known in self.training.findings if known.kind in ("jump", "diverged")
+        ]
+        spike = self._spikes.before(jumps[-1]) if jumps else None
+        if spike is not None:
+            evidence = {"step": jumps[-1], "at": spike[0], "ratio": spike[1]}
+            yield from self.training.new("update_spike", 0.92, [""], evidence)
 
     def _judge_held(self, model: nn.Module, step: int) -> Iterator[Finding]:
         """Report parameters with gradients that no optimizer holds and nothing else has changed."""
@@ -192,6 +226,13 @@ def held_by(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]
     """Return the network's parameters that an optimizer holds, by name."""
     held = (parameter for group in optimizer.param_groups for parameter in group["params"])
     return {names[id(parameter)]: parameter for parameter in held if id(parameter) in names}
+
+
+def frozen_means(model: nn.Module) -> dict[str, Tensor]:
+    """Return copies of the running means of frozen norms, by the name of the norm."""
+    norms = ((name, module) for name, module in model.named_modules() if is_frozen(module))
+    means = ((name, getattr(norm, "running_mean", None)) for name, norm in norms)
+    return {name: mean.clone() for name, mean in means if isinstance(mean, Tensor)}
 
 
 def _has_state(optimizer: Optimizer, parameter: Tensor) -> bool:

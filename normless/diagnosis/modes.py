@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from math import inf, isfinite, sqrt
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils._pytree import tree_map
 
-from normless._internal.arguments import arguments_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, Flow, tensors
-from normless.probes import mixes_examples, preserve_state
+from normless.diagnosis.flow import tensors
 from normless.residual.batch_statistics import keeps_statistics, takes_batch_statistics
-from normless.residual.classify import kind_of
 
 # With a momentum below this, a running average hardly changes in an epoch.
 SLOW = 1e-3
@@ -30,16 +24,6 @@ DROPPED = 0.9
 APART, SEEN = 1.0, 3.0
 # A loss in evaluation is far above the loss in training by this factor, and by this share of the loss of guessing.
 TIMES, SHARE = 2.0, 0.25
-# The calls by which the nodes of a graph read each other.
-GATHERS = {
-    "index_select", "__getitem__", "gather", "take_along_dim", "index_add", "index_add_", "scatter_add",
-    "scatter_add_", "scatter_reduce", "scatter_reduce_", "scatter", "scatter_", "index_reduce",
-    "index_reduce_",
-}  # fmt: skip
-PRODUCTS = {
-    "matmul", "__matmul__", "mm", "bmm", "einsum", "linear", "spmm", "smm", "addmm", "_sparse_mm", "sparse_mm",
-    "__rmatmul__",
-}  # fmt: skip
 # From 8 examples, the noise of a statistic is below one half; with fewer, accuracy drops (De & Smith, figure 7).
 ENOUGH = 8
 
@@ -229,66 +213,3 @@ def _with_history(exam: Examination) -> list[tuple[str, str]]:
         for name, value in vars(module).items()
         if not name.startswith("_") and any(tensor.grad_fn is not None for tensor in tensors(value))
     ]
-
-
-@check("examples")
-def check_examples(exam: Examination) -> Steps:
-    """Check whether replacing the first example by the second changes other outputs in evaluation mode."""
-    read = [tensor for tensor in tensors(exam.inputs) if tensor.dim() and tensor.layout == torch.strided]
-    if not read or len(read[0]) < 3:
-        raise NotAsked("there are fewer than three examples")
-    count = len(read[0])
-
-    def replaced(value: Any) -> Any:
-        has_examples = isinstance(value, Tensor) and value.dim() and len(value) == count
-        return torch.cat([value[1:2], value[1:]]) if has_examples else value
-
-    before, after = exam.evaluated, exam.evaluate(tree_map(replaced, exam.inputs))
-    if not before.dim() or len(before) != count or before.shape != after.shape:
-        raise NotAsked("the outputs have no axis of examples")
-    size, change = float(before.abs().max()), float((before - after)[1:].abs().max())
-    if not change > 1e-4 * size:
-        return "no example depends on another in evaluation mode"
-    if not torch.allclose(exam.evaluate(exam.inputs), exam.evaluate(exam.inputs), rtol=1e-4, atol=1e-4 * size):
-        yield finding("kept_state", 0.2, (), {"outputs": size})
-        return "outputs of two passes over the same batch differ, so that examples cannot be compared"
-    mixing = _mixing(exam, count)
-    if _is_graph(exam.passed.flow, mixing, count):
-        return "they are the nodes of a graph and depend on each other along its edges"
-    modules = [exam.model.get_submodule(path) for path in mixing or ()]
-    by_norms = bool(modules) and all(kind_of(module) == "norm" for module in modules)
-    kind = "mixes_by_norms" if by_norms else "mixes_examples"
-    yield finding(kind, 0.89, mixing or ["forward"], {"change": change, "outputs": size})
-    return "they depend on each other"
-
-
-def _mixing(exam: Examination, count: int) -> list[str] | None:
-    """Return the modules through which examples influence each other, or None if unknown."""
-
-    def few(value: Any) -> Any:
-        return value[:4] if isinstance(value, Tensor) and value.dim() and len(value) == count else value
-
-    # The other inputs may not fit fewer examples.
-    for chosen in (few, lambda value: value):
-        positional, named = arguments_of(tree_map(chosen, exam.inputs))
-        with suppress(ValueError, RuntimeError, IndexError), preserve_state(exam.model, training=False):
-            return [module.path for module in mixes_examples(exam.model, *positional, **named).modules] or None
-    return None
-
-
-def _is_graph(flow: Flow, mixing: list[str] | None, count: int) -> bool:
-    """Whether examples are nodes: they read each other by indices that are data, or by a matrix of all pairs."""
-    places = [
-        call.path
-        for call in flow.calls
-        if call.path != LOSS
-        if (call.name in GATHERS and call.is_indexed) or (call.name in PRODUCTS and _by_pairs(call, count))
-    ]
-    return bool(places) and (mixing is None or all(path in places for path in mixing))
-
-
-def _by_pairs(call: Call, count: int) -> bool:
-    """Whether a product has a factor (examples, examples) that does not depend on parameters."""
-    return any(
-        shape[-2:] == (count, count) and read is not None and not read.is_trained for read, shape in call.reads
-    )

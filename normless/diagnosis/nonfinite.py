@@ -146,7 +146,7 @@ class Search(Tracer):
 def find_broken(model: nn.Module, inputs: Any, targets: Any, loss: Loss, *, training: bool) -> Broken | None:
     """Repeat a pass, in training mode with its backward pass, and find the first value that is not finite."""
     search = Search()
-    with preserve_state(model, training=training), torch.set_grad_enabled(training):
+    with preserve_state(model, training=training), torch.enable_grad():
         with search.follow(model, inputs, targets):
             output = compute_output(model, inputs)
             with search.of_loss():

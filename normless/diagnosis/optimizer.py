@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
@@ -71,7 +72,12 @@ def check_optimizer(exam: Examination) -> Steps:
         including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
         counts = {"parameters": len(missing), "scalars": scalars}
         severity = 0.97 if len(missing) == len(roles) else 0.9
-        yield finding("untrained_parameters", severity, list(missing), counts, including=including)
+        found = finding("untrained_parameters", severity, list(missing), counts, including=including)
+        # γ, β and biases may keep their initial values; a multiplier, a vector of features and a matrix may not.
+        is_affine = all(
+            name.rpartition(".")[2] in ("weight", "bias") and parameters[name].dim() < 2 for name in missing
+        )
+        yield replace(found, advice=is_affine and not scalars)
     yield from _zero_rates(exam, known)
     decayed = sum(decay > 0 for decay in decays.values())
     return f"{len(decays)} parameters, {decayed} of them decayed"

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, tensors
 from normless.diagnosis.ranges import PRODUCTS, lowest_within
 from normless.diagnosis.tape import KINDS
@@ -77,33 +78,8 @@ def _out_of_reach(exam: Examination, last: Call) -> Iterator[Finding]:
         evidence |= {"smallest_target": float(targets.min()), "largest_target": float(targets.max())}
         yield finding("unreachable_targets", 0.93, where, evidence)
         return
-    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize")
+    is_cosine = within.source.name in (*PRODUCTS, "cosine_similarity", "normalize", "sum")
     yield finding("cosine_logits" if is_cosine else "bounded_logits", 0.93, where, evidence)
-
-
-@check("meaning of the targets")
-def check_meaning(exam: Examination) -> Steps:
-    """Compare outputs and targets with what torch's losses take: probabilities, log-probabilities and classes."""
-    flow, outputs, targets = exam.passed.flow, exam.passed.logits.detach(), exam.targets
-    for call in flow.calls:
-        read = [None if source is None else source.origin() for source, _ in call.reads]
-        if call.path != LOSS or len(read) < 2:
-            continue
-        takes_targets = read[1] is not None and read[1].kind == "targets" and isinstance(targets, Tensor)
-        if call.name.startswith("binary_cross_entropy") and takes_targets and targets.numel():
-            low, high = float(targets.min()), float(targets.max())
-            if low < 0 or high > 1:
-                evidence: Evidence = {"smallest": low, "largest": high, "function": call.name}
-                yield finding("targets_out_of_range", 0.97, (), evidence)
-                return "the targets are not probabilities"
-        is_output = read[0] is not None and read[0] is getattr(flow.of(exam.passed.logits), "origin", lambda: None)()
-        if call.name == "nll_loss" and is_output and float(outputs.max()) > 0.01:
-            yield finding("logits_as_logarithms", 0.96, (), {"largest": float(outputs.max())})
-            return "the outputs are not log-probabilities"
-        if call.name == "cross_entropy" and call.reads[0][1][1:2] == (1,):
-            yield finding("one_class", 0.985, (), {"outputs": str(call.reads[0][1])})
-            return "there is one class"
-    return "the losses of torch that were called take them"
 
 
 def _squashed(exam: Examination) -> Squashed | None:
@@ -149,6 +125,20 @@ def _counts(ratio: float, values: int) -> bool:
     return any(abs(ratio / count - 1) < 1e-5 for count in (1, max(values, 1)))
 
 
+def _opens(exam: Examination) -> bool:
+    """Whether a zero weight or multiplier gets a gradient, and outputs depend on the inputs once these have grown."""
+    network, is_growing = copied(exam.model), False
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if parameter.requires_grad and (parameter.dim() > 1 or parameter.numel() == 1) and not parameter.any():
+                parameter.normal_(0, 0.1, generator=torch.Generator(parameter.device).manual_seed(0))
+                is_growing = is_growing or bool(exam.passed.gradients.get(name))
+    if not is_growing:
+        return False
+    opened = exam.evaluate(exam.inputs, network)
+    return float((opened - opened.mean(0)).abs().max()) > SAME * float(opened.abs().max())
+
+
 @check("outputs by example")
 def check_dependence(exam: Examination) -> Steps:
     """Look for outputs that are the same for all examples, and for the first layer that makes them so."""
@@ -163,6 +153,8 @@ def check_dependence(exam: Examination) -> Steps:
     matrices = [parameter for event in layers[-1:] for parameter in event.parameters if parameter.dim() > 1]
     if layers and layers[-1].spread_in > SAME and not any(bool(matrix.any()) for matrix in matrices):
         return "the classifier starts at zero, and reads examples that differ"
+    if _opens(exam):
+        return f"{summary}: weights that start at zero keep the inputs from them"
     place = next((event.place for event in layers if min(event.spread, event.spread_in) <= SAME), "forward")
     evidence = {"largest_output": size, "largest_difference": apart}
     yield finding("input_independent_outputs", 0.9, (place,), evidence, place=place)

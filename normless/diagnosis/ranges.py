@@ -17,7 +17,10 @@ from normless.diagnosis.flow import MOVES, Call, Range
 _FIXED = {
     "sigmoid": (0.0, 1.0), "hardsigmoid": (0.0, 1.0), "softmax": (0.0, 1.0), "softmin": (0.0, 1.0),
     "tanh": (-1.0, 1.0), "softsign": (-1.0, 1.0), "sin": (-1.0, 1.0), "cos": (-1.0, 1.0),
-    "cosine_similarity": (-1.0, 1.0), "gru": (-1.0, 1.0), "rnn_tanh": (-1.0, 1.0), "relu6": (0.0, 6.0),
+    "cosine_similarity": (-1.0, 1.0), "gru": (-1.0, 1.0), "rnn_tanh": (-1.0, 1.0), "lstm": (-1.0, 1.0),
+    "erf": (-1.0, 1.0), "relu6": (0.0, 6.0), "elu": (-1.0, inf), "selu": (-1.76, inf), "celu": (-1.0, inf),
+    "gelu": (-0.171, inf), "silu": (-0.279, inf), "mish": (-0.309, inf), "hardswish": (-0.375, inf),
+    "atan": (-1.571, 1.571), "arctan": (-1.571, 1.571), "sqrt": (0.0, inf),
     "softplus": (0.0, inf), "square": (0.0, inf), "abs": (0.0, inf), "relu": (0.0, inf),
     "log_softmax": (-inf, 0.0), "logsigmoid": (-inf, 0.0),
 }  # fmt: skip
@@ -58,6 +61,8 @@ def range_of(call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: li
         return first
     if name == "normalize":
         return Range(-1.0, 1.0, call, length=1.0)
+    if name == "sum" and call.reads and (factors := call.reads[0][0]) is not None and factors.name in _MUL:
+        return _cosines(call, factors, args, kwargs, made)
     if name in PRODUCTS:
         return _product(call, name, args, made)
     axis = _axis(args, kwargs) if name in ("softmax", "log_softmax") else None
@@ -111,6 +116,16 @@ def _product(call: Call, name: str, args: tuple[Any, ...], made: list[Tensor]) -
         if any(norm > _ONE * length for norm, length in zip(norms, lengths, strict=True)):
             return _ANY
     limit = lengths[0] * lengths[1]
+    return Range(-limit, limit, call) if float(made[0].detach().abs().max()) <= _ONE * limit else _ANY
+
+
+def _cosines(call: Call, factors: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor]) -> Range:
+    """Return the range of a sum of products of two vectors of bounded norm."""
+    lengths = [_ANY.length if source is None else (source.range or _ANY).length for source, _ in factors.reads[:2]]
+    limit = lengths[0] * lengths[1] if len(lengths) == 2 else inf
+    sums = _axis(args, kwargs)
+    if not isfinite(limit) or sums is None:
+        return _ANY
     return Range(-limit, limit, call) if float(made[0].detach().abs().max()) <= _ONE * limit else _ANY
 
 
@@ -194,7 +209,17 @@ def _is_normalized(call: Call) -> bool:
 def _is_share(call: Call, a: Range) -> bool:
     """Whether a division is that of values from 0 on by their own sum."""
     by = call.reads[1][0] if len(call.reads) > 1 else None
-    return a.low >= 0 and by is not None and by.name == "sum" and by.reads[0][0] is call.reads[0][0]
+    return a.low >= 0 and by is not None and by.name == "sum" and _is_same(by.reads[0][0], call.reads[0][0])
+
+
+def _is_same(a: Call | None, b: Call | None, depth: int = 6) -> bool:
+    """Whether two calls compute the same values: the same functions of the same values."""
+    if a is b:
+        return a is not None
+    if a is None or b is None or depth == 0 or a.kind != "call" or (a.name, a.shape) != (b.name, b.shape):
+        return False
+    pairs = zip(a.reads, b.reads, strict=False)
+    return 0 < len(a.reads) == len(b.reads) and all(_is_same(x, y, depth - 1) for (x, _), (y, _) in pairs)
 
 
 def lowest_within(

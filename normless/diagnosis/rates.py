@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, finding
@@ -32,8 +33,11 @@ NEAR = 0.03
 CLEARLY = 0.3
 # A finding of at least this severity explains a loss that does not fall.
 CAUSE = 0.7
-# Factors on the rate, and steps, after which a batch counts as one that cannot be fitted.
-ALL, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 60
+# Factors on the rate, and steps, after which a batch counts as one that cannot be fitted; FEW factors if a cause is
+# known.
+ALL, FEW, MANY = (1.0, 10.0, 0.1, 100.0, 0.01, 1e3, 1e-3), 3, 60
+# The number of steps at the best of these rates before a batch is reported.
+LONG = 300
 # A post-norm network needs warm-up from this number of sums that are followed by a norm.
 POST_NORM = 24
 # A loss that stays below this multiple of the first loss before it is not finite does not diverge.
@@ -81,10 +85,7 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
         if not isfinite(trial.end) and (broken := _broken(exam, trial)) is not None:
             yield broken
             return
-    if any(known.severity >= CAUSE and not known.advice for known in exam.found):
-        # The cause is known; more steps would only confirm it.
-        return
-    yield from _not_fitted(exam, trial, steps)
+    yield from judge_fit(exam, exam.optimizer, trial, steps)
 
 
 def _larger(exam: Examination, trial: Trial) -> tuple[float, ...]:
@@ -159,12 +160,16 @@ def _broken(exam: Examination, trial: Trial) -> Finding | None:
     return finding("first_not_finite", 0.95, () if call.path == LOSS else (call.place,), evidence, **words)
 
 
-def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]:
-    """Report a batch if many steps at many rates do not take its loss below that of guessing."""
-    assert exam.optimizer is not None
+def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> Iterator[Finding]:
+    """Report a batch if many steps at many rates do not take its loss below that of guessing.
+
+    If a cause is known, fewer rates are tried.
+    """
+    if any(group.get("maximize") for group in given.param_groups):
+        return
     is_known = isfinite(exam.guessing)
     guessing = exam.guessing if is_known else trial.losses[0]
-    if trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED:
+    if trial.steps and (trial.end < guessing - CLEARLY * abs(guessing) or trial.rounded > ROUNDED):
         return
     # Constant outputs say nothing if the loss does not read outputs, or if no others are better.
     if is_known and not exam.lowest < guessing - NEAR * abs(guessing):
@@ -177,15 +182,24 @@ def _not_fitted(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding
     if exam.passed.logits.dim() and trained < len(exam.passed.logits):
         # It has too few parameters to memorize the batch.
         return
-    lowest, rates = min(filter(isfinite, trial.losses)), [trial.rate]
-    for factor in ALL:
-        _, attempt = tried(exam, exam.optimizer, max(MANY, steps), factor, goal)
+    is_explained = any(known.severity >= CAUSE and not known.advice for known in exam.found)
+    lowest, number = min(filter(isfinite, trial.losses)), max(MANY, steps)
+    ends: dict[float, float] = {}
+    factors = ALL[:FEW] if is_explained else ALL
+    for factor in (*factors, None):
+        if factor is None:
+            if is_explained or not ends:
+                break
+            # Some losses, such as that of CTC, stay near that of guessing for many steps before they fall.
+            factor, number = min(ends, key=ends.__getitem__), LONG
+        _, attempt = tried(exam, given, number, factor, goal)
         # The loss may rise again if the rate is too large.
         lowest = min(filter(isfinite, [lowest, *attempt.losses]), default=inf)
-        rates.append(attempt.rate)
+        ends[factor] = attempt.end
         if lowest < goal:
             return
-    evidence: dict[str, Any] = {"steps": max(MANY, steps), "loss_before": trial.losses[0], "rate": trial.rate}
+    rates = [factor * trial.rate for factor in ends]
+    evidence: dict[str, Any] = {"steps": number, "loss_before": trial.losses[0], "rate": trial.rate}
     evidence |= {"best": lowest, "lowest_rate": min(rates), "highest_rate": max(rates), "loss_of_guessing": guessing}
     known = "the best constant outputs have a loss of" if is_known else "the first loss is"
     yield finding("not_fitted", 0.5, (), evidence, excluded=_excluded(exam), reference=f"{known} {guessing:.3g}")

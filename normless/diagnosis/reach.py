@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
+from normless.diagnosis.flow import Call
 from normless.diagnosis.tape import Event
+
+# A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
+STEPS = 3
 
 
 @check("reach of the gradient")
@@ -20,7 +26,8 @@ def check_reach(exam: Examination) -> Steps:
     if not found and len(without) == len(trainable):
         # No operation was seen to cut the gradient: the output itself has none.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    yield from (found or (_unused(exam, without) if without else []))[:1]
+    found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
+    yield from found[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
 
@@ -44,9 +51,35 @@ def _head(exam: Examination) -> list[Finding]:
     trains = [any(parameter.requires_grad for parameter in event.parameters) for event in layers]
     if len(layers) < 2 or trains[-1] or not any(parameter.requires_grad for parameter in exam.model.parameters()):
         return []
+    head, made = exam.passed.flow.of(layers[-1].output), exam.passed.flow.of(exam.passed.logits)
+    if head is None or made is None or not any(read.is_trained for read in head.sources()) or _is_beside(made, head):
+        # It reads no trained layer, as that of a teacher, or adapters beside it train.
+        return []
     frozen = sum(parameter.numel() for parameter in exam.model.parameters() if not parameter.requires_grad)
     share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
-    return [finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})]
+    found = finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})
+    # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
+    held = {
+        id(parameter)
+        for group in (exam.optimizer.param_groups if exam.optimizer else ())
+        for parameter in group["params"]
+    }
+    is_other = not trains[-2] and bool(held) and held.isdisjoint(map(id, layers[-1].parameters))
+    return [replace(found, advice=is_other)]
+
+
+def _is_beside(made: Call, head: Call) -> bool:
+    """Whether trained parameters reach a result by a way around a layer."""
+    waiting, seen = [made], {head}
+    while waiting:
+        call = waiting.pop()
+        if call in seen:
+            continue
+        seen.add(call)
+        if call.kind == "parameter" and call.is_trained:
+            return True
+        waiting += call.sources()
+    return False
 
 
 def _cut(exam: Examination, own: set[int]) -> list[Finding]:
@@ -55,12 +88,13 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
     reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
         trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
-        if trains and not event.recording:
+        is_reached = any(id(parameter) in reached for parameter in event.parameters)
+        if trains and not event.recording and not is_reached:
             return [finding("no_grad", 0.97, (event.place,), {}, place=event.place)]
         if event.detached and trained is not None:
             return [finding("detached", 0.97, (event.place,), {"after": trained.place}, place=event.place)]
         # The gradient of the output is not asked for: an in-place operation may hide it.
-        if trains and not any(id(parameter) in reached for parameter in event.parameters):
+        if trains and not is_reached:
             trained = event
     return []
 
@@ -74,3 +108,28 @@ def _unused(exam: Examination, without: list[str]) -> list[Finding]:
         read[id(parameter)] for name in without if id(parameter := exam.model.get_parameter(name)) in read
     )
     return [finding("unused_result", 0.85, tuple(places), {"parameters": len(without)})] if places else []
+
+
+def _detached_steps(exam: Examination) -> list[Finding]:
+    """Report a line that detaches what it has detached before, so that steps learn nothing from later ones."""
+    steps: dict[tuple[str, int], int] = {}
+    calls = exam.passed.flow.calls
+    depth: dict[Call, dict[tuple[str, int], int]] = {}
+    for call in calls:
+        longest: dict[tuple[str, int], int] = {}
+        for source in call.sources():
+            for key, number in depth.get(source, {}).items():
+                longest[key] = max(number, longest.get(key, 0))
+        if call.name == "detach" and call.line is not None and any(one.is_trained for one in call.sources()):
+            line = (call.line.file, call.line.number)
+            longest = longest | {line: longest.get(line, 0) + 1}
+            steps[line] = max(steps.get(line, 0), longest[line])
+        if longest:
+            depth[call] = longest
+    longest_at = max(steps, key=steps.__getitem__, default=None)
+    if longest_at is None or steps[longest_at] < STEPS:
+        return []
+    file, number = longest_at
+    lines = [(one, one.line) for one in calls if one.name == "detach" and one.line is not None]
+    place, line = next((one.place, line) for one, line in lines if (line.file, line.number) == (file, number))
+    return [finding("detached_steps", 0.72, (place,), {"steps": steps[longest_at]}, line=str(line))]

@@ -68,12 +68,20 @@ class Rates:
     _rates: dict[str, Rate] = field(default_factory=dict)
 
     def judge(
-        self, optimizer: Optimizer, names: Mapping[int, str], loss: float | None
+        self, optimizer: Optimizer, held: Mapping[str, Tensor], loss: float | None
     ) -> Iterator[tuple[str, list[str], Evidence]]:
         """Yield a kind, the parameters and numbers for every group with a rate that does not train."""
+        names: dict[int, str] = {}
         for group in optimizer.param_groups:
             value = group.get("lr")
-            own = [names[id(held)] for held in group["params"] if held.requires_grad and id(held) in names]
+            is_usual = isinstance(value, float) and value > 0 and len(optimizer.param_groups) == 1
+            if not names and not is_usual:
+                names = {id(parameter): name for name, parameter in held.items()}
+            own = (
+                [*held]
+                if is_usual
+                else [names[id(known)] for known in group["params"] if known.requires_grad and id(known) in names]
+            )
             # A rate in a tensor would have to be read from the device.
             if not own or value is None or isinstance(value, Tensor):
                 continue

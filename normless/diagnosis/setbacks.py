@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import nan
 
 import torch
 from torch import Tensor
@@ -30,6 +31,7 @@ class Setbacks:
     _views: list[Tensor] = field(default_factory=list)
     _last: Tensor | None = None
     _anchor: Tensor | None = None
+    _before: Tensor | None = None
     _times: dict[str, int] = field(default_factory=dict)
     _optimizer: weakref.ref[Optimizer] | None = None
 
@@ -40,6 +42,7 @@ class Setbacks:
     def before(self, parameters: Mapping[str, Tensor], optimizer: Optimizer) -> dict[str, int]:
         """Compare the weights with those after the last step; return how often weights were set back, by name."""
         now, last, anchor = self._sample(parameters.values()), self._last, self._anchor
+        self._before = now
         if now is None or last is None or anchor is None or not (_alike(now, last) and _alike(last, anchor)):
             self._anchor = now
             return {}
@@ -62,6 +65,12 @@ class Setbacks:
         self._last = self._sample(parameters.values())
         if self._optimizer is None:
             self._optimizer = weakref.ref(optimizer)
+
+    def size(self) -> float:
+        """Return the norm of the sampled part of the last step; NaN if it is not known."""
+        before, last = self._before, self._last
+        is_known = before is not None and last is not None and _alike(before, last)
+        return float((last - before).norm()) if is_known else nan  # type: ignore[operator]
 
     def moved(self, parameters: Mapping[str, Tensor]) -> bool:
         """Return whether weights differ from those at the first call, or at the last step."""

@@ -25,3 +25,4 @@ class StepState:
     passes: int = 0
     loss_tensor: weakref.ref[Tensor] | None = None
     outputs: Outputs | None = None
+    held: dict[int, dict[str, Tensor]] = field(default_factory=dict)

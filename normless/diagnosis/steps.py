@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from math import inf, isfinite, nan
 from typing import Any
@@ -28,6 +29,7 @@ class Trial:
 
     Attributes:
         moved: the norm of the first update.
+        shares: ‖Δw‖/‖w‖ of the first update by parameter, of those with a gradient that are not zero.
         rounded: the share of low-precision elements that the first update did not change.
     """
 
@@ -35,6 +37,7 @@ class Trial:
     losses: tuple[float, ...]
     moved: float = nan
     rounded: float = 0.0
+    shares: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def steps(self) -> int:
@@ -73,6 +76,22 @@ def scheduled_rate(group: dict[str, Any]) -> Any:
     return group["lr"] if float(group["lr"]) else group.get("initial_lr", group["lr"])
 
 
+def copies(exam: Examination, given: Optimizer) -> tuple[nn.Module, Optimizer]:
+    """Return copies of the network and of an optimizer of it, with the hooks that may change gradients."""
+    # Copied together, so that the copied optimizer holds the copied parameters.
+    model, optimizer = copied((exam.model, given))
+    if isinstance(optimizer, LBFGS):
+        # Copies of optimizers have no attributes beyond their groups and state.
+        optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
+    optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
+    for parameter, copy in zip(exam.model.parameters(), model.parameters(), strict=True):
+        for hook in (parameter._backward_hooks or {}).values():
+            copy.register_hook(hook)  # type: ignore[no-untyped-call]
+    for group in optimizer.param_groups:
+        group["lr"] = scheduled_rate(group)
+    return model, optimizer
+
+
 def tried(
     exam: Examination, given: Optimizer, steps: int, factor: float = 1.0, goal: float = -inf
 ) -> tuple[nn.Module, Trial]:
@@ -80,15 +99,9 @@ def tried(
 
     The trial ends early if its loss falls below the goal.
     """
-    # Copied together, so that the copied optimizer holds the copied parameters.
-    model, optimizer = copied((exam.model, given))
-    if isinstance(optimizer, LBFGS):
-        # Copies of optimizers have no attributes beyond their groups and state.
-        optimizer._params, optimizer._numel_cache = optimizer.param_groups[0]["params"], None
-    # A copied optimizer has no hooks, and hooks may clip.
-    optimizer._optimizer_step_pre_hooks = given._optimizer_step_pre_hooks.copy()
+    model, optimizer = copies(exam, given)
     for group in optimizer.param_groups:
-        group["lr"] = scheduled_rate(group) * factor
+        group["lr"] = group["lr"] * factor
         if factor > 1 and group.get("weight_decay"):
             # The decay per step stays the same.
             group["weight_decay"] = group["weight_decay"] / factor
@@ -108,7 +121,8 @@ def stepped(
     """Train a network in place on the batch of an examination, or continue a trial that was begun with it."""
     rate = float(max(group["lr"] for group in optimizer.param_groups))
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    moved, rounded, losses = (begun.moved, begun.rounded, [*begun.losses]) if begun else (nan, 0.0, [])
+    first = begun or Trial(rate, ())
+    losses = [*first.losses]
     with preserve_state(model, training=True), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # The loss after the last step is the loss before one further step.
@@ -116,20 +130,23 @@ def stepped(
         for value in descend(model, rest, optimizer, loss=exam.loss, limit=inf):
             losses.append(value)
             if len(losses) == 1 and isfinite(value):
-                moved, rounded = _first_step(model, before)
+                first = _first_step(first, model, before)
             if value < goal:
                 break
-    return Trial(rate, tuple(losses), moved, rounded)
+    return replace(first, losses=tuple(losses))
 
 
-def _first_step(model: nn.Module, before: dict[str, Tensor]) -> tuple[float, float]:
-    """Return the norm of an update, and the share of low-precision elements with a gradient that did not change."""
-    steps = [
-        (parameter, parameter.detach() - before[name])
+def _first_step(trial: Trial, model: nn.Module, before: dict[str, Tensor]) -> Trial:
+    """Add the norm of an update and its shares to a trial, and the share of elements that it rounds away."""
+    steps = {
+        name: (parameter, parameter.detach() - before[name])
         for name, parameter in model.named_parameters()
         if parameter.grad is not None
-    ]
-    moved = sum(float(step.double().square().sum()) for _, step in steps) ** 0.5
-    counted = [counts for parameter, step in steps if (counts := rounded_away(step, parameter)) is not None]
+    }
+    norms = {name: float(step.double().norm()) for name, (_, step) in steps.items()}
+    sizes = {name: float(before[name].double().norm()) for name in steps}
+    shares = {name: norm / sizes[name] for name, norm in norms.items() if sizes[name]}
+    counted = [counts for own, step in steps.values() if (counts := rounded_away(step, own)) is not None]
     lost, concerned = (sum(map(int, counts)) for counts in zip(*counted, strict=True)) if counted else (0, 0)
-    return moved, lost / max(concerned, 1)
+    moved = sum(norm**2 for norm in norms.values()) ** 0.5
+    return replace(trial, moved=moved, rounded=lost / max(concerned, 1), shares=shares)

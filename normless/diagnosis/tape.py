@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from math import nan, prod
 from typing import Any
 
@@ -29,6 +31,13 @@ _KINDS = {
 }
 KINDS = {name: kind for kind, names in _KINDS.items() for name in names.split()}
 _OF_SIGNAL = ("norm", "activation", "softmax")
+# Losses of torch whose arguments have a meaning that their values show.
+LOSSES = {
+    "binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "nll_loss", "kl_div", "ctc_loss",
+    "soft_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss", "poisson_nll_loss",
+    "multilabel_margin_loss", "multilabel_soft_margin_loss", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+}  # fmt: skip
+_MULTIPLIES = {"mul", "__mul__", "__rmul__", "mul_", "__imul__", "multiply"}
 # A row of attention weights counts as certain if its largest weight is above this.
 CERTAIN = 0.99
 # The values at which the slopes of tanh and σ are below 4 and 8 % of their largest.
@@ -89,12 +98,21 @@ class Event:
         return self.path or "forward"
 
 
+@dataclass(frozen=True)
+class LossCall:
+    """A call of a loss of torch, with its arguments by name; a product with a mask has the argument `mask`."""
+
+    call: Call
+    values: dict[str, Any]
+
+
 class Tape(Tracer):
-    """Records the events of a pass and counts its concatenations."""
+    """Records the events of a pass, the calls of losses with their arguments, and counts its concatenations."""
 
     def __init__(self, examples: int) -> None:
         super().__init__()
         self.examples = examples
+        self.losses: list[LossCall] = []
         self.events: list[Event] = []
         self.joins = 0
 
@@ -106,6 +124,12 @@ class Tape(Tracer):
             # Tensors of unusual types lack functions; their ranges are unknown.
             with suppress(Exception):
                 call.range = range_of(call, args, kwargs, made)
+        if call.name in LOSSES:
+            bound = signature(getattr(F, call.name)).bind(*args, **kwargs)
+            bound.apply_defaults()
+            self.losses.append(LossCall(call, bound.arguments))
+        elif self.in_loss and call.name in _MULTIPLIES and (mask := _mask(args)) is not None:
+            self.losses.append(LossCall(call, {"mask": mask}))
         self.joins += call.name in ("cat", "concat", "concatenate") and not self.in_loss
         if call.name in KINDS and not self.in_loss:
             self._record(call, list(args), kwargs, made, before)
@@ -140,7 +164,8 @@ class Tape(Tracer):
         _describe(event, args, kwargs)
         self.events.append(event)
         if y.requires_grad:
-            y.register_hook(partial(_note, event))  # type: ignore[no-untyped-call]
+            # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
+            y.register_hook(partial(_note, weakref.ref(event)))  # type: ignore[no-untyped-call]
 
     def _between(self, x: Tensor) -> tuple[float, float]:
         """Return the share of the variance between examples and its root; NaN if axis 0 does not hold examples."""
@@ -150,8 +175,19 @@ class Tape(Tracer):
         return (between / whole if whole > 0 else 0.0), between**0.5
 
 
-def _note(event: Event, gradient: Tensor) -> None:
-    event.gradient = float(gradient.detach().double().square().mean().sqrt())
+def _mask(factors: tuple[Any, ...]) -> Tensor | None:
+    """Return the factor that holds only zeros and ones, some of each."""
+    for factor in factors:
+        if isinstance(factor, Tensor) and factor.dim() and not factor.requires_grad and not factor.is_complex():
+            is_one = factor == 1
+            if bool(((factor == 0) | is_one).all()) and 0 < int(is_one.sum()) < factor.numel():
+                return factor
+    return None
+
+
+def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
+    if (event := of()) is not None:
+        event.gradient = float(gradient.detach().double().square().mean().sqrt())
 
 
 def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:

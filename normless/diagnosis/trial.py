@@ -8,15 +8,17 @@ from math import isfinite
 import pandas as pd
 import torch
 from torch import nn
-from torch.optim import SGD
+from torch.optim import SGD, AdamW
 
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.rates import LITTLE, ROUNDED, judge_rate, weights_norm
+from normless.diagnosis.rates import LITTLE, ROUNDED, judge_fit, judge_rate, weights_norm
 from normless.diagnosis.steps import Trial, scheduled_rate, tried
 
 # A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
+# The rate of AdamW where no optimizer is given.
+RATE = 1e-3
 # The share of the weights' norm below which an update in float32 is not exact.
 ROUNDING = 1e-6
 
@@ -24,12 +26,15 @@ ROUNDING = 1e-6
 @check("trial steps")
 def check_trial(exam: Examination, steps: int) -> Steps:
     """Take `steps` steps on the batch with copies of network and optimizer, and judge them."""
-    if exam.optimizer is None:
-        raise NotAsked("not tried: no optimizer was given")
     if steps < 1 or not any(exam.passed.gradients.values()):
         raise NotAsked(f"not tried: {'0 steps were requested' if steps < 1 else 'there is no gradient'}")
     if not isfinite(exam.passed.loss):
         raise NotAsked("not tried: the loss is not finite")
+    if exam.optimizer is None:
+        parameters = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
+        given = AdamW(parameters, RATE, weight_decay=0.0)
+        yield from judge_fit(exam, given, Trial(RATE, (exam.passed.loss,)), steps)
+        raise NotAsked(f"no optimizer was given: AdamW at rate {RATE} and others was tried until the loss fell")
     if not any(map(scheduled_rate, exam.optimizer.param_groups)):
         raise NotAsked("not tried: every learning rate is 0")
     model, trial = tried(exam, exam.optimizer, steps)

@@ -23,8 +23,7 @@ from normless._internal.copying import is_sharded
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.hooks import Called, weakly
-from normless.diagnosis.loop import Loop, held_by
-from normless.diagnosis.modes import is_frozen
+from normless.diagnosis.loop import Loop, frozen_means, held_by
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
 from normless.diagnosis.step_state import StepState
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 Loss = TypeVar("Loss", bound=Tensor | float)
 
-# The number of steps on other tensors after which an optimizer counts as stale.
+# The number of steps on other tensors after which an optimizer is stale.
 STRANGE = 3
 _UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
 # The names of the network inside torch.compile and DistributedDataParallel.
@@ -103,7 +102,7 @@ class Watch:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
         self._now.losses.append(torch.as_tensor(value).detach().float().mean())
         self._now.loss_tensor = weakref.ref(value) if isinstance(value, Tensor) else None
-        self._loop.passes.weigh(value)
+        self._loop.weigh(value)
         return value
 
     def diverged(self, step: int, loss: float, optimizer: Optimizer) -> None:
@@ -182,23 +181,27 @@ class Watch:
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             self._loop.passes.expect(output)
 
-    def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        """Return the network's parameters with a gradient that an optimizer holds, by name."""
+    def _held(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return the network's parameters that an optimizer holds, by name; computed once in a step."""
         if self._model() is None:
             # Other tensors may have the same addresses by now.
             return {}
-        held = held_by(optimizer, self._names)
-        return {name: parameter for name, parameter in held.items() if parameter.grad is not None}
+        if id(optimizer) not in self._now.held:
+            self._now.held[id(optimizer)] = held_by(optimizer, self._names)
+        return self._now.held[id(optimizer)]
+
+    def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        """Return those of them with a gradient."""
+        return {name: own for name, own in self._held(optimizer).items() if own.grad is not None}
 
     def _before_step(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Look at the gradients before the step; with a closure (LBFGS, Lightning), after its first run."""
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        names = self._names if self._model() is not None else {}
-        self._say(self._loop.before(optimizer, names, self.step + 1))
+        self._say(self._loop.before(optimizer, self._held(optimizer), self.step + 1))
         if closure is None:
             self._look(optimizer)
             now = self._now
-            self._say(self._loop.before_update(optimizer, names, now.gradients, now.loss, self.step))
+            self._say(self._loop.before_update(self._held(optimizer), now.gradients, now.loss, self.step))
             return None
         runs = count()
 
@@ -256,6 +259,7 @@ class Watch:
             return {}
         if not {*map(id, own)}.isdisjoint(map(id, held)):
             self._name_parameters(model)
+            self._now.held.clear()
             return self._own(optimizer)
         self._strange, self._counted = self._strange + 1, self._now.seen
         if self._strange >= STRANGE:
@@ -272,7 +276,7 @@ class Watch:
             if counts is not None:
                 now.lost[name] = counts[0] / counts[1]
         if (model := self._model()) is not None:
-            self._say(self._loop.after(model, optimizer, self._names, now.loss, self.step))
+            self._say(self._loop.after(model, optimizer, self._held(optimizer), now.loss, self.step))
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
@@ -338,14 +342,9 @@ class Watch:
 
     def _moved_statistics(self, model: nn.Module) -> list[str]:
         """Return the frozen norms with running means that changed since the last measured step."""
-        means = {
-            name: module.running_mean
-            for name, module in model.named_modules()
-            if is_frozen(module) and _has_mean(module)
-        }
-        before, self._statistics = self._statistics, {name: mean.clone() for name, mean in means.items()}
-        same = {name: mean.shape == before[name].shape for name, mean in means.items() if name in before}
-        return [name for name, is_same in same.items() if is_same and not torch.equal(means[name], before[name])]
+        before, self._statistics = self._statistics, frozen_means(model)
+        same = {name: mean for name, mean in self._statistics.items() if before.get(name, mean).shape == mean.shape}
+        return [name for name, mean in same.items() if not torch.equal(mean, before.get(name, mean))]
 
     def _units_off(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the shares of units that are off in this and the previous measured steps."""
@@ -358,10 +357,6 @@ class Watch:
         for finding in findings:
             # The line that calls the optimizer would not help to find the cause.
             warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
-
-
-def _has_mean(module: nn.Module) -> bool:
-    return isinstance(getattr(module, "running_mean", None), Tensor)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -271,6 +271,8 @@ class BranchEndNorms(Edit):
                 if after and after[0].kind in ("dropout", "scale") and surgery.stands_alone(after[0]):
                     parts = OrderedDict(norm=norm, factor=surgery.get(after[0].path))
                     surgery.replace(after[0].path, nn.Sequential(parts))
+                elif len(surgery.sums(block)) < len(block.branches):
+                    raise surgery.unsupported(block.name, "its branches are added to each other before the skip path")
                 else:
                     surgery.sums(block)[position].norm_branch = norm
                 surgery.record(block.name, f"{describe(norm)} at the end of the branch, γ initially {self.gamma:.4g}")

@@ -246,16 +246,20 @@ def _on_output(watchers: Sequence[Watcher], _module: nn.Module, _inputs: Any, ou
 
 
 def logits_of(output: Any) -> Tensor | None:
-    """Return the logits in a network's output: its `logits`, or else its first floating-point tensor."""
+    """Return the logits in a network's output: its `logits`, or else its first tensor of floats or complex numbers.
+
+    Complex numbers are returned as pairs of real ones.
+    """
     named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     return named if isinstance(named, Tensor) else first_tensor(output)
 
 
 def first_tensor(value: Any) -> Tensor | None:
-    """Return the first floating-point tensor in a nested value, which may contain dataclasses, or None."""
+    """Return the first tensor of floats in a nested value (with dataclasses), or else complex numbers as pairs."""
     if isinstance(value, Mapping):
         value = list(value.values())
     elif is_dataclass(value) and not isinstance(value, type):
         value = [getattr(value, each.name) for each in fields(value)]
-    leaves = (leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor))
-    return next((leaf for leaf in leaves if leaf.is_floating_point()), None)
+    leaves = [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    pairs = (torch.view_as_real(leaf) for leaf in leaves if leaf.is_complex())
+    return next((leaf for leaf in leaves if leaf.is_floating_point()), next(pairs, None))

@@ -64,6 +64,45 @@ def test_the_direction_of_the_steps(loss: Loss, maximize: bool, expected: list[s
     assert kinds(diagnosis) == expected, str(diagnosis)
 
 
+@pytest.mark.parametrize(
+    ("loss", "maximize", "expected"),
+    [
+        (lambda z, y: -F.mse_loss(z.sigmoid(), F.one_hot(y, 10).float()), False, ["wrong_sign"]),
+        (lambda z, y: F.mse_loss(z.sigmoid(), F.one_hot(y, 10).float()), False, []),
+        (lambda z, y: F.mse_loss(z.sigmoid(), F.one_hot(y, 10).float()), True, ["ascent"]),
+        (lambda z, y: z.softmax(1).gather(1, y[:, None]).mean(), False, ["wrong_sign"]),
+        (lambda z, y: z.softmax(1).gather(1, y[:, None]).mean(), True, []),
+        (lambda z, y: F.cosine_similarity(z[:, :5], z[:, 5:]).mean() + 0 * y.sum(), False, ["wrong_sign"]),
+        (lambda z, y: 1 - F.cosine_similarity(z[:, :5], z[:, 5:]).mean() + 0 * y.sum(), False, []),
+        (lambda z, y: (F.cosine_similarity(z[:, :5], z[:, 5:]) * (-1.0) ** y).mean(), False, []),
+    ],
+)
+def test_the_direction_of_bounded_losses(loss: Loss, maximize: bool, expected: list[str]) -> None:
+    network = small()
+    optimizer = SGD(network.parameters(), 0.1, maximize=maximize)
+    kind = {"ascent": "wrong_sign"}
+    found = kinds(diagnose(network, vectors(), loss=loss, optimizer=optimizer))
+    assert [one for one in found if one in ("ascent", "wrong_sign")] == [kind.get(one, one) for one in expected]
+
+
+class WithLoss(nn.Module):
+    """A network that returns its loss."""
+
+    def __init__(self, sign: float) -> None:
+        super().__init__()
+        self.body, self.sign = small(), sign
+
+    def forward(self, x: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        logits = self.body(x)
+        return {"loss": self.sign * F.cross_entropy(logits, labels), "logits": logits}
+
+
+@pytest.mark.parametrize(("sign", "expected"), [(1.0, []), (-1.0, ["wrong_sign"])])
+def test_the_direction_of_a_loss_that_the_network_computes(sign: float, expected: list[str]) -> None:
+    x, labels = vectors()
+    assert kinds(diagnose(WithLoss(sign), {"x": x, "labels": labels})) == expected
+
+
 def test_a_loss_through_a_critic_may_fall_without_a_bound() -> None:
     critic = nn.Linear(10, 1)
     diagnosis = diagnose(small(), vectors(), loss=lambda z, y: -F.softplus(critic(z)).mean())

@@ -28,6 +28,10 @@ class Cosines(nn.Module):
         h, w = self.body(x), self.prototypes
         if self.way == "cosine_similarity":
             return self.scale * F.cosine_similarity(h[:, None], w[None], dim=-1)
+        if self.way == "einsum":
+            return self.scale * torch.einsum("nd,kd->nk", F.normalize(h, dim=1), F.normalize(w, dim=1))
+        if self.way == "products":
+            return self.scale * (F.normalize(h, dim=1)[:, None] * F.normalize(w, dim=1)[None]).sum(-1)
         if self.way == "by hand":
             return self.scale * (h / h.norm(dim=1, keepdim=True)) @ (w / w.norm(dim=1, keepdim=True)).T
         return self.scale * F.linear(F.normalize(h, dim=1), F.normalize(w, dim=1))
@@ -44,7 +48,7 @@ class Ending(nn.Module):
         return self.function(self.body(x))
 
 
-@pytest.mark.parametrize("way", ["linear", "by hand", "cosine_similarity"])
+@pytest.mark.parametrize("way", ["linear", "by hand", "cosine_similarity", "einsum", "products"])
 def test_cosines_need_a_scale(way: str) -> None:
     torch.manual_seed(0)
     batch = torch.randn(48, 12), torch.arange(48) % 6
@@ -60,6 +64,7 @@ def test_cosines_need_a_scale(way: str) -> None:
 LOGITS: dict[str, tuple[Made, bool]] = {
     "sigmoid by hand": (lambda z: 1 / (1 + torch.exp(-z)), True),
     "softmax by hand": (lambda z: (e := z.exp()) / e.sum(1, keepdim=True), True),
+    "softmax of two exponentials": (lambda z: z.exp() / z.exp().sum(1, keepdim=True), True),
     "narrow tanh": (lambda z: 1.5 * torch.tanh(z), True),
     "soft cap": (lambda z: 10 * torch.tanh(z / 10), False),
     "narrow clamp": (lambda z: z.clamp(-1, 1), True),
@@ -77,6 +82,7 @@ def test_bounds_of_logits(name: str) -> None:
 VALUES: dict[str, tuple[Made, Made, bool]] = {
     "ReLU, negative targets": (F.relu, lambda t: t, True),
     "square, negative targets": (lambda z: z**2, lambda t: t, True),
+    "ELU, negative targets": (F.elu, lambda t: -5 - t.abs(), True),
     "sigmoid, large targets": (torch.sigmoid, lambda t: 50 + t, True),
     "ReLU, positive targets": (F.relu, torch.abs, False),
     "sigmoid, targets in its range": (torch.sigmoid, torch.sigmoid, False),

@@ -77,3 +77,25 @@ def test_inputs_of_other_types(form: str) -> None:
     x, y = torch.randn(24, 8), torch.arange(24) % 3
     given = {"list": ([*x],), "sparse": x.to_sparse(), "complex": x + 1j}[form]
     assert not kinds(diagnose(Read(), (given, y), loss=F.cross_entropy))
+
+
+def test_complex_outputs() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 16))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.rfft(self.body(x))
+
+    torch.manual_seed(0)
+    model, targets = Spectrum(), torch.fft.rfft(torch.randn(32, 16))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    diagnosis = diagnose(
+        model,
+        (torch.randn(32, 8), targets),
+        loss=lambda o, t: (o - t).abs().square().mean(),
+        optimizer=optimizer,
+        trial_steps=10,
+    )
+    assert not kinds(diagnosis), str(diagnosis)

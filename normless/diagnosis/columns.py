@@ -1,0 +1,139 @@
+"""Checks of the columns that the first layer reads: their scales, offsets, and integers that may be categories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from normless.diagnosis.examination import Examination
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.flow import tensors
+from normless.diagnosis.steps import fits, tried
+
+# Inputs of this size are too large for weights that are initialized for inputs of variance 1.
+LARGE = 10.0
+# Inputs that are all below this are hidden by the biases of the first layer.
+TINY = 0.02
+# The share of the mean square that is variance, below which the mean hides the differences between examples.
+HIDDEN = 1e-3
+# One column outweighs the others if its deviation is this multiple of their median.
+UNEQUAL = 100.0
+# Integers with this many different values in a column may be categories.
+CATEGORIES = 20
+# Trial steps with other data, and the share of the loss of guessing that they must reach.
+STEPS, BETTER = 60, 0.9
+_OF_LAST_AXIS = {"linear", "lstm", "gru", "rnn_tanh", "rnn_relu", "addmm"}
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A tensor of the inputs, and the deviations and means of its columns (or channels)."""
+
+    given: Tensor
+    axis: int
+
+    @property
+    def values(self) -> Tensor:
+        """The values with the columns on the last axis, in float64."""
+        return self.given.detach().double().movedim(self.axis, -1).flatten(0, -2)
+
+
+def first_columns(exam: Examination) -> Columns | None:
+    """Return the columns that the first weight layer reads, if it reads the inputs as they were given."""
+    flow = exam.passed.flow
+    given = {flow.of(tensor): tensor for tensor in tensors(exam.inputs)}
+    for event in exam.passed.events:
+        call = flow.of(event.output)
+        if event.kind != "weight" or call is None or event.name.startswith("embedding"):
+            continue
+        source, shape = call.reads[0]
+        tensor = None if source is None else given.get(source.origin())
+        if tensor is None or tensor.shape != shape or tensor.dim() < 2 or tensor.layout != torch.strided:
+            continue
+        return Columns(tensor, tensor.dim() - 1 if event.name in _OF_LAST_AXIS else 1)
+    return None
+
+
+@check("scale of the inputs")
+def check_scale(exam: Examination) -> Steps:
+    """Look for inputs far from the scale of weights, and for columns that outweigh or hide others."""
+    columns = first_columns(exam)
+    given = [tensor for tensor in tensors(exam.inputs) if tensor.layout == torch.strided]
+    floats = [tensor.detach() for tensor in given if tensor.is_floating_point() and tensor.numel()]
+    if columns is not None and not columns.given.is_complex() and columns.given.numel():
+        floats.append(columns.given.detach())
+    if not floats:
+        raise NotAsked("the inputs are integers, or sparse")
+    x = max(floats, key=Tensor.numel).double()
+    size, mean, deviation = float(x.square().mean()) ** 0.5, float(x.mean()), float(x.std(correction=0))
+    # The map has norms that are written out in forward code too.
+    layers = exam.map.layers() if exam.map else ()
+    has_norms = any(layer.kind == "norm" for layer in (*exam.passed.events, *layers))
+    evidence = {"mean": mean, "deviation": deviation, "largest": float(x.abs().max())}
+    found = None if columns is None else next(_of_columns(columns, size, has_norms), None)
+    if found is not None and isfinite(exam.passed.loss):
+        yield found
+    elif size > LARGE and not has_norms:
+        # If the inputs overflow, the operation that overflows first is not the cause.
+        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif 0 < evidence["largest"] < TINY and not has_norms:
+        yield finding("tiny_inputs", 0.86, (), evidence)
+    return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
+
+
+def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Finding]:
+    """Report integers that may be categories, columns that outweigh others, and means that hide the differences."""
+    values = columns.values
+    deviations, count = values.std(0, correction=0), values.shape[1]
+    largest = int(deviations.argmax())
+    evidence: dict[str, float | int | str] = {"column": largest, "columns": count}
+    evidence["deviation"] = float(deviations[largest])
+    column = values[:, largest]
+    distinct = column.unique().numel()
+    is_whole = bool(((column == column.round()) & (column >= 0)).all())
+    if columns.given.dim() == 2 and is_whole and distinct >= CATEGORIES and size > LARGE and not has_norms:
+        yield finding("integer_columns", 0.96, (), evidence | {"largest": float(column.max()), "values": distinct})
+    others = deviations[(deviations > 0) & (deviations < deviations[largest])]
+    if others.numel() and float(others.median()) < evidence["deviation"] / UNEQUAL:
+        yield finding("unequal_columns", 0.955, (), evidence | {"median": float(others.median())})
+    share = float(deviations.square().mean()) / max(size**2, 1e-300)
+    if 0 < share < (HIDDEN if not has_norms else HIDDEN**2):
+        means = float(values.mean(0).abs().max())
+        yield finding("hidden_inputs", 0.9, (), {"share": share, "mean": means, "deviation": float(deviations.max())})
+
+
+@check("scale of the targets")
+def check_target_scale(exam: Examination) -> Steps:
+    """Compare trial steps with the targets and with standardized ones, where their size is far from the outputs'."""
+    outputs, targets = exam.passed.logits.detach().double(), exam.targets
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() != outputs.numel():
+        raise NotAsked("they are not values of the outputs' shape")
+    t = targets.detach().double()
+    size, deviation, made = (
+        float(value) for value in (t.square().mean().sqrt(), t.std(correction=0), outputs.square().mean().sqrt())
+    )
+    summary = f"up to {float(t.abs().max()):.3g}; the outputs have the size {made:.3g}"
+    is_far = size > LARGE * max(made, 1.0) or 0 < deviation < made / UNEQUAL
+    # Targets out of the range of the outputs are reported as such.
+    is_known = any(known.kind == "activation_after_classifier" for known in exam.found)
+    if not is_far or is_known or deviation == 0 or not exam.trials or exam.optimizer is None:
+        return summary
+    own, other = exam, standardized_targets(exam)
+    before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (own, other))
+    if before.end > BETTER * own.guessing and after.end < BETTER * other.guessing and not fits(own, before):
+        evidence = {"mean": float(t.mean()), "deviation": deviation, "outputs": made, "steps": STEPS}
+        evidence |= {"loss": before.end, "loss_of_guessing": own.guessing, "share": after.end / other.guessing}
+        yield finding("unscaled_targets", 0.87, (), evidence)
+    return summary
+
+
+def standardized_targets(exam: Examination) -> Examination:
+    """Return the examination of the same network with targets of mean 0 and variance 1."""
+    targets = exam.targets
+    t = targets.detach().double()
+    scaled = ((t - t.mean(0)) / t.std(0, correction=0).clamp(min=1e-12)).to(targets.dtype)
+    return replace(exam, targets=scaled, trials=[], found=[], fine=set(), faulty=set(), dropped={})

@@ -1,0 +1,63 @@
+"""Columns of the inputs and targets of very different scales, or with a mean that hides their differences."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from diagnosed import diagnose, kinds
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import Adam
+
+from normless.diagnosis import Diagnosis
+
+COLUMNS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
+    "an amount beside shares": ("columns", lambda x: torch.cat([x[:, :1] * 3e4, x[:, 1:]], 1)),
+    "years": ("hardly differ", lambda x: x + 2000),
+    "scaled twice": ("hardly differ", lambda x: (x / 255 - 0.5) / 0.25),
+    "identifiers": ("identifiers", lambda x: (x.abs() * 500).round()),
+}
+
+
+def net(outputs: int = 4, norm: bool = False) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        *([nn.BatchNorm1d(6)] if norm else []), nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(),
+        nn.Linear(32, outputs),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_the_inputs(name: str) -> None:
+    words, change = COLUMNS[name]
+    torch.manual_seed(0)
+    x, y = torch.randn(64, 6), torch.arange(64) % 4
+    found = [one for one in diagnose(net(), (change(x), y)).findings if one.kind == "unscaled_inputs"]
+    assert len(found) == 1
+    assert words in found[0].title
+    assert not kinds(diagnose(net(), (x, y)))
+    # A norm of the inputs standardizes them.
+    assert "unscaled_inputs" not in kinds(diagnose(net(norm=True), (change(x), y)))
+
+
+def tried(x: Tensor, y: Tensor, model: nn.Module) -> Diagnosis:
+    return diagnose(model, (x, y), loss=F.mse_loss, optimizer=Adam(model.parameters(), 1e-3), trial_steps=20)
+
+
+@pytest.mark.parametrize(("scale", "mean"), [(1e5, 4e5), (1.0, 300.0), (1e-4, 0.0)])
+def test_targets_far_from_the_outputs(scale: float, mean: float) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(128, 6)
+    y = torch.tanh(x @ torch.randn(6, 1))
+    found = tried(x, mean + scale * y, net(1)).findings
+    assert found[0].kind == "unscaled_targets"
+    assert float(found[0].evidence["deviation"]) == pytest.approx(float((scale * y).std(correction=0)), rel=1e-2)
+    assert not kinds(tried(x, y, net(1)))
+    # A last layer of the targets' scale reaches them.
+    model = net(1)
+    with torch.no_grad():
+        model[-1].weight.mul_(scale)  # type: ignore[index]
+        model[-1].bias.mul_(scale).add_(mean)  # type: ignore[index]
+    assert "unscaled_targets" not in kinds(tried(x, mean + scale * y, model))
