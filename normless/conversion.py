@@ -37,6 +37,7 @@ _LOGGER = logging.getLogger("normless")
 _TELLS = ContextVar("_TELLS", default=True)
 
 Model = TypeVar("Model", bound=nn.Module)
+Part = str | nn.Module
 
 
 class Plan(tuple[Change, ...]):
@@ -83,7 +84,7 @@ def convert(
     example_inputs: Any = None,
     allow_partial: bool = False,
     in_place: bool = False,
-    only: str | Sequence[str] = (),
+    only: Part | Sequence[Part] = (),
     check_inputs: Any = None,
     **kwargs: Any,
 ) -> Model:
@@ -103,8 +104,8 @@ def convert(
             in the map. By default such a network is refused.
         in_place: change and return the network itself, without a second set of weights. After an error, the network
             may be partly converted.
-        only: qualified names of modules or blocks of the map; only the parts at or under them are converted, and L
-            counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
+        only: modules, or qualified names of modules or blocks of the map; only the parts at or under them are
+            converted, and L counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
         check_inputs: like `example_inputs`, for the forward and backward passes that check the result; a few examples
             suffice if the example inputs are a large batch for calibration. The example inputs if None.
 
@@ -156,7 +157,7 @@ def plan(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
     allow_partial: bool = False,
-    only: str | Sequence[str] = (),
+    only: Part | Sequence[Part] = (),
     **kwargs: Any,
 ) -> Plan:
     """List the changes that `convert` would make, in order, as printable data; arguments and errors are the same.
@@ -193,13 +194,14 @@ def _prepared(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
     allow_partial: bool,
-    only: str | Sequence[str],
+    only: Part | Sequence[Part],
 ) -> tuple[Scheme, ResidualMap]:
     """Return the scheme and the map of an unconverted network; refuse an incomplete map if the scheme has edits."""
     chosen = schemes.scheme(scheme)
     require_network(model)
-    if only:
-        chosen = chosen.within(*([only] if isinstance(only, str) else only))
+    parts = [only] if isinstance(only, (str, nn.Module)) else only
+    if parts:
+        chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
     if earlier is not None:
         raise AlreadyConvertedError(
@@ -227,6 +229,16 @@ def _prepared(
         )
     mapped = mapped.with_every_norm() if chosen.norms == "all" else mapped
     return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
+
+
+def _name_of(model: nn.Module, part: Part) -> str:
+    """Return the qualified name of a part of a network that is given by name or as a module."""
+    if isinstance(part, str):
+        return part
+    name = next((name for name, module in model.named_modules() if module is part), None)
+    if name is None:
+        raise ValueError(f"The {type(part).__name__} in only= is not a module of this {type(model).__name__}.")
+    return name
 
 
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:

@@ -96,7 +96,7 @@ def subject_of(namespace: Namespace) -> Subject:
         shape = cast("Shape", tuple(inputs.shape[1:]))
         original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=shape)
     positional, named = arguments_of(inputs)
-    if namespace.data is not None:
+    if namespace.data is not None and isinstance(inputs, torch.Tensor):
         check_first_layer(original, inputs, namespace.model, namespace.data)
     network = original
     if namespace.scheme is not None:

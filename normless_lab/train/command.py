@@ -46,7 +46,7 @@ class TrainCommand:
         )
         for title, members in groups_of_settings(self.config_type).items():
             add_flags(parser.add_argument_group(title), self.config_type, members)
-        parser.set_defaults(model=_Default(self.config_type.model))
+        parser.set_defaults(model=_Default(parser.get_default("model")))
         group = parser.add_argument_group("run")
         group.add_argument(
             "--out",
@@ -99,7 +99,8 @@ class TrainCommand:
         """
         check_names(vars(namespace))
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
-        if self.asks and isinstance(namespace.model, _Default) and config == self.config_type() and not namespace.out:
+        defaults: Any = self.config_type
+        if self.asks and isinstance(namespace.model, _Default) and config == defaults() and not namespace.out:
             raise _question(config)
         directory = namespace.out or default_directory(config)
         with status_line("preparing the run"):

@@ -7,6 +7,7 @@ import os
 import pickle
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ def test_nothing_is_logged_of_a_fresh_network(
 def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = _trained()
     net = nl.convert(model, "fixup", X)
-    said = net.normless
+    said: Any = net.normless
     assert said.plan == nl.plan(model, "fixup", X)
     for text in ("fixup", f"{said.date:%Y-%m-%d}", str(said.plan[0])):
         assert text in str(said)
@@ -81,7 +82,8 @@ def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.L
     assert not hasattr(model, "normless")
     caplog.clear()
     nl.save(net, tmp_path)
-    assert nl.load(tmp_path, model).normless.plan == said.plan
+    loaded: Any = nl.load(tmp_path, model)
+    assert loaded.normless.plan == said.plan
     assert not _logged(caplog)
 
 
