@@ -235,7 +235,7 @@ def _name_of(model: nn.Module, part: Part) -> str:
     """Return the qualified name of a part of a network that is given by name or as a module."""
     if isinstance(part, str):
         return part
-    name = next((name for name, module in model.named_modules() if module is part), None)
+    name: str | None = next((name for name, module in model.named_modules() if module is part), None)
     if name is None:
         raise ValueError(f"The {type(part).__name__} in only= is not a module of this {type(model).__name__}.")
     return name
