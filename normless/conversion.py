@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -11,9 +16,11 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
+from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
 from normless.edits.liveness import check_life
+from normless.edits.remarks import remarks
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
 from normless.lifting.calls import never_fuse
@@ -24,8 +31,49 @@ from normless.residual.batch_statistics import require_finite
 from normless.schemes import Scheme
 
 MARK = "normless_scheme"
+CONVERSION = "normless"
+"""The attribute with the `Conversion` of a converted network."""
+_LOGGER = logging.getLogger("normless")
+_TELLS = ContextVar("_TELLS", default=True)
 
 Model = TypeVar("Model", bound=nn.Module)
+Part = str | nn.Module
+
+
+class Plan(tuple[Change, ...]):
+    """The changes of a conversion, in order."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"Plan({len(self)} changes)"
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self))
+
+    def _repr_html_(self) -> str:
+        rows = ((change.edit, change.path or "the network", change.what) for change in self)
+        return html_table(f"{len(self)} changes", ("edit", "module", "change"), rows)
+
+
+@dataclass(frozen=True, repr=False)
+class Conversion:
+    """What a conversion did: its scheme, the changes as of `plan`, what it logged, and when it was."""
+
+    scheme: str
+    plan: Plan
+    remarks: tuple[str, ...]
+    date: datetime
+
+    def __repr__(self) -> str:
+        return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"
+
+    def __str__(self) -> str:
+        head = f"converted by {self.scheme} at {self.date:%Y-%m-%d %H:%M}, {len(self.plan)} changes"
+        return "\n".join([head, *self.remarks, *map(str, self.plan)])
+
+    def __deepcopy__(self, _: object) -> Conversion:
+        return self
 
 
 def convert(
@@ -36,11 +84,14 @@ def convert(
     example_inputs: Any = None,
     allow_partial: bool = False,
     in_place: bool = False,
-    only: str | Sequence[str] = (),
+    only: Part | Sequence[Part] = (),
     check_inputs: Any = None,
     **kwargs: Any,
 ) -> Model:
     """Apply a scheme to a copy of a network and return the copy.
+
+    The copy has its `Conversion` as the attribute `normless`: `print(net.normless)` shows scheme, date and changes.
+    What needs attention, such as trained weights without the norms that scaled them, is logged by `normless`.
 
     Args:
         model: the network in its normalized form; it is not changed.
@@ -53,8 +104,8 @@ def convert(
             in the map. By default such a network is refused.
         in_place: change and return the network itself, without a second set of weights. After an error, the network
             may be partly converted.
-        only: qualified names of modules or blocks of the map; only the parts at or under them are converted, and L
-            counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
+        only: modules, or qualified names of modules or blocks of the map; only the parts at or under them are
+            converted, and L counts the blocks there. The text `fixup(only=('backbone',))` is equivalent.
         check_inputs: like `example_inputs`, for the forward and backward passes that check the result; a few examples
             suffice if the example inputs are a large batch for calibration. The example inputs if None.
 
@@ -79,8 +130,24 @@ def convert(
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
+    made = Conversion(chosen.text, Plan(surgery.changes), tuple(remarks(surgery)), datetime.now().astimezone())
+    setattr(surgery.model, CONVERSION, made)
+    if made.remarks and _TELLS.get():
+        _LOGGER.warning(
+            "normless: %s converted by %s: %s", type(model).__name__, made.scheme, "; ".join(made.remarks)
+        )
     _keep_when_saved(surgery.model)
     return cast(Model, surgery.model)
+
+
+@contextmanager
+def silent_conversions() -> Iterator[None]:
+    """Log nothing of the conversions in the body, whose weights are replaced."""
+    token = _TELLS.set(False)
+    try:
+        yield
+    finally:
+        _TELLS.reset(token)
 
 
 def plan(
@@ -90,9 +157,9 @@ def plan(
     residual_map: ResidualMap | None = None,
     example_inputs: Any = None,
     allow_partial: bool = False,
-    only: str | Sequence[str] = (),
+    only: Part | Sequence[Part] = (),
     **kwargs: Any,
-) -> tuple[Change, ...]:
+) -> Plan:
     """List the changes that `convert` would make, in order, as printable data; arguments and errors are the same.
 
     The edits are applied to a copy on the meta device, without a second set of weights, unless an edit reads weights
@@ -111,7 +178,7 @@ def plan(
         if not isinstance(error, MissingValuesError) and "meta" not in str(error).lower():
             raise
         surgery = _operate(Surgery(copied(model), mapped, inputs, kwargs, only=chosen.only), chosen)
-    return tuple(surgery.changes)
+    return Plan(surgery.changes)
 
 
 def scheme_of(model: nn.Module) -> str | None:
@@ -127,13 +194,14 @@ def _prepared(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
     allow_partial: bool,
-    only: str | Sequence[str],
+    only: Part | Sequence[Part],
 ) -> tuple[Scheme, ResidualMap]:
     """Return the scheme and the map of an unconverted network; refuse an incomplete map if the scheme has edits."""
     chosen = schemes.scheme(scheme)
     require_network(model)
-    if only:
-        chosen = chosen.within(*([only] if isinstance(only, str) else only))
+    parts = [only] if isinstance(only, (str, nn.Module)) else only
+    if parts:
+        chosen = chosen.within(*(_name_of(model, part) for part in parts))
     earlier = scheme_of(model)
     if earlier is not None:
         raise AlreadyConvertedError(
@@ -161,6 +229,16 @@ def _prepared(
         )
     mapped = mapped.with_every_norm() if chosen.norms == "all" else mapped
     return chosen, mapped.without_global_skips() if chosen.level == "inner" else mapped
+
+
+def _name_of(model: nn.Module, part: Part) -> str:
+    """Return the qualified name of a part of a network that is given by name or as a module."""
+    if isinstance(part, str):
+        return part
+    name: str | None = next((name for name, module in model.named_modules() if module is part), None)
+    if name is None:
+        raise ValueError(f"The {type(part).__name__} in only= is not a module of this {type(model).__name__}.")
+    return name
 
 
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:

@@ -32,7 +32,13 @@ class MissingExtraError(NormlessError, ModuleNotFoundError):
 
 
 class InputsError(NormlessError, RuntimeError, ValueError):
-    """A network does not run on its inputs, or a loss does not take its targets; the cause is the original error."""
+    """A network does not run on its inputs, or a loss does not take its targets; the cause is the original error.
+
+    Attributes:
+        takes: the channels or features that a layer takes, if its input has another number.
+    """
+
+    takes: int | None = None
 
 
 class DataNotFoundError(NormlessError, FileNotFoundError):

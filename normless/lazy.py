@@ -9,6 +9,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from normless.extras import named_missing
+
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package, from the ``__init__.py`` that calls this.
@@ -27,9 +29,12 @@ def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, original = homes[name]
-        if module == package:
-            return import_module(f"{package}.{original}")
-        value = getattr(import_module(module), original)
+        try:
+            if module == package:
+                return import_module(f"{package}.{original}")
+            value = getattr(import_module(module), original)
+        except ModuleNotFoundError as error:
+            raise named_missing(f"{package}.{name}", error) from error
         setattr(sys.modules[package], name, value)
         return value
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -24,6 +25,8 @@ Entry = TypeVar("Entry")
 
 # The files of modules that `module_of_file` executed, by module name.
 _FILES: dict[str, Path] = {}
+# The folders of the modules that those imported from beside them, by module name.
+_NEIGHBOURS: dict[str, Path] = {}
 FILES_OF_USERS: set[str] = set()
 """The paths of the files that were executed since a text named them, as FILE.py:NAME or MODULE:NAME."""
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
@@ -141,7 +144,8 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         entry = self.find(name)
         assert callable(entry)
         check_arguments(f"{self.kind} {name}", arguments, entry, given=given)
-        return entry(**given, **arguments)
+        with neighbours_of(name.rpartition(":")[0]):
+            return entry(**given, **arguments)
 
     def text_of(self, entry: Any) -> str:
         """Return the text for `find` in another process: `NAME`, `FILE.py:NAME` or `MODULE:NAME`.
@@ -210,11 +214,38 @@ def module_of_file(path: str | Path) -> ModuleType:
         _FILES[name] = file
         FILES_OF_USERS.add(str(file))
         try:
-            spec.loader.exec_module(module)
+            with neighbours_of(file):
+                spec.loader.exec_module(module)
         except BaseException:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+@contextmanager
+def neighbours_of(source: str | Path) -> Iterator[None]:
+    """Let the code of a file import the modules beside it, as ``python FILE.py`` does; nothing for other sources."""
+    if not str(source).endswith(".py"):
+        yield
+        return
+    folder = Path(source).resolve().parent
+    for name, home in list(_NEIGHBOURS.items()):
+        if home != folder and ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
+            # The module of this name beside another file.
+            for module in [module for module in sys.modules if module.partition(".")[0] == name]:
+                del sys.modules[module]
+            del _NEIGHBOURS[name]
+    before = set(sys.modules)
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):
+            sys.path.remove(str(folder))
+        for name in sys.modules.keys() - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if "." not in name and name not in _FILES and file is not None and folder in Path(file).parents:
+                _NEIGHBOURS[name] = folder
 
 
 def check_arguments(

@@ -11,10 +11,12 @@ from importlib.metadata import PackageNotFoundError, distribution, packages_dist
 from pathlib import Path
 
 import networkx
+import pytest
 
 import normless
 import normless_lab
 import normless_papers
+from normless.extras import named_missing
 
 HOMES = [Path(package.__file__).parent for package in (normless, normless_lab, normless_papers)]
 PACKAGES = tuple(home.name for home in HOMES)
@@ -22,8 +24,9 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
-    {"_version", "lazy", "spec", "errors"},
+    {"_version", "spec", "errors"},
     {"_internal", "extras"},
+    {"lazy"},
     {"registry"},
     {"nn"},
     {"lifting"},
@@ -209,13 +212,37 @@ with tempfile.TemporaryDirectory() as folder:
     assert main(["train", "--epochs", "1"]) == 2
     assert main(["--help"]) == 0
     assert main(["trian"]) == 2
-for package in ("train", "sweeps", "plots"):
+from contextlib import redirect_stderr
+from io import StringIO
+from normless.cli.commands import COMMANDS
+from normless.cli import main
+told = {}
+for name in COMMANDS:
     try:
-        __import__(f"normless_lab.{package}")
+        example = COMMANDS[name].example.split()[1:]
+        if COMMANDS[name].module.startswith("normless."):
+            continue
+    except nl.errors.MissingExtraError:
+        example = [*name.split("."), "--help"]
+    with redirect_stderr(StringIO()) as said:
+        assert main(example) in (0, 2), name
+    told[name] = said.getvalue()
+for package in ("normless", "normless.integrations", "normless.cli", "normless.models", *(
+    f"normless_lab.{name}" for name in ("bench", "data", "live", "plots", "sweeps", "train")
+), "normless_papers.probes"):
+    try:
+        module = __import__(package, fromlist=["x"])
     except nl.errors.MissingExtraError as error:
-        assert "pip install 'normless[lab]'" in str(error), error
-    else:
-        raise AssertionError(package)
+        told[package] = str(error)
+        continue
+    for name in getattr(module, "__all__", ()):
+        try:
+            getattr(module, name)
+        except nl.errors.MissingExtraError as error:
+            told[f"{package}.{name}"] = str(error)
+unsaid = [name for name, said in told.items() if "pip install" not in said and name != "completion"]
+print("TOLD", *told)
+assert not unsaid, (unsaid, told)
 """
 
 
@@ -225,8 +252,23 @@ def test_the_core_works_without_the_extras() -> None:
     assert not {"torch", "pandas", "rich", "yaml"} & set(blocked)
     code = f"BLOCKED = {blocked!r}\n{CORE_WORK}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stderr[-3000:]
     assert "pip install 'normless[lab]'" in done.stderr
     assert re.search(
         r"^  reproduce +Reproducing the papers needs .* pip install 'normless\[lab\]'", done.stdout, re.M
     )
+    told = set(done.stdout.rpartition("TOLD ")[2].split())
+    assert {"demo", "train", "bench", "sweep.run", "watch", "report", "reproduce", "train-text"} <= told
+    assert {"normless_lab.train", "normless.integrations.prepare", "normless.integrations.LightningWatch"} <= told
+    assert not {name for name in told if name.startswith(("normless.models", "normless.cli", "normless.convert"))}
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [("orjson", "normless[lab]"), ("PIL", "normless[lab]"), ("tokenizers", "normless[translation]"), ("dgl", "dgl")],
+)
+def test_a_missing_module_names_the_extra_or_the_package_that_installs_it(module: str, said: str) -> None:
+    missing = ModuleNotFoundError(name=f"{module}.part")
+    assert f"pip install {said}" in str(named_missing("This", missing)).replace("'", "")
+    of_ours = ModuleNotFoundError(name="normless.part")
+    assert named_missing("This", of_ours) is of_ours

@@ -83,6 +83,22 @@ def applied(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise InputsError(f"{problem}, {type(error).__name__}: {error}") from error
 
 
+def unfitting(name: str, layer: nn.Module, x: Any) -> InputsError | None:
+    """Return the error of a weight layer whose input has another number of channels or features, or None."""
+    unit = "in_features" if hasattr(layer, "in_features") else "in_channels"
+    takes, weight = getattr(layer, unit, None), getattr(layer, "weight", None)
+    if not isinstance(takes, int) or not isinstance(x, Tensor) or not isinstance(weight, Tensor):
+        return None
+    axis = x.dim() - weight.dim() + 1
+    if axis < 0 or x.shape[axis] == takes:
+        return None
+    shape, unit = "×".join(map(str, x.shape)), unit.removeprefix("in_").removesuffix("s" if takes == 1 else "")
+    what = f"{name.partition(',')[0]}, a {type(layer).__name__},"
+    error = InputsError(f"{what} takes {takes} {unit}, and its input of shape {shape} has {x.shape[axis]}.")
+    error.takes = takes
+    return error
+
+
 def carry_inputs(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Store the shapes and types of the example inputs in a network, so that they need not be given again."""
     setattr(model, CARRIED, tree_map_only(Tensor, partial(torch.empty_like, device="meta"), (inputs, kwargs)))

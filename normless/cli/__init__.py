@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.cli.batch import check_first_layer as check_first_layer
     from normless.cli.commands import COMMANDS as COMMANDS
     from normless.cli.commands import Command as Command
     from normless.cli.names import ARGUMENTS as ARGUMENTS

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from inspect import signature
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +13,9 @@ from typing import TYPE_CHECKING, Any, cast
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli.network import MOST_NUMBERS, add_network_arguments, heading, image_shape, model_with_inputs, shapes
-from normless.registry import EXTENSIONS
+from normless.errors import InputsError
+from normless.registry import EXTENSIONS, TABLES
+from normless.spec import format_call, parse_call
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -91,6 +96,8 @@ def subject_of(namespace: Namespace) -> Subject:
         shape = cast("Shape", tuple(inputs.shape[1:]))
         original, _ = model_with_inputs(namespace.model, classes=classes, image_shape=shape)
     positional, named = arguments_of(inputs)
+    if namespace.data is not None and isinstance(inputs, torch.Tensor):
+        check_first_layer(original, inputs, namespace.model, namespace.data)
     network = original
     if namespace.scheme is not None:
         network = convert(original, namespace.scheme, *positional, **named)
@@ -98,6 +105,35 @@ def subject_of(namespace: Namespace) -> Subject:
         targets = _random_classes(network, positional, named, namespace.seed)
     blocks = residual_map(network, *positional, **named)
     return Subject(original, network, scheme_of(network), (inputs, targets), data, blocks)
+
+
+def check_first_layer(network: nn.Module, inputs: Tensor, model: str, data: str) -> None:
+    """Raise an InputsError if the first layer that runs takes other channels than the examples of a data set have.
+
+    The message has the option of the data set that repeats a channel, if there is one.
+    """
+    import torch
+
+    from normless._internal.arguments import unfitting
+    from normless.probes import preserve_state
+
+    found: list[InputsError | None] = []
+
+    def compare(name: str, layer: nn.Module, given: tuple[Any, ...]) -> None:
+        found.append(unfitting(name, layer, *given[:1]))
+        raise RuntimeError("The rest of the network need not run.")
+
+    layers = [(name, layer) for name, layer in network.named_modules() if hasattr(layer, "weight")]
+    hooks = [layer.register_forward_pre_hook(partial(compare, name)) for name, layer in layers]
+    with suppress(Exception), preserve_state(network, training=False), torch.no_grad():
+        network(inputs[:1])
+    for hook in hooks:
+        hook.remove()
+    if (error := next(iter(found), None)) is not None:
+        name, options = parse_call(data)
+        advice = f' --data "{format_call(name, options | {"channels": error.takes})}" repeats the channel.'
+        repeats = "channels" in signature(TABLES["data"].find(name)).parameters
+        raise InputsError(f"{model} does not fit {data}: {error}{advice if repeats else ''}") from error
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from normless.errors import MissingExtraError
+from normless.extras import named_missing
 from normless.registry import Registry
 
 
@@ -31,7 +32,10 @@ class Command:
 
     def implementation(self) -> Any:
         """Import the module with ``add_arguments`` and ``run``."""
-        return resolve_name(self.module)
+        try:
+            return resolve_name(self.module)
+        except ModuleNotFoundError as error:
+            raise named_missing("This command", error) from error
 
 
 def help_of(name: str) -> str:

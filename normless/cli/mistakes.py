@@ -6,6 +6,7 @@ import sys
 from traceback import TracebackException, print_exception
 
 from normless.errors import NormlessError
+from normless.extras import named_missing
 from normless.registry import FILES_OF_USERS
 
 # Errors with messages for the user.
@@ -19,6 +20,8 @@ def report(error: BaseException, *, debug: bool) -> int:
     with its traceback from there on, and any other error as a sentence that mentions ``--debug`` (exit code 1).
     """
     own = None if isinstance(error, NormlessError) else _from_own_file(error)
+    if own is None and isinstance(error, ModuleNotFoundError):
+        error = named_missing("This command", error)
     sentence = " ".join(str(error).split()) or type(error).__name__
     if debug:
         print_exception(error, file=sys.stderr)

@@ -23,7 +23,7 @@ OUTCOME_COLOURS = {
     "diverged": "red",
     "failed": "magenta",
 }
-WIDTH = 200
+WIDTH = 100
 # The largest image or batch: 2^28 floats are a gigabyte.
 MOST_NUMBERS = 2**28
 # Blanks between two columns of a table.
@@ -38,8 +38,8 @@ def add_network_arguments(parser: ArgumentParser) -> None:
         type=str,
         help="normless:NAME, torchvision:NAME, timm:NAME or transformers:KIND (a sentence classifier), each with "
         "(key=value, …); transformers:FILE.json, or transformers:FOLDER of a checkpoint; FILE.py:FUNCTION that "
-        "returns the network, or (network, inputs) with a tensor, a tuple or a dictionary of keyword arguments; or "
-        "the folder of a network that normless convert saved",
+        "returns the network, or (network, inputs) with a tensor, a tuple or a dictionary of keyword arguments; "
+        "FILE.py:NETWORK, a network; or the folder of a network that normless convert saved",
     )
     group.add_argument(
         "--image",

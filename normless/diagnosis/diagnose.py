@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import is_sharded
+from normless._internal.html import html_table
 from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
@@ -129,6 +130,13 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return self.report()
+
+    def __repr__(self) -> str:
+        return f"Diagnosis({len(self.findings)} findings, {len(self.checks)} checks)"
+
+    def _repr_html_(self) -> str:
+        rows = [(found.title, found.cure.words) for found in (*self.findings, *self.advice)]
+        return html_table(self.verdict, ("finding", "cure"), rows)
 
     def report(self, *, why: bool = True) -> str:
         """Return the verdict, the findings (with their theory if `why`), and the checks with their measurements."""

@@ -54,6 +54,9 @@ class Watch:
         step: the number of steps of the optimizer so far.
     """
 
+    def __repr__(self) -> str:
+        return f"Watch({type(self._model()).__name__}, step {self.step}, {len(self.findings)} findings)"
+
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
         self._is_measured, self.step = every(interval), 0
         inner = model

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.models import zoos
 from normless.models.layers import MODELS
@@ -33,8 +34,8 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
             sentences, see `normless.models.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, a function
-            that is called and may return inputs with the network, which are ignored here. Arguments in the text take
-            precedence over those of the data set.
+            that is called and may return inputs with the network, which are ignored here, or FILE.py:NETWORK, a
+            network, which is copied. Arguments in the text take precedence over those of the data set.
         classes: number of logits, or None for the model's own default.
         image_shape: (channels, height, width) of the data, or None.
 
@@ -119,7 +120,12 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
     name, arguments = (call, {}) if source == TRANSFORMERS and is_path(call) else parse_call(call)
     fitted = _fitted(source, name, classes, image_shape) | arguments
     if source not in (*ZOOS, "normless"):
-        return _checked(spec, MODELS.make(spec))
+        found = MODELS.find(f"{source}:{name}")
+        if not isinstance(found, nn.Module):
+            return _checked(spec, MODELS.make(spec))
+        if arguments:
+            raise ValueError(f"{source}:{name} is a network, not a function that takes {', '.join(arguments)}.")
+        return copied(found), None
     large = [f"{key}={value}" for key, value in fitted.items() if isinstance(value, int) and value > MOST]
     if large:
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from types import MappingProxyType
 from typing import Any
 
@@ -52,6 +53,14 @@ class Measurements:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.tables)
+
+    def __repr__(self) -> str:
+        tables = ", ".join(f"{name}: {len(table)} rows" for name, table in self.tables.items())
+        return f"Measurements(loss {self.loss:.4g}, {tables})"
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p>{escape(name)}</p>{table.to_html(max_rows=8)}" for name, table in self.tables.items()]
+        return f"<p>{escape(repr(self))}</p>{''.join(parts)}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows of all tables, the loss and the missed parts as data for JSON; missing values are None."""

@@ -11,6 +11,7 @@ from dataclasses import is_dataclass
 from functools import wraps
 from io import StringIO
 from traceback import walk_tb
+from types import FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -27,8 +28,9 @@ from torch.fx.traceback import annotate, preserve_node_meta
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
+from normless._internal.arguments import unfitting
 from normless._internal.state import preserve_random_state, unfused
-from normless.errors import UnresolvedStructureError
+from normless.errors import InputsError, UnresolvedStructureError
 from normless.lifting import Recorder
 
 LONGEST_REASON = 300
@@ -63,7 +65,7 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
                 except GuardOnDataDependentSymNode as guard:
                     program = _exported_by_values(model, inputs, kwargs, guard)
     except Exception as error:
-        raise UnresolvedStructureError(_explanation(model, error)) from error
+        raise _unfitting(model, error) or UnresolvedStructureError(_explanation(model, error)) from error
     program.graph_module.meta[CALLS] = recorder.calls
     return program
 
@@ -208,20 +210,35 @@ def _hidden_submodule(model: nn.Module) -> str:
     return ""
 
 
+def _unfitting(model: nn.Module, error: Exception) -> InputsError | None:
+    """Return the error of a layer whose input has another number of channels or features, or None."""
+    innermost = _forwards(model, error)[-1:]
+    return next((unfitting(name, module, frame.f_locals.get("input")) for name, module, frame, _ in innermost), None)
+
+
 def _place(model: nn.Module, error: BaseException) -> str:
     """Describe the innermost module with the error in the stack of its forward, and the line there."""
+    for name, _, frame, number in reversed(_forwards(model, error)):
+        file = frame.f_code.co_filename
+        return f"{name} (line {number} of {file}: `{linecache.getline(file, number).strip()}`)"
+    return f"the forward pass of this {type(model).__name__}"
+
+
+def _forwards(model: nn.Module, error: BaseException) -> list[tuple[str, nn.Module, FrameType, int]]:
+    """Return the forward passes in the stack of an error, outer before inner: module, its name, frame and line."""
     whole = f"the forward pass of this {type(model).__name__}"
-    names = {
-        id(module): f"{name}, a {type(module).__name__}" if name else whole for name, module in model.named_modules()
+    modules = {
+        id(module): (f"{name}, a {type(module).__name__}" if name else whole, module)
+        for name, module in model.named_modules()
     }
-    place = ""
     cause: BaseException | None = error
-    while cause is not None and not place:
+    while cause is not None:
+        found = []
         for frame, number in walk_tb(cause.__traceback__):
             owner = id(frame.f_locals.get(*frame.f_code.co_varnames[:1] or ("",)))
-            if owner in names and frame.f_code.co_name == "forward" and frame.f_code.co_filename != __file__:
-                file = frame.f_code.co_filename
-                code = linecache.getline(file, number).strip()
-                place = f"{names[owner]} (line {number} of {file}: `{code}`)"
+            if owner in modules and frame.f_code.co_name == "forward" and frame.f_code.co_filename != __file__:
+                found.append((*modules[owner], frame, number))
+        if found:
+            return found
         cause = cause.__cause__ or cause.__context__
-    return place or whole
+    return []

@@ -229,10 +229,18 @@ class ResidualMap:
             "unresolved": [{"path": item.path, "reason": item.reason} for item in self.unresolved],
         }
 
+    def __repr__(self) -> str:
+        return f"ResidualMap({self.depth} blocks, {len(self.norms)} norms, {len(self.unresolved)} unresolved)"
+
     def __str__(self) -> str:
         from normless.residual.table import format_map
 
         return format_map(self)
+
+    def _repr_html_(self) -> str:
+        from normless.residual.table import html_of_map
+
+        return html_of_map(self)
 
 
 def is_within(path: str, names: Iterable[str]) -> bool:

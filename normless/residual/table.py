@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
 
+from normless._internal.html import html_table
 from normless.residual.blocks import Layer, ResidualBlock, Role
 
 SHOWN_AT_EACH_END = 20
 WIDTH = 200
+TITLES = ("#", "block", "m", "branch", "skip path", "after the sum")
 # A placeholder for a space without a line break, until the table is printed.
 GLUE = "\ue000"
 ARROW = f"{GLUE}→ "
@@ -71,29 +74,53 @@ def format_blocks(residual_map: Shown, width: int = WIDTH) -> str:
     of several branches has its own line that starts with +. Layers that only compute a factor for the branch are in
     parentheses. `width` is the number of characters in a line; longer cells continue in the next line.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("#", "block", "m", "branch", "skip path", "after the sum"):
-        table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
+    rows = _shown_rows(residual_map)
+    console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
+    table = _table(rows)
+    # A measurement is never above the width of its console.
+    if console.measure(table, options=console.options.update_width(sys.maxsize)).minimum > width:
+        # Names are broken between words rather than anywhere; a role stays whole.
+        table = _table([[cell.replace(GLUE, " ").replace("(γ ", f"(γ{GLUE}") for cell in row] for row in rows])
+    with console.capture() as capture:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in capture.get().replace(GLUE, " ").splitlines())
+
+
+def html_of_map(residual_map: Shown) -> str:
+    """Return the blocks and the unresolved parts for a notebook."""
+    rows = [[cell.replace(GLUE, " ") for cell in row] for row in _shown_rows(residual_map)]
+    count, parts = f"{residual_map.depth} residual blocks", len(residual_map.unresolved)
+    return html_table(f"{count}, {parts} parts unresolved" if parts else count, TITLES, rows)
+
+
+def _shown_rows(residual_map: Shown) -> list[tuple[str, ...]]:
+    """Return the rows of the blocks, without the middle of a very deep network, and of the stem and the head."""
+    rows: list[tuple[str, ...]] = []
     roles = residual_map.norms
 
     def add_layers(name: str, layers: tuple[Layer, ...]) -> None:
         if layers:
-            table.add_row("", name, "", _sequence(layers, roles), "", "")
+            rows.append(("", name, "", _sequence(layers, roles), "", ""))
 
     add_layers("stem" if residual_map.blocks else "layers", residual_map.stem_layers)
     hidden = residual_map.depth - 2 * SHOWN_AT_EACH_END
     for index, block in enumerate(residual_map.blocks):
         if hidden > 1 and index == SHOWN_AT_EACH_END:
-            table.add_row("…", f"{hidden} more blocks", "", "", "", "")
+            rows.append(("…", f"{hidden} more blocks", "", "", "", ""))
         if hidden <= 1 or not SHOWN_AT_EACH_END <= index < SHOWN_AT_EACH_END + hidden:
-            for row in _rows(block, roles, str(index + 1)):
-                table.add_row(*row)
+            rows += _rows(block, roles, str(index + 1))
     add_layers("between blocks", residual_map.trunk_layers)
     add_layers("head", residual_map.head_layers)
-    console = Console(width=width, no_color=True, highlight=False, emoji=False, markup=False)
-    with console.capture() as capture:
-        console.print(table)
-    return "\n".join(line.rstrip() for line in capture.get().replace(GLUE, " ").splitlines())
+    return rows
+
+
+def _table(rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in TITLES:
+        table.add_column(title, justify="right" if title in ("#", "m") else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def _rows(block: ResidualBlock, roles: dict[str, Role], number: str, level: int = 0) -> Iterator[tuple[str, ...]]:

@@ -20,9 +20,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from normless import schemes
-from normless._internal.arguments import CARRIED, arguments_of, device_of, on_device_of
+from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
 from normless._internal.copying import copied
-from normless.conversion import MARK, convert, scheme_of
+from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
 from normless.models.spec import Inputs, build_model, build_with_inputs
@@ -160,7 +160,8 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
             setattr(net, MARK, recipe.scheme)
             return net, inputs
         # Whether the conversion may be partial was decided before; that it is the same is checked later.
-        return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
+        with silent_conversions():
+            return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
 
 
 def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:
@@ -233,9 +234,7 @@ def _carried(net: nn.Module) -> Inputs | None:
     positional, keywords = vars(net).get(CARRIED, ((), {}))
     if positional and keywords:
         # A recipe holds only one kind.
-        raise RecipeError(
-            "The network was converted on inputs by position and by name; pass example_inputs=…, all of one kind."
-        )
+        return carried_as_keywords(net)
     if keywords or not positional:
         return keywords or None
     single: Inputs = positional[0] if isinstance(positional[0], Tensor) and len(positional) == 1 else positional

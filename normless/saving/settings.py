@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from normless._internal.arguments import CARRIED
-from normless.conversion import MARK
+from normless.conversion import CONVERSION, MARK
 from normless.errors import RecipeError
 
 # What every module has, and what a recipe holds elsewhere.
-_OF_EVERY_MODULE = {*vars(nn.Module()), MARK, CARRIED, "save_pretrained"}
+_OF_EVERY_MODULE = {*vars(nn.Module()), MARK, CONVERSION, CARRIED, "save_pretrained"}
 # Longer containers are data.
 _LONGEST = 1000
 _FUNCTIONS = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodType)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from normless.cli import add_json_flag, check_names, print_json
+from normless.cli import add_json_flag, check_names, print_json, terminal_width
 from normless_lab.process import available_cores
 
 
@@ -40,7 +40,6 @@ NUMBERS: Mapping[str, str] = _STATED["numbers"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
 NETWORKS = "map: networks; default: ten of timm, torchvision and transformers"
-WIDTH = 200
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
 HOW = ("runs", "workers", "rounds")
 
@@ -96,11 +95,7 @@ def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
         table.add_column(name, justify="left" if isinstance(value, str) else "right")
     for row in rows:
         table.add_row(*map(_cell, row.values()))
-    console = Console()
-    if not console.is_terminal:
-        # A file or a pipe has no width.
-        console.width = max(console.width, WIDTH)
-    console.print(table)
+    Console(width=terminal_width()).print(table)
 
 
 def _settings(what: str, flags: Mapping[str, Any]) -> Any:

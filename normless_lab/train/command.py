@@ -13,6 +13,7 @@ import docstring_parser
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, check_names, print_json, status_line
+from normless.errors import NormlessError
 from normless_lab.train.config import RunConfig, TrainConfig
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ class TrainCommand:
     """The command that carries out the runs with configurations of one type."""
 
     config_type: type[RunConfig]
+    asks: bool = False
+    """Whether the command asks for a model if nothing is set, rather than train the default network."""
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Add a flag for every setting, the YAML file that may set them, and where the run goes."""
@@ -43,6 +46,7 @@ class TrainCommand:
         )
         for title, members in groups_of_settings(self.config_type).items():
             add_flags(parser.add_argument_group(title), self.config_type, members)
+        parser.set_defaults(model=_Default(parser.get_default("model")))
         group = parser.add_argument_group("run")
         group.add_argument(
             "--out",
@@ -95,6 +99,9 @@ class TrainCommand:
         """
         check_names(vars(namespace))
         config = self.config_type(**{field.name: namespace[field.name] for field in fields(self.config_type)})
+        defaults: Any = self.config_type
+        if self.asks and isinstance(namespace.model, _Default) and config == defaults() and not namespace.out:
+            raise _question(config)
         directory = namespace.out or default_directory(config)
         with status_line("preparing the run"):
             from normless_lab.train.run_listener import ProgressBar
@@ -121,7 +128,27 @@ class TrainCommand:
         return 0
 
 
-TRAIN = TrainCommand(TrainConfig)
+TRAIN = TrainCommand(TrainConfig, asks=True)
+
+
+class _Default(str):
+    """The text of a setting that neither a flag nor a file gave."""
+
+    __slots__ = ()
+
+
+def _question(config: RunConfig) -> NormlessError:
+    """Print a configuration, and return the error that asks whether it is the one meant."""
+    with status_line("estimating the time"):
+        from normless_lab.train.training_run import estimated_seconds
+
+        seconds = estimated_seconds(config)
+    _print_table({name: str(value) for name, value in config.to_dict().items() if value is not None})
+    time = f"{seconds / 60:.0f} minutes" if seconds >= 120 else f"{seconds:.0f} seconds"
+    return NormlessError(
+        f"These are the defaults, and their {config.epochs} epochs take about {time} here. Choose the network to "
+        f'train by --model "{config.model}" or another, or by --config FILE.yaml.'
+    )
 
 
 def groups_of_settings(kind: type[RunConfig]) -> dict[str, list[str]]:

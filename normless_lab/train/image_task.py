@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Optimizer
 
+from normless.cli import check_first_layer
 from normless.edits import HeadDropout
 from normless.models import build_model
 from normless.optim import adaptive_gradient_clipping
@@ -55,7 +56,8 @@ class ImageTask(ClassificationTask[Config]):
         return build_model(self.config.model, classes=self.data.classes, image_shape=shape)
 
     def check(self, network: nn.Module, *, saved: bool) -> None:
-        """Check that a saved network classifies an image of the data."""
+        """Check the first layer of a network, and that a saved network classifies an image of the data."""
+        check_first_layer(network, self.example_inputs()[0], self.config.model, self.config.data)
         if saved:
             data, (inputs,) = self.data, self.example_inputs()
             what = f"an example of {data.name}, of shape {'×'.join(map(str, data.image_shape))}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -271,6 +272,22 @@ def check_start(config: Settings, directory: Path | str) -> None:
         kind = type(config)
         with torch.random.fork_rng(devices=[]):
             task_of(kind)(config, _place(directory, kind)).build_network()
+
+
+def estimated_seconds(config: RunConfig) -> float:
+    """Estimate how long the training steps of a run take here, from a few; evaluation is not included."""
+    device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng(devices=[]), denormals_flushed():
+        task = task_of(type(config))(config)
+        network = task.build_network().to(device)
+        *inputs, targets = next(task.train_batches(0, device=device))
+        # The first pass is slower than the others.
+        for _ in range(2):
+            began = perf_counter()
+            loss = task.loss(network(*inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss.item()
+    return (perf_counter() - began) * task.steps_per_epoch * config.epochs
 
 
 def trained_network(directory: Path | str, config_type: type[RunConfig] = TrainConfig) -> nn.Module:

@@ -129,3 +129,13 @@ def test_a_name_of_nothing_is_refused_with_what_was_meant() -> None:
         nl.convert(model, "fixup", *inputs, only="lefft")
     with pytest.raises(ValueError, match="qualified names"):
         nl.scheme("fixup(only=3)")
+
+
+def test_a_part_is_given_as_a_module() -> None:
+    model, _, inputs = networks()
+    by_name = nl.convert(model, "skipinit", *inputs, only="left")
+    by_module = nl.convert(model, "skipinit", *inputs, only=model.left)
+    assert by_module.state_dict().keys() == by_name.state_dict().keys() != model.state_dict().keys()
+    assert nl.plan(model, "skipinit", *inputs, only=[model.left]) == nl.plan(model, "skipinit", *inputs, only="left")
+    with pytest.raises(ValueError, match="Linear"):
+        nl.convert(model, "skipinit", *inputs, only=nn.Linear(1, 1))

@@ -16,16 +16,18 @@ from normless_lab.data.images.tensor_images import Split, in_memory
 SIDE = 8
 
 
-def digits(*, side: int = SIDE) -> ImageData:
+def digits(*, side: int = SIDE, channels: int = 1) -> ImageData:
     """Scans of handwritten digits: 10 classes, 1×8×8, 1,437 for training and 360 for testing.
 
     The data of ``sklearn.datasets.load_digits`` (Alpaydin & Kaynak 1998) in one fixed stratified split; the stored
     values 0 … 16 become the bytes round(value · 255/16). A ``side`` above 8 enlarges the images bilinearly, for
-    networks that divide the resolution by more than 8.
+    networks that divide the resolution by more than 8; ``channels=3`` repeats the channel, for networks on colours.
 
     Raises:
-        ValueError: the side is below 8.
+        ValueError: the side is below 8, or there are no channels.
     """
+    if channels < 1:
+        raise ValueError(f"Expected 1 or more channels of digits, got channels={channels}.")
     if side < SIDE:
         raise ValueError(f"The images of digits have a side of {SIDE} pixels and are only enlarged, got side={side}.")
     with np.load(Path(__file__).with_name("digits.npz")) as stored:
@@ -33,6 +35,7 @@ def digits(*, side: int = SIDE) -> ImageData:
     images = torch.from_numpy(np.rint(pixels * (255 / 16)).astype(np.uint8)).unsqueeze(1)
     if side > SIDE:
         images = F.interpolate(images.float(), size=(side, side), mode="bilinear").round().to(torch.uint8)
+    images = images.expand(-1, channels, -1, -1)
     whole = Split(images, torch.from_numpy(labels.astype(np.int64)))
     train, test = (whole.take(chosen.nonzero().flatten()) for chosen in (~testing, testing))
     return in_memory("digits", "scikit-learn load_digits, fixed stratified split", train, test, classes=10)

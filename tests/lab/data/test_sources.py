@@ -17,7 +17,7 @@ def test_unknown_names_and_options_list_the_known() -> None:
         load_data("mnist")
     with pytest.raises(ValueError, match=r"gaussian has no option sides; its options are image_shape, classes"):
         load_data("gaussian(sides=3)")
-    with pytest.raises(ValueError, match="digits has no option seed; its options are side, train, test"):
+    with pytest.raises(ValueError, match="digits has no option seed; its options are side, channels, train, test"):
         load_data("digits", seed=3)
     names = ["digits", "cifar10", "cifar100", "svhn", "image_folder", "pets", "gaussian", "correlated"]
     assert list(sources_of(ImageData)) == names
@@ -42,6 +42,15 @@ def test_digits_are_the_whole_set_split_evenly_over_the_classes() -> None:
     shares = data.test_labels.bincount() / (data.test_labels.bincount() + data.train_labels.bincount())
     assert torch.all((shares - 360 / 1797).abs() < 0.005)
     assert load_data("digits").provenance == data.provenance
+
+
+def test_digits_repeat_their_channel() -> None:
+    grey, colours = (load_data(text) for text in ("digits(train=10)", "digits(channels=3, train=10)"))
+    assert colours.image_shape == (3, 8, 8)
+    first, second = (next(iter(data.test_batches(4))).inputs for data in (grey, colours))
+    assert torch.equal(first.expand(-1, 3, -1, -1), second)
+    with pytest.raises(ValueError, match="channels=0"):
+        load_data("digits(channels=0)")
 
 
 def test_gaussian_is_standard_normal_with_random_labels() -> None:

@@ -116,7 +116,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
         {"data": "gaussian(image_shape=(1, 8, 8), classes=3)"},
         r"Expected 1×3 logits .* got 1×10\. Convert one with --cl",
     ),
-    ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not run on an example of gaussian.*3×8×8"),
+    ({"data": "gaussian(image_shape=(3, 8, 8), classes=10)"}, "does not fit gaussian.*3×8×8"),
 ]
 
 

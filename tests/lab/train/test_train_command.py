@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from command_outputs import check_output
 from jsonargparse import ArgumentParser
 from rich.console import Console
 
+from normless.cli import main
 from normless_lab.train import TRAIN, EpochRow, ProgressBar, RunResult, TrainConfig, train
 from normless_lab.train.directory import RunDirectory
 from normless_lab.train.run_listener import RunStart
@@ -100,3 +102,50 @@ def test_off_a_terminal_each_epoch_is_a_line() -> None:
         ["epoch 2/4", "loss 1", "test accuracy 50.00%", "2.0 s"],
         ["epoch 3/4", "loss 1", "test accuracy 75.00%", "2.0 s"],
     ]
+
+
+@pytest.mark.parametrize("words", [["train", "--epochs", "1", "--model"], ["diagnose"]])
+def test_a_network_of_other_channels_than_the_data_is_told_with_a_way_out(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "from normless.models import resnet_cifar\ndef net(): return resnet_cifar(8, in_channels=3)\n"
+    )
+    assert main([*words, "mine.py:net", "--data", "digits(side=16)"]) == 2
+    said = capsys.readouterr().err
+    assert "digits(side=16): stem, a Conv2d" in said
+    assert "takes 3 channels" in said
+    assert "digits(side=16, channels=3)" in said
+    further = ["--batch-size", "8"] if words == ["diagnose"] else ["--batch-size", "500"]
+    assert main([*words, "mine.py:net", "--data", "digits(side=16, channels=3)", *further]) == 0
+
+
+def test_without_settings_it_shows_them_and_asks_for_a_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["train"]) == 2
+    shown = capsys.readouterr()
+    assert re.search(r"about \d+ (minutes|seconds)", shown.err)
+    assert "--model" in shown.err
+    for name, value in (("epochs", "200"), ("model", TrainConfig.model), ("data", "digits")):
+        assert re.search(rf"^{name} +{re.escape(value)} *$", shown.out, re.M)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_default_model_is_trained_if_it_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trained: list[TrainConfig] = []
+
+    def note(config: TrainConfig, *_: object, **__: object) -> None:
+        trained.append(config)
+        raise ValueError("enough")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("normless_lab.train.training_run.train", note)
+    for words in (["--model", TrainConfig.model], ["--epochs", "1"], ["--out", "run"]):
+        assert main(["train", *words]) == 2
+    assert [config.epochs for config in trained] == [200, 1, 200]
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"model": TrainConfig.model}))
+    assert main(["train", "--config", "run.yaml"]) == 2
+    assert trained[3:] == [TrainConfig()]

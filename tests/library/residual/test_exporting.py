@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from written_networks import Written, linear_layers
 
 import normless as nl
-from normless import UnresolvedStructureError, residual_map
+from normless import InputsError, UnresolvedStructureError, residual_map
 from normless.residual.reader import modules_around
 
 WIDTH = 6
@@ -104,9 +104,29 @@ def test_a_submodule_of_a_methods_name_is_named(name: str, inside: bool) -> None
         residual_map(model, torch.ones(2, WIDTH))
 
 
-def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_cannot_be_traced() -> None:
+@pytest.mark.parametrize(
+    ("model", "x", "said", "takes"),
+    [
+        (
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()),
+            torch.zeros(1, 5, 8, 8),
+            r"0, a Conv2d, .* 3 channels.* 5\.",
+            3,
+        ),
+        (nn.Sequential(nn.ReLU(), nn.Linear(3, 4)), torch.zeros(2, 7, 5), r"1, a Linear, .* 3 features.* 5\.", 3),
+    ],
+)
+def test_inputs_that_do_not_fit_are_told_apart_from_networks_that_cannot_be_traced(
+    model: nn.Module, x: Tensor, said: str, takes: int
+) -> None:
+    with pytest.raises(InputsError, match=said) as caught:
+        residual_map(model, x)
+    assert caught.value.takes == takes
+
+
+def test_an_input_of_another_size_is_a_network_that_cannot_be_traced() -> None:
     with pytest.raises(UnresolvedStructureError, match=r"it stopped in 0, a Conv2d .*Check that forward takes"):
-        residual_map(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), torch.zeros(1, 5, 8, 8))
+        residual_map(nn.Sequential(nn.Conv2d(3, 4, 9), nn.ReLU()), torch.zeros(1, 3, 8, 8))
 
 
 def into_a_view(m: Written, x: Tensor) -> Tensor:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from normless.residual import Layer, ResidualBlock, ResidualMap
 from normless.residual.blocks import Unresolved
 from normless.residual.table import format_blocks, format_map
@@ -89,3 +93,12 @@ def test_no_line_is_wider_than_asked_and_lines_break_behind_arrows_only() -> Non
         assert "LayerNorm (γ other)" in text or "LayerNorm (γ last)" in text
         assert all(f"linear l{index}" in text for index in range(30))
         assert not any(line.strip().startswith("→") for line in text.splitlines())
+
+
+@pytest.mark.parametrize("width", range(45, 72, 3))
+def test_a_role_is_whole_in_a_table_too_wide_for_its_names(width: int) -> None:
+    layers = (_norm("n"), _weight("longer_than_most_names"), _norm("d"))
+    block = ResidualBlock("b", branch_layers=layers, skip_layers=(_norm("s"), _weight("w")), identity_skip=False)
+    text = format_blocks(ResidualMap((block,)), width=width)
+    assert max(map(len, text.splitlines())) <= width
+    assert text.count("(γ") == 3 == len(re.findall(r"\(γ (?:last|other|down)\)", text))

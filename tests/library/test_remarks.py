@@ -1,0 +1,112 @@
+"""What a conversion leaves to read: a line of the log if it needs attention, and `net.normless`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normless as nl
+from normless.models import resnet_cifar
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def _logged(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == "normless"]
+
+
+def _trained() -> nn.Module:
+    model = resnet_cifar(8)
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 2)
+    nn.init.normal_(model.classifier.weight)
+    return model
+
+
+class _Scaled(nn.Module):
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3), nn.ReLU())
+        self.gamma = nn.Parameter(torch.full((3, 1, 1), scale))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.as_tensor(x + self.gamma * self.layers(x))
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme", "said"),
+    [
+        (_trained(), "none", "keep_scale='all'"),
+        (_trained(), "fixup", "classifier"),
+        (_Scaled(1e-6), "none", "gamma"),
+    ],
+)
+def test_what_needs_attention_is_one_line_of_the_log(
+    model: nn.Module, scheme: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = nl.convert(model, scheme, X)
+    (record,) = _logged(caplog)
+    assert said in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert said in str(net.normless)
+
+
+@pytest.mark.parametrize(
+    ("model", "scheme"), [(resnet_cifar(8), "none"), (resnet_cifar(8), "fixup"), (_Scaled(0.5), "none")]
+)
+def test_nothing_is_logged_of_a_fresh_network(
+    model: nn.Module, scheme: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    nl.convert(model, scheme, X)
+    assert not _logged(caplog)
+
+
+def test_a_converted_network_says_what_was_done(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = _trained()
+    net = nl.convert(model, "fixup", X)
+    said: Any = net.normless
+    assert said.plan == nl.plan(model, "fixup", X)
+    for text in ("fixup", f"{said.date:%Y-%m-%d}", str(said.plan[0])):
+        assert text in str(said)
+    assert len(repr(said)) < 100
+    assert deepcopy(net).normless == pickle.loads(pickle.dumps(net)).normless == said
+    assert not hasattr(model, "normless")
+    caplog.clear()
+    nl.save(net, tmp_path)
+    loaded: Any = nl.load(tmp_path, model)
+    assert loaded.normless.plan == said.plan
+    assert not _logged(caplog)
+
+
+def test_inputs_by_position_and_by_name_are_saved(tmp_path: Path) -> None:
+    class Shifted(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = resnet_cifar(8)
+
+        def forward(self, x: torch.Tensor, shift: torch.Tensor) -> torch.Tensor:
+            return torch.as_tensor(self.net(x + shift))
+
+    model = Shifted()
+    net = nl.convert(model, "skipinit", X, shift=X)
+    nl.save(net, tmp_path)
+    assert torch.equal(nl.load(tmp_path, model)(X, X), net(X, X))
+
+
+@pytest.mark.parametrize("mask", [0o027, 0o077])
+def test_saved_files_have_the_permissions_of_new_files(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        files = nl.save(nl.convert(resnet_cifar(8), "skipinit", X), tmp_path)
+    finally:
+        os.umask(before)
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o666 & ~mask] * 2
