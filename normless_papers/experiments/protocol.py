@@ -59,6 +59,10 @@ class _Notes:
             named.append((f"{len(self.asked)}", Point(own, rate, sweep.seed, config)))
         return sweep_result(sweep, named, {name: _row(name, point.config) for name, point in named})
 
+    def run_all(self, sweeps: Sequence[Sweep], *, metrics: Sequence[str] = ("test_accuracy",)) -> list[SweepResult]:
+        """As `Laboratory.run_all`."""
+        return [self.run(sweep, metrics=metrics) for sweep in sweeps]
+
     def carry_out(self, configs: Sequence[Settings]) -> list[RunRow]:
         """As `Laboratory.carry_out`."""
         return [_row(str(place), config) for place, config in enumerate(configs)]

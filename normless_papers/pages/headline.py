@@ -147,7 +147,7 @@ class Decided:
         smaller = minutes is None or BUDGETS.index(self.budget) < BUDGETS.index("gpu")
         if not self.results or (self.demonstrates and smaller):
             parts.append(f"Not run at the paper's kind; {other if minutes is None else f'{minutes} min on an H100'}.")
-        return " ".join([*parts, self.headline.note]).strip()
+        return " ".join([*parts, self.headline.note if self.results else ""]).strip()
 
     @property
     def budget(self) -> Budget:
