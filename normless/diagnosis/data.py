@@ -84,7 +84,8 @@ def check_values(exam: Examination) -> Steps:
     values = targets[targets != IGNORED]
     is_constant = values.numel() >= SEVERAL and bool((values == values.flatten()[0]).all())
     # A loss of the outputs alone, as of triplets, gets targets of any kind.
-    are_read = any(source.kind == "targets" for call in exam.passed.flow.calls for source in call.sources())
+    in_loss = [call for call in exam.passed.flow.calls if call.path == LOSS]
+    are_read = any(source.kind == "targets" for call in in_loss for source in call.sources())
     if is_constant and are_read and pairs is None and targets.dim() and not values.is_complex():
         same = {"label": float(values.flatten()[0]), "labels": values.numel()}
         yield replace(finding("one_label", 0.98, (), same), advice=_is_one_on_purpose(exam, float(same["label"])))

@@ -35,6 +35,7 @@ from normless.diagnosis import (
     optimizer,
     outputs,
     reach,
+    recurrence,
     reshapes,
     settings,
     stopped,
@@ -283,6 +284,7 @@ def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator
     yield targets.check_relation(exam)
     yield settings.check_settings(exam, steps)
     yield information.check_information(exam)
+    yield recurrence.check_time(exam)
     yield investigation.check_experiments(exam, steps, investigate)
 
 

@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import isfinite, prod
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
-from normless.diagnosis.flow import Call
-from normless.diagnosis.steps import fits
+from normless.diagnosis.flow import Call, tensors
+from normless.diagnosis.rates import MANY
+from normless.diagnosis.steps import fits, tried
 from normless.diagnosis.unread import unread_parts
 
 # Outputs count as equal if they differ by less than this share of the differences between examples.
@@ -36,6 +38,10 @@ def check_information(exam: Examination) -> Steps:
         yield replace(found, advice=is_fitted)
     yield from _unordered(exam, is_fitted)
     is_stuck = any(known.kind == "not_fitted" for known in exam.found)
+    is_flat = any(known.kind == "cancelled_gradient" for known in exam.found)
+    for first, second in _equal_inputs(exam):
+        found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
+        yield replace(found, advice=not is_stuck and not is_flat)
     for unread in unread_parts(exam):
         yield replace(unread, advice=not is_stuck)
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
@@ -54,6 +60,15 @@ def _narrow(exam: Examination) -> Call | None:
         if event.output[0].numel() == 1 and event.output is not logits and not _reaches(last, call):
             return call
     return None
+
+
+def _equal_inputs(exam: Examination) -> Iterator[tuple[int, int]]:
+    """Return the numbers of inputs that have equal values and are not the same tensor."""
+    given = [(number, x) for number, x in enumerate(tensors(exam.inputs)) if x.dim() and x.is_floating_point()]
+    for place, (number, x) in enumerate(given):
+        for other, y in given[place + 1 :]:
+            if x.shape == y.shape and x.data_ptr() != y.data_ptr() and torch.equal(x, y):
+                yield number, other
 
 
 def _reaches(last: Call, without: Call) -> bool:
@@ -90,8 +105,31 @@ def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
     attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
     slow = bool(exam.trials) and not is_fitted and exam.trials[0].progress < HALF
     is_stuck = any(known.kind == "not_fitted" for known in exam.found)
-    is_wrong = pairs > 0 or is_stuck or (slow and attends and not x.is_floating_point())
+    slow = slow and attends and not x.is_floating_point()
+    is_wrong = pairs > 0 or is_stuck or (slow and _is_helped_by_positions(exam))
     yield replace(finding("unordered", 0.8 if pairs else 0.55, (), evidence), advice=not is_wrong)
+
+
+def _is_helped_by_positions(exam: Examination) -> bool:
+    """Whether trial steps get much lower if each position has a vector of its own, added to its embedding."""
+    if exam.optimizer is None:
+        return True
+    before = tried(exam, exam.optimizer, MANY)[1]
+    layers = [module for module in exam.model.modules() if isinstance(module, nn.Embedding)]
+    handles = [layer.register_forward_hook(_add_positions) for layer in layers]
+    try:
+        after = tried(exam, exam.optimizer, MANY)[1]
+    finally:
+        for handle in handles:
+            handle.remove()
+    return after.end < HALF * before.end
+
+
+def _add_positions(layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
+    if output.dim() != 3:
+        return output
+    places = torch.randn(output.shape[1:], generator=torch.Generator().manual_seed(0)).to(output)
+    return output + output.detach().std() * places
 
 
 def _same_but_for_order(x: Tensor, targets: object) -> int:

@@ -38,6 +38,8 @@ def check_stops(exam: Examination) -> Steps:
     stops = _stops(exam.model, exam, zeros)
     known = {name for found in exam.found for name in _EXPLAINED.get(found.kind, ())}
     stops = [(call, names) for call, names in stops if call.name not in known]
+    if not stops and not known and len(zeros) == len(norms):
+        yield finding("cancelled_gradient", 0.93, (), {"parameters": len(norms), "loss": exam.passed.loss})
     if not stops:
         return f"{len(zeros)} of {len(norms)} parameters have a gradient of zero"
     call, names = stops[0]
