@@ -41,6 +41,7 @@ class Loop:
     training: Training
     passes: BackwardPasses = field(default_factory=BackwardPasses)
     labels: Labels = field(default_factory=Labels)
+    _has_optimizer: bool = False
     _optimizers: weakref.WeakSet[Optimizer] = field(default_factory=weakref.WeakSet)
     _created: int = 0
     _spikes: Spikes = field(default_factory=Spikes)
@@ -115,7 +116,9 @@ class Loop:
         if runs >= REPEATED:
             words = {"optimizer": type(optimizer).__name__}
             yield from self.training.new("lost_state", 0.9, [""], {"step": step, "steps": runs}, **words)
-        is_new = len(self._optimizers) > 0 and optimizer not in self._optimizers
+        # Of those that are gone nothing is kept.
+        is_new = self._has_optimizer and optimizer not in self._optimizers
+        self._has_optimizer = True
         self._optimizers.add(optimizer)
         if lost and is_new and runs == 1:
             self._created += 1

@@ -1,10 +1,15 @@
 """Healthy trainings of unusual forms: no raw errors and no false alarms."""
 
+import odd_networks
+import odd_objectives
 import pytest
 import torch
 from odd_trainings import TRAININGS
 
 import normless as nl
+
+# Importing a module registers its trainings.
+MODULES = (odd_networks, odd_objectives)
 
 
 @pytest.mark.parametrize("name", TRAININGS)

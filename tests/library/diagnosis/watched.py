@@ -11,6 +11,7 @@ from torch.nn import functional as F
 import normless as nl
 
 Step = Callable[[int, nn.Module], None]
+Run = Callable[[nn.Module, Callable[[], Tensor]], None]
 
 
 def mlp() -> nn.Sequential:
@@ -54,3 +55,17 @@ def at(step: int, change: Callable[[nn.Module], object]) -> Step:
                 change(model)
 
     return before
+
+
+def kinds(run: Run, model: nn.Module | None = None) -> list[str]:
+    """Return the kinds of findings that concern the loop; `run` gets the network and a function that makes a loss."""
+    model = mlp() if model is None else model
+    with nl.watch(model, 20) as watch:
+        torch.manual_seed(1)
+
+        def loss() -> Tensor:
+            x, y = batch()
+            return watch.loss(F.cross_entropy(model(x), y))
+
+        run(model, loss)
+    return [found.kind for found in watch.findings if found.kind not in ("large_updates", "small_updates", "jump")]
