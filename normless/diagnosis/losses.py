@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, Steps, check, finding
-from normless.diagnosis.flow import tensors
+from normless.diagnosis.flow import LOSS, tensors
 from normless.diagnosis.tape import LossCall
 
 # Sums of probabilities may differ from 1 by this much.
@@ -24,6 +24,8 @@ _INTERVALS = {
     "multilabel_soft_margin_loss": (0.0, 1.0), "poisson_nll_loss": (0.0, inf),
 }  # fmt: skip
 _SIGNS = {"soft_margin_loss", "hinge_embedding_loss", "cosine_embedding_loss", "margin_ranking_loss"}
+_OF_LOGITS = {"binary_cross_entropy_with_logits", "cross_entropy", "multilabel_soft_margin_loss"}
+_ACTIVATIONS = {"sigmoid", "softmax", "sigmoid_", "softmin"}
 # The means over a mask are judged if it keeps at most this share.
 SPARSE = 0.05
 # A class is rare or frequent, and a weight small or large, by this factor.
@@ -36,10 +38,19 @@ def check_meaning(exam: Examination) -> Steps:
     for made in exam.passed.losses:
         name = made.call.name
         judge = _of_interval if name in _INTERVALS else _of_signs if name in _SIGNS else _JUDGES.get(name, _nothing)
-        if found := next(judge(exam, made), None):
+        if found := next(chain(_of_logits(made), judge(exam, made)), None):
             yield found
             return "the values do not have the meaning that the loss gives them"
     return "the losses of torch that were called take them"
+
+
+def _of_logits(made: LossCall) -> Iterator[Finding]:
+    """Look for a sigmoid or softmax, in the loss, of what a loss takes as logits."""
+    given = made.call.reads[0][0] if made.call.name in _OF_LOGITS and made.call.reads else None
+    source = None if given is None else given.origin()
+    if source is not None and source.path == LOSS and source.name in _ACTIVATIONS:
+        evidence: Evidence = {"function": made.call.name, "line": str(source.line or "the loss")}
+        yield finding("activated_twice", 0.97, (), evidence, activation=source.name)
 
 
 def _nothing(exam: Examination, made: LossCall) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from normless.diagnosis.tape import Event
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
 STEPS = 3
+# A network with more than this share of its parameters frozen is adapted, not trained.
+MOST = 0.5
 
 
 @check("reach of the gradient")
@@ -65,7 +67,8 @@ def _head(exam: Examination) -> list[Finding]:
         for parameter in group["params"]
     }
     is_other = not trains[-2] and bool(held) and held.isdisjoint(map(id, layers[-1].parameters))
-    return [replace(found, advice=is_other)]
+    # Adapters train a few parameters of a network that is frozen as a whole.
+    return [replace(found, advice=is_other or share > MOST)]
 
 
 def _is_beside(made: Call, head: Call) -> bool:

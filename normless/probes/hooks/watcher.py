@@ -185,7 +185,13 @@ def _on_gradient(tensor: Tensor, watcher: Watcher, method: str, *arguments: Any)
     """Call a watcher's method, if it overrides it, with arguments and the tensor's gradient, if it gets one."""
     if tensor.requires_grad and overrides(watcher, method):
         receive = getattr(watcher, method)
-        tensor.register_hook(lambda gradient: receive(*arguments, gradient.detach()))  # type: ignore[no-untyped-call]
+
+        def on_gradient(gradient: Tensor | None) -> None:
+            # One part of a split may get no gradient while another does.
+            if gradient is not None:
+                receive(*arguments, gradient.detach())
+
+        tensor.register_hook(on_gradient)  # type: ignore[no-untyped-call]
 
 
 def _attach_to_sums(setting: Setting, watchers: Sequence[Watcher], stack: ExitStack) -> None:

@@ -158,3 +158,19 @@ def test_an_ignored_index_of_sequences(form: str) -> None:
         tokens[labels == 0] = 0
     found = kinds(diagnose(Tagger(last=False), (tokens, labels), loss=nn.CrossEntropyLoss(ignore_index=0)))
     assert found == ["ignored_class"] * (form == "a class")
+
+
+@pytest.mark.parametrize("is_twice", [True, False])
+def test_a_sigmoid_within_a_loss_that_applies_one(is_twice: bool) -> None:
+    """A focal loss needs the probabilities, but not as logits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 1))
+    x = torch.randn(64, 8)
+    y = (x[:, :1] > 0.5).float()
+
+    def focal(outputs: Tensor, y: Tensor) -> Tensor:
+        p = outputs.sigmoid()
+        cross_entropy = F.binary_cross_entropy_with_logits(p if is_twice else outputs, y, reduction="none")
+        return ((1 - p * y - (1 - p) * (1 - y)) ** 2 * cross_entropy).mean()
+
+    assert ("activated_twice" in kinds(diagnose(model, (x, y), loss=focal))) == is_twice
