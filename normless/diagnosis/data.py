@@ -103,6 +103,9 @@ def _is_one_on_purpose(exam: Examination, label: float) -> bool:
     held = {id(p) for group in (exam.optimizer.param_groups if exam.optimizer else ()) for p in group["params"]}
     trained = [p.requires_grad and (not held or id(p) in held) for p in exam.model.parameters()]
     made = exam.passed.flow.of(logits)
+    # A loss with layers of its own, such as a critic, judges what the network makes.
+    if any(call.path == LOSS and KINDS.get(call.name) == "weight" for call in exam.passed.flow.calls):
+        return True
     # A residual is computed from outputs of layers, and is none of them.
     is_residual = label == 0.0 and made is not None and made.origin().name not in KINDS
     return not all(trained) or is_residual
