@@ -23,6 +23,8 @@ from normless.probes import compute_output, logits_of, loss_of, preserve_state, 
 
 # Outputs have changed if they differ by more than this share of the largest output.
 CHANGED = 1e-5
+# Mean and deviation of standardized columns are 0 and 1 up to this.
+SCALED = 1e-3
 # A change of one output that is this many times the change of others is a path from its own position.
 LOCAL = 3.0
 # A result with fewer values than the inputs by this factor is a bottleneck.
@@ -302,8 +304,10 @@ def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[F
     }
     # A network may have to remember a token or a value at an earlier step of a sequence.
     if column.is_last or x.dim() == 1 or (x.dim() == 2 and x.is_floating_point()):
-        # Numbers made for a trial of the code are often a multiple of one column.
-        is_example = targets.is_floating_point() and column.relation == "proportional"
+        # Numbers made for a trial of the code are often a multiple of one column, but not a standardized copy of it.
+        values = x.detach().reshape(len(x), -1)[:, list(column.columns)].double()
+        is_scaled = bool((values.mean(0).abs() < SCALED).all()) and bool(((values.std(0) - 1).abs() < SCALED).all())
+        is_example = targets.is_floating_point() and column.relation == "proportional" and not is_scaled
         yield replace(finding("target_column", 0.96, (), evidence), advice=is_example)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from normless.edits.surgery import Surgery
 
@@ -27,9 +28,11 @@ def remarks(surgery: Surgery) -> Iterator[str]:
     closed = []
     for block in surgery.map.walk():
         for layer in surgery.left(block.branch_layers, "scale"):
-            factor = None if layer.gamma is None or layer.gating else surgery.parameter(layer.gamma).detach()
-            if factor is not None and factor.numel() and 0 < float(factor.abs().max()) < _CLOSED:
-                closed.append((layer.path, float(factor.abs().max())))
+            # A factor of a branch that was removed is not a parameter any more.
+            with suppress(KeyError):
+                factor = None if layer.gamma is None or layer.gating else surgery.parameter(layer.gamma).detach()
+                if factor is not None and factor.numel() and 0 < float(factor.abs().max()) < _CLOSED:
+                    closed.append((layer.path, float(factor.abs().max())))
     if closed:
         path, value = closed[0]
         more = f" and {len(closed) - 1} more" * (len(closed) > 1)

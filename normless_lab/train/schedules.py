@@ -10,12 +10,13 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise
-
-from torch import Tensor
-from torch.optim import Optimizer
+from typing import TYPE_CHECKING
 
 from normless.registry import check_arguments
 from normless.spec import parse_call
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 Schedule = Callable[[float], float]
 
@@ -103,7 +104,8 @@ def set_rate(optimizer: Optimizer, rate: float) -> None:
     """
     for group in optimizer.param_groups:
         scaled = rate * group.get("rate_scale", 1.0)
-        if isinstance(group["lr"], Tensor):
+        # A tensor, as torch.compile asks for, keeps its place.
+        if not isinstance(group["lr"], (int, float)):
             group["lr"].fill_(scaled)
         else:
             group["lr"] = scaled

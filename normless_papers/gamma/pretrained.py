@@ -18,10 +18,8 @@ from torch import Tensor, nn
 
 import normless as nl
 from normless.errors import NormlessError
-from normless.models import build_model, fitted_spec
-from normless.models.spec import build_with_inputs
-from normless.probes import RideAlong, Setting, Watcher
-from normless.probes.measure import every
+from normless.models import build_model, build_with_inputs, fitted_spec
+from normless.probes import RideAlong, Setting, Watcher, every
 from normless.residual import residual_map
 from normless.saving import read_recipe
 from normless.spec import format_call, is_saved, parse_call

@@ -185,7 +185,8 @@ def test_what_does_not_train_was_tried_below_the_grid(reached: Mapping[int, floa
 @pytest.mark.parametrize("budget", ["small", "paper"])
 def test_rates_of_the_depth_tables_extend_far_below_the_grid(name: str, budget: Budget) -> None:
     for asked in asked_by(name, budget):
-        assert (asked.rates.factor, asked.rates.extensions) == (2.0, 8)
+        # Two cores have time for two rates beyond either end.
+        assert (asked.rates.factor, asked.rates.extensions) == (2.0, 2 if budget == "small" else 8)
 
 
 @pytest.mark.parametrize("trains", [True, False])
