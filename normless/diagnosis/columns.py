@@ -15,7 +15,7 @@ from normless.diagnosis.flow import tensors
 from normless.diagnosis.steps import fits, tried
 
 # Inputs of this size are too large for weights that are initialized for inputs of variance 1.
-LARGE, HUGE = 10.0, 1e3
+LARGE = 10.0
 # Inputs that are all below this are hidden by the biases of the first layer.
 TINY = 0.02
 # The share of the mean square that is variance, below which the mean hides the differences between examples.
@@ -78,9 +78,8 @@ def check_scale(exam: Examination) -> Steps:
     if found is not None and isfinite(exam.passed.loss):
         yield found
     elif size > LARGE and not has_norms:
-        # If inputs of such a size overflow, the operation that overflows first is not the cause.
-        is_cause = size > HUGE and not isfinite(exam.passed.loss)
-        yield finding("unscaled_inputs", 0.997 if is_cause else 0.96, (), evidence)
+        # If the inputs overflow, the operation that overflows first is not the cause.
+        yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
     elif 0 < evidence["largest"] < TINY and not has_norms:
         yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
