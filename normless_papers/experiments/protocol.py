@@ -217,9 +217,12 @@ def told(cells: Sequence[tuple[Mapping[str, str], str]]) -> str:
     if len(values) < 2:
         return "".join(values) or "–"
     for axis in cells[0][0]:
+        # Of several sweeps at once, an axis that one does not have tells nothing of its values.
+        if not all(axis in labels for labels, _ in cells):
+            continue
         found = defaultdict[str, dict[str, None]](dict)
         for labels, value in cells:
-            found[labels.get(axis, "")][value] = None
+            found[labels[axis]][value] = None
         if all(len(own) == 1 for own in found.values()):
             by_value = {value: [label for label, own in found.items() if value in own] for value in values}
             return _folded(by_value) or _listed(by_value)

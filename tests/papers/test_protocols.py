@@ -24,7 +24,7 @@ def test_sentences_are_on_known_aspects() -> None:
     assert not {name: aspects for name, aspects in unknown.items() if aspects}
 
 
-@pytest.mark.parametrize("paper", ["skipinit", "zeroinit", "fixup"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_training_has_the_sentences_of_its_text(paper: str) -> None:
     assert [name for name in trained(paper) if not published()[name].protocol] == []
 
@@ -44,6 +44,10 @@ def test_values_are_told_by_the_labels_that_decide_them() -> None:
     assert told(cells(*["x", "y", "y"] * 2)) == "a: x; b, c: y"
     assert told(cells("p", "q", "q", "q", "q", "q")) == "p; q"
     assert told(cells(*["", "y", "y"] * 2)) == "y"
+    # The second sweep has no axis `norm`; with it, the norm decides.
+    first = ({"norm": "post", "sweep": "a"}, "x")
+    assert told([first, ({"sweep": "b"}, "y")]) == "a: x; b: y"
+    assert told([first, ({"norm": "pre", "sweep": "b"}, "y")]) == "post: x; pre: y"
 
 
 def test_a_protocol_says_what_is_trained() -> None:
