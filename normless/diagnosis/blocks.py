@@ -67,7 +67,7 @@ def check_growth(exam: Examination) -> Steps:
             "second_moment_after": float(moments[last]),
         }
         severity = min(0.99, 0.7 + log2(factor) / 100) if grows else min(1.0, 0.3 + log2(factor) / 40)
-        if grows and factor > BEYOND and any(known.kind == "not_finite" for known in exam.found):
+        if grows and factor > BEYOND and exam.knows("not_finite"):
             # This growth causes later values that are not finite.
             severity = 1.0
         if grows:

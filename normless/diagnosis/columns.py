@@ -119,7 +119,7 @@ def check_target_scale(exam: Examination) -> Steps:
     summary = f"up to {float(t.abs().max()):.3g}; the outputs have the size {made:.3g}"
     is_far = size > LARGE * max(made, 1.0) or 0 < deviation < made / UNEQUAL
     # Targets out of the range of the outputs are reported as such.
-    is_known = any(known.kind == "activation_after_classifier" for known in exam.found)
+    is_known = exam.knows("activation_after_classifier")
     if not is_far or is_known or deviation == 0 or not exam.trials or exam.optimizer is None:
         return summary
     own, other = exam, standardized_targets(exam)

@@ -123,6 +123,10 @@ class Examination:
     influence: Mapping[int, Tensor] = field(default_factory=dict)
     dropped: Mapping[str, float] = field(default_factory=dict)
 
+    def knows(self, kind: str) -> bool:
+        """Whether an earlier check has a finding of this kind."""
+        return any(known.kind == kind for known in self.found)
+
     @cached_property
     def passed(self) -> Passed:
         """The recorded pass, made on first access."""

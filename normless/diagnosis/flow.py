@@ -126,6 +126,17 @@ class Call:
             call = before
         return call
 
+    def reached(self, stops: Callable[[Call], bool]) -> Iterator[Call]:
+        """Yield this call and all before it once, without those that stop the way and what only they read."""
+        waiting, seen = [self], set[Call]()
+        while waiting:
+            call = waiting.pop()
+            if call in seen or stops(call):
+                continue
+            seen.add(call)
+            yield call
+            waiting += call.sources()
+
 
 class Flow:
     """The calls of a pass in order, and the call that made each tensor."""

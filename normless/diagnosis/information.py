@@ -37,11 +37,10 @@ def check_information(exam: Examination) -> Steps:
         # An autoencoder of one dimension is a choice, if it can be fitted.
         yield replace(found, advice=is_fitted)
     yield from _unordered(exam, is_fitted)
-    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
-    is_flat = any(known.kind == "cancelled_gradient" for known in exam.found)
+    is_stuck = exam.knows("not_fitted")
     for first, second in _equal_inputs(exam):
         found = finding("equal_inputs", 0.94, (), {"first": first, "second": second})
-        yield replace(found, advice=not is_stuck and not is_flat)
+        yield replace(found, advice=not is_stuck and not exam.knows("cancelled_gradient"))
     for unread in unread_parts(exam):
         yield replace(unread, advice=not is_stuck)
     return "one number" if narrow is not None else "no layer of one unit is passed by everything"
@@ -73,16 +72,10 @@ def _equal_inputs(exam: Examination) -> Iterator[tuple[int, int]]:
 
 def _reaches(last: Call, without: Call) -> bool:
     """Whether the inputs, or values of unknown origin, reach a call by a path that avoids another call."""
-    waiting, seen = [last], {without}
-    while waiting:
-        call = waiting.pop()
-        if call in seen:
-            continue
-        seen.add(call)
-        if call.kind == "inputs" or any(read is None for read, _ in call.reads):
-            return True
-        waiting += call.sources()
-    return without is last
+    calls = last.reached(lambda call: call is without)
+    return without is last or any(
+        call.kind == "inputs" or any(read is None for read, _ in call.reads) for call in calls
+    )
 
 
 def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
@@ -103,10 +96,9 @@ def _unordered(exam: Examination, is_fitted: bool) -> Iterator[Finding]:
     evidence = {"positions": x.shape[1], "change": change, "differences": apart, "pairs": pairs}
     # Sets and bags of words have no order; targets that depend on it, or a batch that cannot be fitted, tell.
     attends = any(event.kind == "attention" or event.name in _OF_ATTENTION for event in exam.passed.events)
-    slow = bool(exam.trials) and not is_fitted and exam.trials[0].progress < HALF
-    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
-    slow = slow and attends and not x.is_floating_point()
-    is_wrong = pairs > 0 or is_stuck or (slow and _is_helped_by_positions(exam))
+    is_slow = bool(exam.trials) and not is_fitted and exam.trials[0].progress < HALF
+    may_miss = is_slow and attends and not x.is_floating_point()
+    is_wrong = pairs > 0 or exam.knows("not_fitted") or (may_miss and _is_helped_by_positions(exam))
     yield replace(finding("unordered", 0.8 if pairs else 0.55, (), evidence), advice=not is_wrong)
 
 

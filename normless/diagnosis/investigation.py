@@ -71,7 +71,7 @@ def check_experiments(exam: Examination, steps: int, asked: bool | None) -> Step
     """Change one part of the training after another, if the batch cannot be fitted and no cause is known."""
     if steps < 1 or asked is False or not isfinite(exam.passed.loss) or not any(exam.passed.gradients.values()):
         raise NotAsked("none was made")
-    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
+    is_stuck = exam.knows("not_fitted")
     if not is_stuck and (not asked or any(fits(exam, trial) for trial in exam.trials)):
         raise NotAsked("the batch can be fitted" if not is_stuck else "none was asked for")
     kinds = {known.kind for known in exam.found if not known.advice}

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, tensors
+from normless.diagnosis.flow import LOSS, tensors
 from normless.diagnosis.influence import with_leaf
 from normless.diagnosis.relations import IGNORED, Column, Shifted, altered, distinct, find_columns, find_shifted
 from normless.diagnosis.spread import spread_at
@@ -268,18 +268,12 @@ def _bypassed(exam: Examination) -> Iterator[Finding]:
     narrow = [call for call in narrow if call.is_signal and len(call.shape) > 1 and call.shape[0] == size]
     if last is None or not narrow or exam.passed.logits.dim() < 2:
         return
-    waiting, seen = [last], set[Call]()
-    while waiting:
-        call = waiting.pop()
-        if call in seen or (prod(call.shape) <= wide and call is not last):
-            continue
-        seen.add(call)
+    for call in last.reached(lambda call: prod(call.shape) <= wide and call is not last):
         if call.kind == "inputs":
             code = min(narrow, key=lambda call: prod(call.shape))
             evidence = {"bottleneck": prod(code.shape[1:]), "inputs": given.numel() // len(given)}
             yield finding("bypassed_bottleneck", 0.8, (code.place,), evidence)
             return
-        waiting += call.sources()
 
 
 def _by_column(exam: Examination, targets: Tensor, column: Column) -> Iterator[Finding]:

@@ -73,16 +73,8 @@ def _head(exam: Examination) -> list[Finding]:
 
 def _is_beside(made: Call, head: Call) -> bool:
     """Whether trained parameters reach a result by a way around a layer."""
-    waiting, seen = [made], {head}
-    while waiting:
-        call = waiting.pop()
-        if call in seen:
-            continue
-        seen.add(call)
-        if call.kind == "parameter" and call.is_trained:
-            return True
-        waiting += call.sources()
-    return False
+    calls = made.reached(lambda call: call is head)
+    return any(call.kind == "parameter" and call.is_trained for call in calls)
 
 
 def _cut(exam: Examination, own: set[int]) -> list[Finding]:

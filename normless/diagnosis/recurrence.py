@@ -27,7 +27,7 @@ def check_time(exam: Examination) -> Steps:
     ratios = {number: ratio for number, size in exam.influence.items() if (ratio := _ratio(exam, size)) is not None}
     if not ratios:
         raise NotAsked(f"there are no sequences of {LENGTH} steps or more")
-    is_stuck = any(known.kind == "not_fitted" for known in exam.found)
+    is_stuck = exam.knows("not_fitted")
     is_slow = bool(exam.trials) and exam.trials[0].progress < PROGRESS
     is_slow &= not any(fits(exam, trial) for trial in exam.trials)
     for number, ratio in ratios.items():

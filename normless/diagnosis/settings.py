@@ -172,7 +172,7 @@ def _long_memory(exam: Examination, steps: int) -> Iterator[Finding]:
             group["momentum"], group["lr"] = USUAL, group["lr"] * factor
 
     trial = _restored(exam, change, steps)
-    if trial.progress < -LITTLE and not any(known.kind == "effective_rate" for known in exam.found):
+    if trial.progress < -LITTLE and not exam.knows("effective_rate"):
         evidence = {"momentum": momentum, "rate": trial.rate / factor, "usual": USUAL, "same_rate": trial.rate}
         evidence |= {"loss_before": trial.losses[0], "loss_after": trial.last, "steps": trial.steps}
         yield finding("long_memory", 0.81, (), evidence)
