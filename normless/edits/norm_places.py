@@ -15,10 +15,12 @@ from normless.edits.surgery import Surgery
 from normless.errors import LiftError
 from normless.lifting import reads
 from normless.nn.affine import outputs_of
+from normless.nn.memory_order import MemoryOrder
 from normless.residual import Layer
 from normless.residual.batch_statistics import BATCH_NORMS
 from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, inside, is_plain
+from normless.residual.memory_order import output_order
 from normless.residual.operations import ACTIVATION
 from normless.residual.sub_batches import is_sub_batch_norm
 
@@ -55,7 +57,8 @@ def remove_norms(surgery: Surgery, kept: str | None = None) -> None:
 
 def _identity(surgery: Surgery, layer: Layer) -> nn.Identity:
     """Return the module that replaces a removed norm, with γ = 1 and β = 0 if forward code reads them."""
-    identity = nn.Identity()
+    order = output_order(surgery.get(layer.path), surgery.input_shape(layer.path))
+    identity = nn.Identity() if order is None else MemoryOrder(order)
     *around, name = layer.path.split(".")
     kinds: list[type] = [type(surgery.get(path)) for path in ("", *accumulate(around, "{}.{}".format))]
     for parameter in layer.parameters:

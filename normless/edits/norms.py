@@ -33,6 +33,7 @@ from normless.nn.function import Function
 from normless.residual import Layer, ResidualBlock
 from normless.residual.description import describe, with_article
 from normless.residual.inside_norms import Inside, is_plain, scales_second_axis
+from normless.residual.memory_order import output_order
 
 FinalNorms = Literal["replace", "keep"]
 
@@ -198,6 +199,7 @@ class PointwiseNorms(Edit):
         gamma = (layer.gamma or "").removeprefix(f"{layer.path}.")
         is_known = is_plain(old) or has_channels_first(old) or gamma not in dict(old.named_parameters())
         new.channels_first = has_channels_first(old) if is_known else self._scales_second(surgery, layer, old, gamma)
+        new.order = output_order(old, surgery.input_shape(layer.path))
         new.to(next(chain(old.parameters(), surgery.model.parameters())))
         for reader in readers_outside(surgery, layer):
             surgery.not_in_place(reader)
@@ -216,7 +218,7 @@ class PointwiseNorms(Edit):
             setattr(new, name, None if read is None else own[read.removeprefix(f"{layer.path}.")])
         if new.weight is not None and layer.offset:
             new.weight = nn.Parameter(new.weight.detach() + layer.offset, new.weight.requires_grad)
-        new.channels_first = like.channels_first
+        new.channels_first, new.order = like.channels_first, like.order
         return new.to(like.alpha)
 
     def _scales_second(self, surgery: Surgery, layer: Layer, old: nn.Module, gamma: str) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from normless.nn.affine import TakesParts, one_element
 from normless.nn.channels import per_channel
 from normless.nn.kept_once import ShiftedReLU, is_faster
+from normless.nn.memory_order import Order, in_order
 from normless.nn.on_cuda import ShiftedReLUOnCuda, kernels_fit, shifted, unpromoting
 
 
@@ -73,6 +74,7 @@ class Pointwise(nn.Module):
         alpha: α, one element.
         shift: s, one element, or None.
         weight, bias: γ and β, or None; vectors along the second axis of x if `channels_first`, else its last axes.
+        order: the order of the output's elements in memory; None is that of the input.
     """
 
     weight: Tensor | None
@@ -81,13 +83,14 @@ class Pointwise(nn.Module):
     def __init__(self, function: Literal["tanh", "erf"], alpha: float, shift: float | None = None) -> None:
         super().__init__()
         self.function, self.channels_first = function, False
+        self.order: Order | None = None
         self.alpha = nn.Parameter(one_element(alpha))
         self.shift = None if shift is None else nn.Parameter(one_element(shift))
         self.register_parameter("weight", None)
         self.register_parameter("bias", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x * unpromoting(self.alpha, x)
+        y = in_order(x, self.order) * unpromoting(self.alpha, x)
         y = y if self.shift is None else y + unpromoting(self.shift, x)
         y = torch.tanh(y) if self.function == "tanh" else torch.erf(y)
         y = y if self.weight is None else y * self.placed(self.weight, y)

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless_lab.bench.conversion import ConversionBench as ConversionBench
+    from normless_lab.bench.conversion import measure_conversion as measure_conversion
     from normless_lab.bench.data import DataBench as DataBench
     from normless_lab.bench.data import measure_data as measure_data
     from normless_lab.bench.map import MapBench as MapBench

@@ -39,7 +39,7 @@ BENCHMARKS = {name: Benchmark(**stated) for name, stated in _STATED["benchmarks"
 NUMBERS: Mapping[str, str] = _STATED["numbers"]
 TOGETHER: list[dict[str, Any]] = _STATED["all"]
 ALL = "all"
-NETWORKS = "map: networks; default: ten of timm, torchvision and transformers"
+NETWORKS = "conversion, map: networks; default: some of timm, torchvision and transformers"
 COLUMNS = ("row", "ratio", "lowest", "highest", "aim", "result")
 HOW = ("runs", "workers", "rounds")
 

@@ -16,6 +16,7 @@ from normless import convert
 from normless.cli import main
 from normless.models import resnet_cifar, wide_resnet
 from normless_lab.bench import (
+    ConversionBench,
     DataBench,
     MapBench,
     ProbeBench,
@@ -23,6 +24,7 @@ from normless_lab.bench import (
     StepBench,
     SweepBench,
     WatchBench,
+    measure_conversion,
     measure_data,
     measure_inference,
     measure_map,
@@ -72,6 +74,14 @@ def test_every_network_is_compared_with_the_bare_one(width: int) -> None:
     table = measure_step(StepBench(depth=10 if width else 8, batch_size=2, image_size=8, rounds=3, width=width))
     assert table["network"].tolist() == (names if width else [*names, "hand-written fixup"])
     assert table["ratio"][0] == table["of_fastest"][0] == 1.0
+    assert_ratios(table)
+
+
+def test_a_converted_network_is_compared_with_itself_as_written() -> None:
+    bench = ConversionBench(networks=("normless:resnet_cifar(depth=8)",), schemes=("skipinit",), rounds=2)
+    table = measure_conversion(bench)
+    assert table["scheme"].tolist() == ["as written", "skipinit"]
+    assert table["ratio"][0] == 1.0
     assert_ratios(table)
 
 
