@@ -1,4 +1,4 @@
-"""The figures for the library: a residual map, the tables of probes, a watched training; in files and in notebooks."""
+"""The figures for the library, in files and notebooks: a residual map, the tables of probes, a watched training."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def save_svg(axes: Axes, path: Path) -> Path:
 
 
 def svg_text(axes: Axes) -> str:
-    """Return the figure of ``axes`` as the text of an SVG file, its text as text, its colours as those of `on_pages`."""
+    """Return the figure of ``axes`` as the text of an SVG file, with texts as texts and colours as in `on_pages`."""
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "normless"}):
         FigureCanvasSVG(_figure(axes)).print_figure(stream, format="svg", metadata={"Date": None})

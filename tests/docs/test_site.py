@@ -93,7 +93,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class QuietHandler(http.server.SimpleHTTPRequestHandler):
     """Serves files without a line for each on the terminal."""
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
