@@ -82,7 +82,8 @@ docs: $(INSTALLED)
 
 # The versions lie beside one another; `latest` is this one. Push the branch to publish it.
 docs-version: docs
-	$(BIN)/mike deploy --update-aliases $$($(BIN)/python -c "import normless; print(normless.__version__)") latest
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" mike deploy --update-aliases \
+	  $$($(BIN)/python -c "import normless; print(normless.__version__)") latest
 	$(BIN)/mike set-default latest
 
 notebooks: $(INSTALLED)
