@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from normless.residual import ResidualMap
 
 
-def plot(measured: Measurements | ResidualMap | Watch, *, scheme: str = "batch_norm") -> Sequence[Axes]:
+def plot(measured: Measurements | ResidualMap | Watch, *, scheme: str = "network") -> Sequence[Axes]:
     """Draw measurements, a residual map or a watched training; a notebook shows the result as images.
 
         nl.plot(nl.probe(net, (images, labels)))
@@ -24,7 +24,7 @@ def plot(measured: Measurements | ResidualMap | Watch, *, scheme: str = "batch_n
     Args:
         measured: the result of `nl.probe`, which gives a figure for each table that has a plot; the result of
             `nl.residual_map`; or that of `nl.watch`, of which the loss or else the gradient's norm is drawn.
-        scheme: of the network, which determines the colour of its measurements.
+        scheme: the name of the network's lines; the name of a scheme has the colour of the scheme.
 
     Returns:
         The Axes of each figure, as a list. ``axes.figure.savefig(path)`` writes a figure.
