@@ -12,7 +12,7 @@ LOWEST_TESTS ?= tests/library/test_conversion.py tests/library/test_saving.py te
 # A worker for each core, up to four; the tests of a file need not run in one of them.
 PARALLEL ?= --numprocesses auto --maxprocesses 4 --dist worksteal
 
-.PHONY: help docs dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence clean
+.PHONY: help docs docs-version notebooks dist demo test test-slow test-gpu fuzz faults lowest zoo docs-zoo census names lint format bench evidence clean
 
 help:
 	@echo "make demo       train deep networks with and without normalization; a table, figures and a page"
@@ -24,6 +24,8 @@ help:
 	@echo "make lowest     some of the tests with every dependency at its lower bound, in an environment of its own"
 	@echo "make zoo        map a network of every architecture module of timm, and of others; takes minutes"
 	@echo "make docs       the site, from docs and mkdocs.yml, in site/; strict: a warning is an error"
+	@echo "make notebooks  docs/notebooks, after changing a tutorial"
+	@echo "make docs-version  the site of this version, on the branch gh-pages of this clone"
 	@echo "make dist       wheel and sdist, installed in an environment of their own and tried"
 	@echo "make docs-zoo   the table of these networks, docs/zoo.md"
 	@echo "make census     map, convert and check the networks of fourteen packages: docs/census.md; takes hours"
@@ -77,6 +79,15 @@ zoo: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The versions lie beside one another; `latest` is this one. Push the branch to publish it.
+docs-version: docs
+	NO_MKDOCS_2_WARNING=1 PATH="$(abspath $(BIN)):$$PATH" mike deploy --update-aliases \
+	  $$($(BIN)/python -c "import normless; print(normless.__version__)") latest
+	$(BIN)/mike set-default latest
+
+notebooks: $(INSTALLED)
+	$(BIN)/python tests/notebooks_of_tutorials.py
 
 dist: $(INSTALLED)
 	$(BIN)/python -m build --no-isolation

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from normless.optim import param_groups as param_groups
     from normless.optim import recompute_blocks as recompute_blocks
     from normless.optim import step_in_backward as step_in_backward
+    from normless.plotting import plot as plot
     from normless.probes import Measurements as Measurements
     from normless.probes import RideAlong as RideAlong
     from normless.probes import mixes_examples as mixes_examples

@@ -37,7 +37,7 @@ LIBRARY = [
     {"conversion"},
     {"optim", "probes", "saving"},
     {"diagnosis"},
-    {"integrations"},
+    {"integrations", "plotting"},
     {"cli"},
 ]
 LABORATORY = [
@@ -227,6 +227,10 @@ for name in COMMANDS:
     with redirect_stderr(StringIO()) as said:
         assert main(example) in (0, 2), name
     told[name] = said.getvalue()
+try:
+    nl.plot(nl.residual_map(model, x))
+except nl.MissingExtraError as error:
+    told["normless.plot"] = str(error)
 for package in ("normless", "normless.integrations", "normless.cli", "normless.models", *(
     f"normless_lab.{name}" for name in ("bench", "data", "live", "plots", "sweeps", "train")
 ), "normless_papers.probes"):
@@ -259,7 +263,12 @@ def test_the_core_works_without_the_extras() -> None:
     )
     told = set(done.stdout.rpartition("TOLD ")[2].split())
     assert {"demo", "train", "bench", "sweep.run", "watch", "report", "reproduce", "train-text"} <= told
-    assert {"normless_lab.train", "normless.integrations.prepare", "normless.integrations.LightningWatch"} <= told
+    assert {
+        "normless.plot",
+        "normless_lab.train",
+        "normless.integrations.prepare",
+        "normless.integrations.LightningWatch",
+    } <= told
     assert not {name for name in told if name.startswith(("normless.models", "normless.cli", "normless.convert"))}
 
 

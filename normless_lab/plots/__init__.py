@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from normless_lab.plots.probe_plots import figures_of as figures_of
     from normless_lab.plots.save import description as description
     from normless_lab.plots.save import inline_image as inline_image
+    from normless_lab.plots.save import on_pages as on_pages
     from normless_lab.plots.save import save_png as save_png
     from normless_lab.plots.save import save_svg as save_svg
     from normless_lab.plots.save import svg_text as svg_text

@@ -39,6 +39,9 @@ def style_axes(axes: Axes) -> Axes:
     axes.set_axisbelow(True)
     axes.tick_params(axis="both", which="both", colors=QUIET.light, labelsize=SMALL_FONT_SIZE, length=0)
     axes.tick_params(axis="x", which="major", length=3)
+    # The name of the vertical axis is above the plot at the left.
+    axes.yaxis.set_offset_position("right")
+    axes.yaxis.get_offset_text().set_fontsize(SMALL_FONT_SIZE)
     return axes
 
 

@@ -1,4 +1,4 @@
-"""The figures for the library: a residual map, the tables of probes, a watched training."""
+"""The figures for the library, in files and notebooks: a residual map, the tables of probes, a watched training."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
+from normless.diagnosis import Watch
+from normless.probes import PROBES, Measurements
+from normless.residual import ResidualMap
 from normless_lab.plots.grammars.heat_map import heat_map
 from normless_lab.plots.grammars.lines import lines
-from normless_lab.plots.probe_plots import figures_of
-from normless_lab.plots.save import save_png, save_svg
+from normless_lab.plots.probe_plots import PLOTS, figures_of
+from normless_lab.plots.save import description, inline_image, save_png, save_svg, svg_text
 from normless_lab.plots.structure import blocks_on_trunk
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
-
-    from normless.residual import ResidualMap
 
 # Quantities of the whole network, by their axis' label, and those of layers, by their title.
 _LINES = {"loss": "loss", "gradient_norm": "‖∂L/∂w‖ of all parameters"}
@@ -33,6 +34,30 @@ _MAPS = {
 _SHARES = ("multiplier", "off", "lost")
 # Layers that are named on the axis; more are numbered.
 _NAMED = 16
+
+
+class Figures(list[Axes]):
+    """The Axes of several figures; a notebook shows them as images."""
+
+    def _repr_html_(self) -> str:
+        return "".join(inline_image(svg_text(axes), description(axes)) for axes in self)
+
+
+def draw(measured: Measurements | ResidualMap | Watch, scheme: str) -> Figures:
+    """Draw the figures of a result of the library; see `normless.plot`."""
+    if isinstance(measured, ResidualMap):
+        return Figures([blocks_on_trunk(measured)])
+    if isinstance(measured, Watch):
+        return Figures([measured.plot()])
+    if not isinstance(measured, Measurements):
+        given = type(measured).__name__
+        raise ValueError(f"Expected the result of nl.probe, nl.residual_map or nl.watch, got {given}.")
+    probes = {name: PROBES[name] for name in measured if name in PROBES}
+    figures = Figures(axes for *_, axes in figures_of(measured.tables, scheme, probes))
+    if not figures:
+        without = ", ".join(measured) or "no probe"
+        raise ValueError(f"Expected a probe that has a plot and rows ({', '.join(PLOTS)}), got {without}.")
+    return figures
 
 
 def draw_map(residual_map: ResidualMap, title: str, path: Path) -> None:

@@ -20,8 +20,7 @@ from normless_lab.plots.palette import css_variables
 MAGNIFIED = 1.25
 _LENGTHS = re.compile(r'\b(?:d|x|y|points|transform)="[^"]*"')
 _LONG_NUMBER = re.compile(r"(-?\d+\.\d{2})\d+")
-_COLOUR = re.compile(r"#[0-9a-f]{6}\b", re.IGNORECASE)
-_INKS = {ink.light.lower(): (name, ink) for name, ink in css_variables().items()}
+_INKS = {ink.light: ink for ink in css_variables().values()}.values()
 
 
 def save_png(axes: Axes, path: Path, *, dpi: int = 200) -> Path:
@@ -31,38 +30,50 @@ def save_png(axes: Axes, path: Path, *, dpi: int = 200) -> Path:
 
 
 def save_svg(axes: Axes, path: Path) -> Path:
-    """Write the figure of ``axes`` as SVG with its text as text; the same figure gives the same file."""
+    """Write the figure of ``axes`` as SVG, see `svg_text`; the same figure gives the same file."""
     path.write_text(svg_text(axes), encoding="utf-8")
     return path
 
 
 def svg_text(axes: Axes) -> str:
-    """Return the figure of ``axes`` as the text of an SVG file; see `save_svg`."""
+    """Return the figure of ``axes`` as the text of an SVG file, with texts as texts and colours as in `on_pages`."""
     stream = io.StringIO()
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "normless"}):
         FigureCanvasSVG(_figure(axes)).print_figure(stream, format="svg", metadata={"Date": None})
-    return stream.getvalue()
+    return on_pages(stream.getvalue())
+
+
+def on_pages(svg: str) -> str:
+    """Return the text of an SVG file for light and dark pages.
+
+    On dark pages the colours of `normless_lab.plots.palette` are the dark ones. Programs without media queries show
+    the light ones. Lengths are cut to hundredths of a point.
+    """
+    if "prefers-color-scheme" in svg:
+        return svg
+    drawn = _LENGTHS.sub(lambda lengths: _LONG_NUMBER.sub(lambda number: number[1], lengths[0]), svg)
+    drawn = re.sub(r">\s*\n\s*<", "><", drawn)
+    used = [ink for ink in _INKS if f"{ink.light};" in drawn or f'{ink.light}"' in drawn]
+    dark = "".join(
+        f'[style*="{what}: {ink.light}"]{{{what}:{ink.dark} !important}}'
+        for ink in used
+        for what in ("fill", "stroke")
+    )
+    style = (
+        f"<style>@media screen and (prefers-color-scheme:dark){{{dark}}}"
+        "text{font-family:system-ui,sans-serif !important}</style>"
+    )
+    return re.sub(r"<svg\b[^>]*>", lambda match: match[0] + style, drawn, count=1)
 
 
 def inline_image(svg: str, description: str) -> Markup:
     """Return the text of an SVG file as an ``<img>`` element for a page.
 
-    A browser runs and loads nothing from within an image, so the file may come from anywhere. Colours of
-    `normless_lab.plots.palette` are dark on dark pages, lengths are cut to hundredths of a point, and the image is
-    `MAGNIFIED` times as wide as the figure if there is room. The description is for screen readers.
+    A browser runs and loads nothing from within an image, so the file may come from anywhere. Its colours are those
+    of `on_pages`, and the image is `MAGNIFIED` times as wide as the figure if there is room. The description is for
+    screen readers.
     """
-    drawn = _LENGTHS.sub(lambda lengths: _LONG_NUMBER.sub(lambda number: number[1], lengths[0]), svg)
-    drawn = re.sub(r">\s*\n\s*<", "><", drawn)
-    used = {
-        colour: _INKS[colour] for colour in sorted(set(map(str.lower, _COLOUR.findall(drawn)))) if colour in _INKS
-    }
-    drawn = _COLOUR.sub(lambda match: _variable(match[0]), drawn)
-    dark = "".join(f"--{name}:{ink.dark};" for name, ink in used.values())
-    style = (
-        f"<style>@media screen and (prefers-color-scheme:dark){{svg{{{dark}}}}}"
-        "text{font-family:system-ui,sans-serif !important}</style>"
-    )
-    drawn = re.sub(r"<svg\b[^>]*>", lambda match: match[0] + style, drawn, count=1)
+    drawn = on_pages(svg)
     width = re.search(r'<svg\b[^>]*\bwidth="([\d.]+)pt"', svg)
     room = f"max-width: {MAGNIFIED * float(width[1]):g}pt" if width else ""
     source = f"data:image/svg+xml;base64,{b64encode(drawn.encode()).decode()}"
@@ -76,10 +87,6 @@ def description(axes: Axes) -> str:
     overall = figure.get_suptitle() if isinstance(figure, Figure) else ""
     parts = [_words(overall), *(_panel(panel) for panel in every)]
     return " ".join(f"{part.rstrip('.')}." for part in parts if part)
-
-
-def _variable(colour: str) -> str:
-    return f"var(--{_INKS[colour.lower()][0]},{colour})" if colour.lower() in _INKS else colour
 
 
 def _figure(axes: Axes) -> Figure:

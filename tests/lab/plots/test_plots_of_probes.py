@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
+from page_reader import Reader
 from torch import nn
 
+import normless as nl
 from normless.probes import PROBES, Watcher, probe
 from normless_lab.plots import PLOTS, Plot, figures_of
 
@@ -18,6 +22,13 @@ class Halves(Watcher):
 
     def table(self) -> pd.DataFrame:
         return pd.DataFrame({"half": [1, 2], "size": [0.5, 0.25]})
+
+
+class Silent(Watcher):
+    """A probe without a plot."""
+
+    def table(self) -> pd.DataFrame:
+        return pd.DataFrame({"value": [1]})
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +59,40 @@ def test_a_probe_of_a_user_states_its_plot() -> None:
     (line,) = axes.get_lines()
     np.testing.assert_array_equal(line.get_ydata(), [0.5, 0.25])
     assert list(figures_of({"Halves": halves.table()}, "skipinit")) == []
+
+
+def test_plot_shows_measurements_and_maps_as_images(network: nn.Module) -> None:
+    import torch
+
+    batch = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
+    measured = nl.probe(network, batch)
+    figures = nl.plot(measured, scheme="skipinit")
+    assert [axes.get_title(loc="left").strip() for axes in figures] == [
+        title for _, title, _ in figures_of(measured.tables, "skipinit")
+    ]
+    (drawn,) = nl.plot(nl.residual_map(network, batch[0]))
+    assert drawn.get_title(loc="left").strip() == "Residual structure"
+    images = Reader(figures._repr_html_()).tags  # type: ignore[attr-defined]
+    assert [tag for tag, _ in images] == ["img"] * len(figures)
+    assert all(attributes["alt"] for _, attributes in images)
+
+
+def test_plot_draws_a_watched_training_and_refuses_what_it_cannot_draw(network: nn.Module) -> None:
+    import torch
+
+    images, labels = torch.randn(8, 3, 8, 8), torch.arange(8) % 4
+    model = copy.deepcopy(network)
+    with nl.watch(model, interval=1) as watch:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        losses = []
+        for _ in range(3):
+            loss = watch.loss(torch.nn.functional.cross_entropy(model(images), labels))
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    (axes,) = nl.plot(watch)
+    np.testing.assert_allclose(axes.get_lines()[0].get_ydata(), losses, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"result of nl\.probe, nl\.residual_map or nl\.watch, got dict"):
+        nl.plot({})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"a probe that has a plot and rows .* got Silent"):
+        nl.plot(nl.probe(network, (images, labels), [Silent()]))
