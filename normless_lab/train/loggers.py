@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -249,7 +251,9 @@ class Trackio:
         self._package = _imported(self.PACKAGE)
         # Names identify its runs; those of run folders may repeat.
         self.version = version or f"{name}-{time.time_ns():x}"
-        self._run = self._package.init(project=project, name=self.version, resume="allow", **options)
+        # Standard output is the command's.
+        with redirect_stdout(sys.stderr):
+            self._run = self._package.init(project=project, name=self.version, resume="allow", **options)
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         """See `Logger.log_metrics`."""
@@ -261,7 +265,8 @@ class Trackio:
 
     def log_image(self, key: str, images: Sequence[Path], step: int | None = None) -> None:
         """Log PNG files."""
-        self._run.log({key: [self._package.Image(str(path)) for path in images]}, step=step)
+        for path in images:
+            self._run.log({key: self._package.Image(str(path))}, step=step)
 
     def log_table(self, key: str, dataframe: pd.DataFrame, step: int | None = None) -> None:
         """Log a table."""
@@ -269,4 +274,5 @@ class Trackio:
 
     def finalize(self, status: str) -> None:
         """Finish the run."""
-        self._run.finish()
+        with redirect_stdout(sys.stderr):
+            self._run.finish()
