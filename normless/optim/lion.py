@@ -44,7 +44,7 @@ class Lion(Optimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay, "capturable": True})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; return the value of the closure, if there is one, which computes loss and gradients."""
         loss = None
         if closure is not None:
@@ -54,7 +54,7 @@ class Lion(Optimizer):
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not trained:
                 continue
-            gradients = [parameter.grad for parameter in trained]
+            gradients: Any = [parameter.grad for parameter in trained]
             moments = [self._moment(parameter) for parameter in trained]
             first, second = group["betas"]
             directions = torch._foreach_lerp(moments, gradients, 1 - first)

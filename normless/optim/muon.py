@@ -75,7 +75,7 @@ class Muon(Optimizer):
         self._divide()
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take one step; return the value of the closure, if there is one, which computes loss and gradients."""
         loss = None
         if closure is not None:

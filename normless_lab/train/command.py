@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Optional, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import docstring_parser
 import yaml
@@ -187,7 +187,7 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
             meaning = re.sub(rf"\b{hint}\b", f"--{hint.replace('_', '-')}", meaning)
         hint, default = hints[name], getattr(kind, name)
         if default is None:
-            hint, meaning = Optional[hint], meaning.replace("if null", "if left out")  # noqa: UP045 - of Annotated
+            hint, meaning = hint | None, meaning.replace("if null", "if left out")
         if isinstance(default, tuple):
             parser.add_argument(*flags, type=get_args(hint)[0], nargs="+", default=list(default), help=meaning)
         else:

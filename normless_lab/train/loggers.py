@@ -59,8 +59,9 @@ def _made_by_text(text: str) -> tuple[str, Callable[..., Logger]]:
     name, options = parse_call(text)
     make = LOGGERS.find(name)
     check_arguments(f"logger {name}", options, make, given=("directory", "name", "version"))
-    if hasattr(make, "PACKAGE"):
-        _imported(make.PACKAGE)
+    package = getattr(make, "PACKAGE", None)
+    if package is not None:
+        _imported(package)
     return name, partial(make, **options)
 
 
