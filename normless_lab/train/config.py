@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic
 from typing_extensions import TypeVar
 
 from normless_lab.train.contents import contents_of
-from normless_lab.train.optimizers import OWN, SGD, settle
+from normless_lab.train.optimizer_settings import OWN, SGD, settle
 from normless_lab.train.result import RunResult, TrainingResult
 from normless_lab.train.settings import (
     DecayPolicy,
