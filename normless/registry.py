@@ -265,7 +265,8 @@ def check_arguments(
     unknown = [name for name in arguments if name not in known]
     if unknown and not variadic:
         takes = f"takes {', '.join(known)}" if known else "takes no arguments"
-        raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.")
+        meant = did_you_mean(unknown[0], known)
+        raise ValueError(f"The {what} {takes}; it does not take {', '.join(unknown)}.{meant}")
     missing = [
         name for name, parameter in known.items() if parameter.default is parameter.empty and name not in arguments
     ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from inspect import signature
 from typing import TYPE_CHECKING
 
 from jsonargparse import ArgumentParser, Namespace
@@ -11,8 +10,7 @@ from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.names import check_names
 from normless.cli.network import as_text, table
 from normless.cli.output import add_json_flag, answer, working
-from normless.registry import check_arguments, did_you_mean
-from normless.spec import parse_call
+from normless.spec import format_call
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -31,8 +29,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--optimizer",
         type=str,
         default=None,
-        help='a class of torch.optim with its arguments, as in "AdamW(lr=1e-3, weight_decay=0.05)"; the next three '
-        "options are those of SGD",
+        help='a class of torch.optim, Lion or Muon with its arguments, as in "AdamW(lr=1e-3, weight_decay=0.05)", or '
+        "FILE.py:NAME; the next three options are those of SGD",
     )
     group.add_argument(
         "--rate", type=float, default=None, help="learning rate of SGD; by default the optimizer is not checked"
@@ -100,28 +98,17 @@ def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:
     """Build the optimizer on the groups of the decay policy, or return None if there is none."""
     if namespace.optimizer is not None and namespace.rate is not None:
         raise ValueError("Expected --optimizer or --rate, got both; write SGD(lr=…) as --optimizer.")
-    if namespace.optimizer is not None:
-        name, options = parse_call(namespace.optimizer)
-    elif namespace.rate is not None:
-        name, options = "SGD", {"lr": namespace.rate, "momentum": namespace.momentum}
-        options["weight_decay"] = namespace.weight_decay
-    else:
+    if namespace.optimizer is None and namespace.rate is None:
         return None
-    from torch import optim
+    of_sgd = {"lr": namespace.rate, "momentum": namespace.momentum, "weight_decay": namespace.weight_decay}
+    from normless.optim import make_optimizer
 
-    from normless.optim import param_groups
-
-    known = {key: kind for key, kind in vars(optim).items() if isinstance(kind, type) and key != "Optimizer"}
-    if name not in known:
-        raise ValueError(f"torch.optim has no class {name!r}.{did_you_mean(name, known)} It has {', '.join(known)}.")
-    check_arguments(f"optimizer {name}", options, known[name], given=("params",))
-    defaults = {key: parameter.default for key, parameter in signature(known[name]).parameters.items()}
-    rate, decay = (options.pop(key, defaults.get(key, 0.0)) for key in ("lr", "weight_decay"))
-    groups = param_groups(
-        subject.network, lr=rate, weight_decay=decay, policy=namespace.decay_policy, residual_map=subject.map
+    return make_optimizer(
+        namespace.optimizer or format_call("SGD", of_sgd),
+        subject.network,
+        policy=namespace.decay_policy,
+        residual_map=subject.map,
     )
-    made: Optimizer = known[name](groups, **options)
-    return made
 
 
 def _side_by_side(treatment: Treatment) -> str:

@@ -1,4 +1,4 @@
-"""Tools for optimizers: parameter groups by role, adaptive gradient clipping, steps during the backward pass."""
+"""Tools for optimizers: by name, parameter groups by role, gradient clipping, steps during the backward pass."""
 
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from normless.optim.groups import ParameterGroups as ParameterGroups
     from normless.optim.groups import param_groups as param_groups
     from normless.optim.in_backward import step_in_backward as step_in_backward
+    from normless.optim.lion import Lion as Lion
+    from normless.optim.muon import Muon as Muon
+    from normless.optim.named import OPTIMIZERS as OPTIMIZERS
+    from normless.optim.named import defaults_of as defaults_of
+    from normless.optim.named import group_options as group_options
+    from normless.optim.named import make_optimizer as make_optimizer
+    from normless.optim.named import parse_optimizer as parse_optimizer
     from normless.optim.recomputation import recompute_blocks as recompute_blocks
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -75,13 +75,13 @@ def draw_map(residual_map: ResidualMap, title: str, path: Path) -> None:
 
 
 def draw_probes(
-    tables: Mapping[str, pd.DataFrame], scheme: str, probes: Mapping[str, object], folder: Path
+    tables: Mapping[str, pd.DataFrame], scheme: str, probes: Mapping[str, object], folder: Path, kind: str = "svg"
 ) -> list[Path]:
-    """Draw the tables of probes that have a plot to SVG files in a folder, and return their paths."""
+    """Draw the tables of probes that have a plot to files in a folder, SVG or PNG, and return their paths."""
     written = []
     for name, _, axes in list(figures_of(tables, scheme, probes)):
-        written.append(folder / f"{name}.svg")
-        save_svg(axes, written[-1])
+        written.append(folder / f"{name}.{kind}")
+        save_png(axes, written[-1]) if kind == "png" else save_svg(axes, written[-1])
     return written
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from normless_lab.train.directory import RunDirectory as RunDirectory
     from normless_lab.train.directory import RunDirectoryError as RunDirectoryError
     from normless_lab.train.image_task import ImageTask as ImageTask
+    from normless_lab.train.loggers import LOGGERS as LOGGERS
+    from normless_lab.train.loggers import Logger as Logger
     from normless_lab.train.objective import evaluate as evaluate
     from normless_lab.train.pauses import StoppedError as StoppedError
     from normless_lab.train.pauses import TerminatedError as TerminatedError

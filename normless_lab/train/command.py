@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 import docstring_parser
+import yaml
 from jsonargparse import ArgumentParser, Namespace
 
 from normless.cli import add_json_flag, check_names, print_json, status_line
@@ -70,6 +71,14 @@ class TrainCommand:
             help="warn of what goes wrong along the way; findings go to findings.json in the run's directory",
         )
         group.add_argument(
+            "--logger",
+            type=str,
+            nargs="+",
+            default=["tensorboard"],
+            help="where curves, findings and figures go: tensorboard, wandb, mlflow, trackio with their options, as "
+            "\"wandb(project='depth')\", or FILE.py:NAME; several at once too",
+        )
+        group.add_argument(
             "--time-limit",
             type=str | None,
             default=None,
@@ -109,7 +118,7 @@ class TrainCommand:
 
         carry_out: Any = train
         how: dict[str, Any] = {
-            name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen", "watch")
+            name: namespace[name] for name in ("time_limit", "checkpoint_every", "lengthen", "watch", "logger")
         }
         how["resume"] = not namespace.restart
         if namespace.probes is not None:
@@ -135,6 +144,10 @@ class _Default(str):
     """The text of a setting that neither a flag nor a file gave."""
 
     __slots__ = ()
+
+
+# As `--print_config` writes it.
+yaml.SafeDumper.add_representer(_Default, yaml.SafeDumper.represent_str)
 
 
 def _question(config: RunConfig) -> NormlessError:
@@ -174,7 +187,7 @@ def add_flags(parser: Any, kind: type[Any], names: Sequence[str]) -> None:
             meaning = re.sub(rf"\b{hint}\b", f"--{hint.replace('_', '-')}", meaning)
         hint, default = hints[name], getattr(kind, name)
         if default is None:
-            meaning = meaning.replace("if null", "if left out")
+            hint, meaning = hint | None, meaning.replace("if null", "if left out")
         if isinstance(default, tuple):
             parser.add_argument(*flags, type=get_args(hint)[0], nargs="+", default=list(default), help=meaning)
         else:

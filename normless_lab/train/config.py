@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Generic
 from typing_extensions import TypeVar
 
 from normless_lab.train.contents import contents_of
+from normless_lab.train.optimizer_settings import OWN, SGD, settle
 from normless_lab.train.result import RunResult, TrainingResult
 from normless_lab.train.settings import (
     DecayPolicy,
@@ -93,7 +94,8 @@ class RunConfig(Settings, Generic[Result]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        contents = contents_of(self.model, self.scheme, self.data, self.data_root, self.FOLDERS)
+        others = (getattr(self, "optimizer", ""),)
+        contents = contents_of(self.model, self.scheme, self.data, self.data_root, self.FOLDERS, *others)
         object.__setattr__(self, "_contents", MappingProxyType(contents))
 
     @property
@@ -158,7 +160,7 @@ class ExamplesConfig(RunConfig[Result]):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ExamplesConfig[RunResult]):
-    """One training run of one network on labelled images, by stochastic gradient descent with heavy-ball momentum.
+    """One training run of one network on labelled images.
 
     Args:
         model: the network as text, normless:NAME(key=value, …), torchvision:…, timm:… or FILE.py:FUNCTION, or the
@@ -167,10 +169,18 @@ class TrainConfig(ExamplesConfig[RunResult]):
             one it has, or left out.
         data: the data set as text, such as digits or cifar10.
         ghost_batch_size: examples that share batch-norm statistics; needs scheme batch_norm. Off if null.
-        momentum: μ of m ← μ·m + g, the sum of gradients by which a step of rate·m moves the weights, 0 ≤ μ < 1.
-        nesterov: a step moves the weights by rate·(g + μ·m), Nesterov's momentum.
+        optimizer: the optimizer as text, a class of torch.optim, Lion or Muon with its arguments, as in
+            AdamW(lr=1e-3, weight_decay=0.05), or FILE.py:NAME. Its lr, weight_decay, momentum and nesterov are the
+            settings rate, weight_decay, momentum and nesterov, by whichever of the two they are given.
+        rate: learning rate, before the multipliers of schedule and groups. The default of the optimizer's class if
+            null, for SGD 0.1.
+        momentum: of SGD, μ of m ← μ·m + g, the sum of gradients by which a step of rate·m moves the weights,
+            0 ≤ μ < 1; of another optimizer, what it calls momentum. The default of the class if null, for SGD 0.9.
+        nesterov: a step moves the weights by rate·(g + μ·m), Nesterov's momentum. The default of the class if null,
+            for SGD false.
         warmup_epochs: epochs over which the learning rate first rises linearly; they count among the epochs.
-        weight_decay: L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the learning rate).
+        weight_decay: of SGD, L2 coefficient λ of λ/2·‖p‖², in the gradient (not decoupled from the learning rate); of
+            another optimizer, what it calls weight_decay. The default of the class if null, for SGD 5e-4.
         clip: adaptive gradient clipping: largest norm of a gradient relative to the norm of its weights, row by row;
             not for the classifier. Off if null.
         dropout: share of features dropped before the classifier. No dropout if null.
@@ -191,7 +201,7 @@ class TrainConfig(ExamplesConfig[RunResult]):
         "data": ("mixup", "cutout", "crop", "flip"),
         "machine": ("compile", "graph", "sync_batch_norm"),
     }
-    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False, "nesterov": False}
+    ADDED: ClassVar[Mapping[str, Any]] = {"sync_batch_norm": False, "nesterov": False, "optimizer": SGD}
 
     model: Text = "normless:wide_resnet(depth=16, width=4)"
     scheme: Text = "batch_norm"
@@ -199,12 +209,13 @@ class TrainConfig(ExamplesConfig[RunResult]):
     batch_size: PositiveInt = 128
     ghost_batch_size: PositiveInt | None = None
     epochs: PositiveInt = 200
-    rate: PositiveFloat = 0.1
-    momentum: Fraction = 0.9
-    nesterov: bool = False
+    optimizer: Text = SGD
+    rate: PositiveFloat = OWN
+    momentum: Fraction = OWN
+    nesterov: bool = OWN
     schedule: Schedule = "hold_then_halve"
     warmup_epochs: NonNegativeInt = 0
-    weight_decay: NonNegativeFloat = 5e-4
+    weight_decay: NonNegativeFloat = OWN
     dropout: Fraction | None = None
     mixup: NonNegativeFloat | None = None
     cutout: NonNegativeInt | None = None
@@ -213,6 +224,10 @@ class TrainConfig(ExamplesConfig[RunResult]):
     compile: bool = False
     graph: Graph = "auto"
     sync_batch_norm: bool = False
+
+    def __post_init__(self) -> None:
+        settle(self)
+        super().__post_init__()
 
     @property
     def scheme_text(self) -> str:
@@ -229,6 +244,8 @@ class TrainConfig(ExamplesConfig[RunResult]):
             )
         if self.nesterov and not self.momentum:
             yield f"Nesterov's momentum needs a momentum above 0, got momentum={self.momentum:g}."
+        if self.strategy == "fsdp2" and self.optimizer.partition("(")[0] == "Muon":
+            yield "Muon needs whole matrices; leave strategy='fsdp2' out, or take an optimizer such as AdamW."
         if self.sync_batch_norm and (self.compile or self.recompute != "never"):
             yield "sync_batch_norm is for networks neither compiled nor recomputed; leave one of the two out."
         if self.compile and self.recompute != "never":

@@ -17,14 +17,14 @@ MOST_BYTES = 2**28
 
 
 def contents_of(
-    model: str, scheme: str, data: str, data_root: str | None, folders: Collection[str]
+    model: str, scheme: str, data: str, data_root: str | None, folders: Collection[str], *others: str
 ) -> dict[str, str]:
     """Digests of the `FILE.py`, saved networks, checkpoints and folders of data in these texts, as far as they exist.
 
-    `folders` are the data sets that read a folder of the user, which is `data_root`.
+    `folders` are the data sets that read a folder of the user, which is `data_root`; `others` are further texts.
     A `FILE.py` counts with what it imports of its own folder; downloaded data sets have none.
     """
-    named = {str(path): path for text in (model, scheme, data) for path in _paths(text)}
+    named = {str(path): path for text in (model, scheme, data, *others) for path in _paths(text)}
     if split_source(data)[1].partition("(")[0].strip() in folders and not split_source(data)[0]:
         from normless_lab.data import default_root
 

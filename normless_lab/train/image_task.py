@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
-from torch.optim import SGD, Optimizer
+from torch.optim import Optimizer
 
 from normless.cli import check_first_layer
 from normless.edits import HeadDropout
@@ -21,11 +20,11 @@ from normless.optim import adaptive_gradient_clipping
 from normless.residual import ResidualMap
 from normless.schemes import Scheme
 from normless_lab.data import Augmentation, Batch, ImageData, default_root, load_data
-from normless_lab.train.capturable import CapturableSGD
 from normless_lab.train.classification import ClassificationTask
 from normless_lab.train.config import TrainConfig
+from normless_lab.train.optimizers import build
 from normless_lab.train.result import RunResult
-from normless_lab.train.task import check_logits, groups_of
+from normless_lab.train.task import check_logits
 
 Config = TypeVar("Config", bound=TrainConfig)
 
@@ -34,7 +33,7 @@ PIXELS_PER_PASS = 2**20
 
 
 class ImageTask(ClassificationTask[Config]):
-    """A network on images, by stochastic gradient descent with momentum."""
+    """A network on images."""
 
     RESULT = RunResult
 
@@ -77,21 +76,8 @@ class ImageTask(ClassificationTask[Config]):
         return scheme.extended(HeadDropout(dropout))
 
     def build_optimizer(self, network: nn.Module, structure: ResidualMap) -> Optimizer:
-        """Build stochastic gradient descent with heavy-ball momentum."""
-        config, groups = self.config, groups_of(self.config, network, structure)
-        # On a CPU core the fused kernel takes 0.3 of the time of `foreach` for the 1,195 tensors of a 400-layer
-        # Wide-ResNet, and no longer on any network. Of parameters that are sharded there is none.
-        fused = not any(isinstance(parameter, DTensor) for parameter in network.parameters())
-        moves: dict[str, Any] = {"momentum": config.momentum, "nesterov": config.nesterov}
-        if config.precision == "64-true" and next(network.parameters()).is_cuda and fused:
-            optimizer: SGD = CapturableSGD(groups, lr=config.rate, **moves)
-        else:
-            optimizer = SGD(groups, lr=config.rate, **moves, fused=fused)
-        if fused and config.momentum:
-            # The fused kernel refuses a parameter that gets its first gradient after others.
-            for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        return optimizer
+        """Build the optimizer that the configuration names; see `normless_lab.train.optimizers.build`."""
+        return build(self.config, network, structure)
 
     @property
     def augmentation(self) -> Augmentation:

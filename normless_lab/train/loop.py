@@ -35,7 +35,7 @@ from normless_lab.train.run_files import save_checkpoint, write_table
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.schedules import set_rate
 from normless_lab.train.sharding import Sharded
-from normless_lab.train.step_graph import StepGraph
+from normless_lab.train.step_graph import StepGraph, is_capturable
 from normless_lab.train.synchronized import synchronized
 from normless_lab.train.task import EpochTraining, Task
 from normless_lab.train.turns import Steps
@@ -209,13 +209,13 @@ def assemble(task: Task[Any], fabric: Fabric, ride_along: RideAlong | None, watc
     training = Training(task, fabric, wrapped, wrapped.module, structure, optimizer, clipped, ride_along, watch)
     if fabric.device.type != "cuda":
         return training
-    refusal = uncaptured(task, fabric, watched)
+    refusal = uncaptured(task, fabric, watched, optimizer)
     # Gradients are those of step 0, which no probe measures.
     step = partial(replace(training, ride_along=None)._whole_step, step=0)
     return replace(training, graph=StepGraph(step, training.module, optimizer, refusal))
 
 
-def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
+def uncaptured(task: Task[Any], fabric: Fabric, watched: bool, optimizer: Optimizer) -> str | None:
     """Return why the steps of a training are not captured as a CUDA graph; None if they may be."""
     config: Any = task.config
     reasons = {
@@ -223,6 +223,7 @@ def uncaptured(task: Task[Any], fabric: Fabric, watched: bool) -> str | None:
         "graph='never'": getattr(config, "graph", None) == "never",
         "the training is watched": watched,
         "several processes exchange gradients": fabric.world_size > 1,
+        "the optimizer has no step for CUDA graphs, neither fused nor capturable": not is_capturable(optimizer),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 

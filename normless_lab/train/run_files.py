@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from normless.saving import Digests, replaced
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
+from normless_lab.train.optimizer_state import restored_exactly
 
 
 def save_checkpoint(
@@ -54,24 +55,8 @@ def load_checkpoint(
     if path is None:
         return 0, None
     state: dict[str, Any] = {"network": network, "optimizer": optimizer, "epoch": 0}
-    kernels = [group.get("fused") for group in optimizer.param_groups]
-    with _readable(path):
+    with _readable(path), restored_exactly(optimizer):
         rest = fabric.load(path, state, weights_only=True)
-    # The checkpoint may be of sharded parameters, which do not have a fused SGD and have another memory order; a
-    # fused kernel reads weight and momentum in the same order.
-    for group, fused in zip(optimizer.param_groups, kernels, strict=True):
-        group["fused"] = fused
-        # A captured step reads its rate from a tensor, of a card that this process may not have.
-        group["lr"] = float(group["lr"])
-        for parameter in group["params"]:
-            values = optimizer.state.get(parameter, {})
-            for name, value in values.items():
-                if (
-                    isinstance(value, Tensor)
-                    and value.shape == parameter.shape
-                    and value.stride() != parameter.stride()
-                ):
-                    values[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
     return int(state["epoch"]), rest.get("within")
 
 
@@ -118,16 +103,14 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 class Curves:
-    """The `rows` of finished epochs and the `losses` (nats) of all steps, in Parquet and for TensorBoard.
+    """The `rows` of finished epochs and the `losses` (nats) of all steps, in Parquet.
 
     After an interruption with `finished` epochs, the losses of later epochs are dropped. A process that does not
     write only collects.
     """
 
     def __init__(self, directory: RunDirectory, *, finished: int, steps_per_epoch: int, writes: bool) -> None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        self._directory = directory
+        self._directory, self._writes = directory, writes
         self._steps_per_epoch = steps_per_epoch
         self._row_type = directory.result_type.ROW
         self.rows: list[Any] = []
@@ -136,25 +119,14 @@ class Curves:
             directory.check_intact(directory.epochs, directory.steps)
             self.rows = _read_rows(directory.epochs, self._row_type)[:finished]
             self.losses = pd.read_parquet(directory.steps)["loss"].tolist()[: finished * steps_per_epoch]
-        # TensorBoard drops the steps of an interrupted run after its last finished epoch.
-        purge = len(self.losses) + 1
-        self._board: Any = SummaryWriter(directory.tensorboard, purge_step=purge) if writes else None
 
     def add_epoch(self, losses: Sequence[float], row: Any | None) -> None:
-        """Add the losses and the row of an epoch (None if it diverged); write both tables and TensorBoard's file."""
-        first = len(self.losses) + 1
+        """Add the losses and the row of an epoch (None if it diverged), and write both tables."""
         self.losses.extend(losses)
         if row is not None:
             self.rows.append(row)
-        if self._board is None:
-            return
-        for step, loss in enumerate(losses, first):
-            self._board.add_scalar("step/loss", loss, step)
-        for name, value in ({} if row is None else asdict(row)).items():
-            if value is not None:
-                self._board.add_scalar(f"epoch/{name}", value, len(self.losses))
-        self._write_tables()
-        self._board.flush()
+        if self._writes:
+            self._write_tables()
 
     def _write_tables(self) -> None:
         columns = {field.name: "int64" if field.name == "epoch" else "float64" for field in fields(self._row_type)}
@@ -164,11 +136,6 @@ class Curves:
         steps = pd.DataFrame({"step": step, "epoch": epoch, "loss": pd.Series(self.losses, dtype="float64")})
         write_table(epochs, self._directory.epochs, self._directory.digests)
         write_table(steps, self._directory.steps, self._directory.digests)
-
-    def close(self) -> None:
-        """Close TensorBoard's file."""
-        if self._board is not None:
-            self._board.close()
 
 
 def _read_rows(path: Path, row_type: type[Any]) -> list[Any]:

@@ -16,11 +16,12 @@ from normless_lab.train.settings import Settings
 
 @dataclass(frozen=True)
 class RunStart:
-    """The state at the start of training; `finished` are the rows of epochs from before an interruption."""
+    """The state at the start of training: rows of `finished` epochs and losses (nats) from before an interruption."""
 
     config: Settings
     steps_per_epoch: int
     finished: tuple[Any, ...]
+    losses: tuple[float, ...] = ()
 
 
 class RunListener:
@@ -42,6 +43,9 @@ class RunListener:
 
     def on_end(self, result: Any) -> None:
         """A training has ended, or its stored result was read."""
+
+    def on_stop(self) -> None:
+        """The training stops before its end: interrupted, saved for later, or by an error."""
 
 
 class CallOnEpoch(RunListener):

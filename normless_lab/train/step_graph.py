@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from normless.nn.on_cuda import every_kernel
+from normless_lab.train.capturable import CapturableSGD
 
 # Eager steps before the capture: they create the optimizer's state, choose the algorithms of convolutions and
 # compile code.
@@ -142,6 +143,13 @@ def rates_on(optimizer: Optimizer, device: torch.device) -> None:
         group["lr"] = torch.tensor(float(group["lr"]), device=device, dtype=kind)
         if "capturable" in group:
             group["capturable"] = True
+
+
+def is_capturable(optimizer: Optimizer) -> bool:
+    """Return whether a captured step of an optimizer reads its rates and counts its steps on the GPU."""
+    if isinstance(optimizer, CapturableSGD):
+        return True
+    return all(group.get("fused") or "capturable" in group for group in optimizer.param_groups)
 
 
 def python_state(network: nn.Module) -> Mapping[str, Any]:

@@ -215,8 +215,10 @@ def check_logits(
         )
 
 
-def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> list[dict[str, Any]]:
-    """Return the parameter groups of a network by the configuration's decay policy."""
+def groups_of(
+    config: RunConfig, network: nn.Module, structure: ResidualMap, **options: float
+) -> list[dict[str, Any]]:
+    """Return the parameter groups of a network by the configuration's decay policy; options of `param_groups`."""
     return param_groups(
         network,
         lr=config.rate,
@@ -224,6 +226,7 @@ def groups_of(config: RunConfig, network: nn.Module, structure: ResidualMap) -> 
         policy=config.decay_policy,
         scalar_lr_scale=config.scalar_rate_scale,
         residual_map=structure,
+        **options,
     )
 
 

@@ -14,25 +14,24 @@ from lightning_fabric import Fabric
 from torch import nn
 
 from normless.probes import RideAlong
-from normless_lab.train.arithmetic import arithmetic, device_name, tensor_cores
+from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.live_files import LiveFiles
+from normless_lab.train.loggers import Logger, loggers_of
 from normless_lab.train.loop import Training, assemble, check_measurable, make_fabric, train_epoch
 from normless_lab.train.pauses import Pauses
 from normless_lab.train.result import TrainingResult, has_plateaued
 from normless_lab.train.run_files import Curves, intact_checkpoint, load_checkpoint, load_weights, save_checkpoint
 from normless_lab.train.run_listener import CallOnEpoch, RunListener, RunStart
+from normless_lab.train.run_logger import RunLogger
 from normless_lab.train.settings import Settings
 from normless_lab.train.sharding import whole_weights
 from normless_lab.train.task import TASKS, EpochTraining, Task
 from normless_lab.train.turns import GlobalState, Run, Steps
 
 TASKS.register(TrainConfig.TASK)(ImageTask)
-
-# Below float32's smallest normal number, 2⁻¹²⁶.
-DENORMAL = 1e-40
 
 
 class Options(TypedDict, total=False):
@@ -51,6 +50,8 @@ class Options(TypedDict, total=False):
         lengthen: continue a run of fewer epochs, even if the schedule depends on their number.
         watch: watch the training by `nl.watch`, which warns of problems and takes some time at each step; its
             findings are written to `findings.json` in the directory. Weights and results do not change.
+        logger: the name of a logger, as tensorboard, the default, or wandb(project='depth'), or an object with the
+            methods of Lightning's loggers, or several; see `RunLogger`.
     """
 
     resume: bool
@@ -61,6 +62,7 @@ class Options(TypedDict, total=False):
     checkpoint_every: str | None
     lengthen: bool
     watch: bool
+    logger: str | Logger | Sequence[str | Logger] | None
 
 
 def train(config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]) -> Result:
@@ -103,7 +105,16 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     if not fabric.is_global_zero:
         listeners, ride_along = [], None
     pauses = Pauses(options.get("time_limit"), options.get("checkpoint_every"))
-    once = partial(_train_once, fabric=fabric, listeners=listeners, ride_along=ride_along, pauses=pauses, watch=watch)
+    loggers = loggers_of(options.get("logger", "tensorboard"))
+    once = partial(
+        _train_once,
+        fabric=fabric,
+        listeners=listeners,
+        loggers=loggers,
+        ride_along=ride_along,
+        pauses=pauses,
+        watch=watch,
+    )
     place.lengthens, place.starts_over = options.get("lengthen", False), not options.get("resume", True)
     dtype = torch.float64 if config.precision == "64-true" else torch.get_default_dtype()
     return Run(GlobalState(fabric.device, dtype), pauses, _carried_out(config, fabric, place, once))
@@ -134,34 +145,13 @@ def own_settings(device: torch.device) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def denormals_flushed() -> Iterator[None]:
-    """Treat denormal numbers as 0 within the context, as most accelerators do; then restore the former setting.
-
-    Processors are a hundred times slower on them. A signal or gradient that shrinks from block to block, as with sums
-    times √½, is denormal in some fifty blocks of a very deep network before it is 0. Without effect where the
-    processor does not support it. A library's threads inherit the setting when they start and keep it: enter before
-    the first operator to reach those of oneDNN's convolutions.
-    """
-    before = are_flushed()
-    torch.set_flush_denormal(True)
-    try:
-        yield
-    finally:
-        torch.set_flush_denormal(before)
-
-
-def are_flushed() -> bool:
-    """Return whether torch's operators treat denormal numbers as 0 in this thread."""
-    return not torch.full((1,), DENORMAL, dtype=torch.float32).mul(1.0).view(torch.int32).item()
-
-
 def _train_once(
     config: RunConfig,
     place: RunDirectory,
     *,
     fabric: Fabric,
     listeners: Sequence[RunListener],
+    loggers: Sequence[tuple[str, Callable[..., Logger]]],
     ride_along: RideAlong | None,
     pauses: Pauses,
     watch: bool,
@@ -173,7 +163,8 @@ def _train_once(
         if fabric.is_global_zero:
             place.begin(config, training.task.data.provenance)
             training.task.save_files()
-            listeners = [*listeners, LiveFiles(place, training.watch)]
+            logged = [RunLogger(place, name, make, training.watch) for name, make in loggers]
+            listeners = [*listeners, LiveFiles(place, training.watch), *logged]
         # Before that, other processes would read the checkpoint of the replaced run.
         fabric.barrier()
         result = yield from _trained(training, listeners, pauses)
@@ -191,9 +182,10 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
     finished, begun = load_checkpoint(fabric, place, training.network, training.optimizer)
     steps = task.steps_per_epoch
     curves = Curves(place, finished=finished, steps_per_epoch=steps, writes=fabric.is_global_zero)
-    for listener in listeners:
-        listener.on_start(RunStart(task.config, steps, tuple(curves.rows)))
+    losses = [*curves.losses, *([] if begun is None else begun["losses"])]
     try:
+        for listener in listeners:
+            listener.on_start(RunStart(task.config, steps, tuple(curves.rows), tuple(losses)))
         for epoch in range(finished, task.config.epochs):
             trained = yield from train_epoch(training, epoch, listeners, pauses=pauses, begun=begun)
             begun = None
@@ -209,8 +201,11 @@ def _trained(training: Training, listeners: Sequence[RunListener], pauses: Pause
             if epoch + 1 < task.config.epochs:
                 pauses.check(fabric)
         return (yield from _result(training, curves, None))
+    except BaseException:
+        for listener in listeners:
+            listener.on_stop()
+        raise
     finally:
-        curves.close()
         training.close()
 
 

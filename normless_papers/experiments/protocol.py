@@ -149,6 +149,8 @@ def _statistics(asked: Asked) -> str:
 
 def _optimizer(asked: Asked) -> str:
     values = asked.config.to_dict()
+    if values.get("optimizer", "SGD") != "SGD":
+        return str(values["optimizer"])
     if "momentum" in values:
         return f"SGD, {'Nesterov ' if values['nesterov'] else ''}momentum {values['momentum']:g}"
     return f"{'AdamW' if values['decoupled_decay'] else 'Adam'}, β {values['beta1']:g} and {values['beta2']:g}"

@@ -28,6 +28,12 @@ CONFIG = TrainConfig(
     batch_size=64,
     epochs=2,
 )
+# Fused, of ours, and capturable.
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "AdamW", "rate": 0.01, "momentum": 0.0},
+    "lion": {"optimizer": "Lion", "rate": 0.001, "momentum": 0.0},
+    "nadam": {"optimizer": "NAdam", "rate": 0.01, "momentum": 0.0},
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "norms": {"scheme": "batch_norm", "recompute": "always"},
     "ghosts": {"scheme": "ghost_batch_norm(size=16)", "recompute": "auto"},
@@ -74,8 +80,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path: Path) -> None:
     assert [row.training_loss for row in whole.epochs] == [row.training_loss for row in resumed.epochs]
 
 
-def test_a_run_resumed_within_an_epoch_is_the_uninterrupted_one(tmp_path: Path) -> None:
-    config = replace(CONFIG, dropout=0.3)
+@pytest.mark.parametrize("name", ["sgd", *OPTIMIZERS])
+def test_a_run_resumed_within_an_epoch_is_the_uninterrupted_one(tmp_path: Path, name: str) -> None:
+    config = replace(CONFIG, dropout=0.3, **OPTIMIZERS.get(name, {}))
     train(config, tmp_path / "whole")
     saved = tmp_path / "saved"
 
@@ -124,7 +131,11 @@ def test_probes_and_a_watch_along_the_way(tmp_path: Path) -> None:
     assert_equal(weights(tmp_path / "plain"), weights(tmp_path / "probed"))
 
 
-@pytest.mark.parametrize("settings", [{}, {"mixup": 0.4, "cutout": 2, "crop": 1, "flip": True, "clip": 0.01}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"mixup": 0.4, "cutout": 2, "crop": 1, "flip": True, "clip": 0.01}, *OPTIMIZERS.values()],
+    ids=["plain", "augmented", *OPTIMIZERS],
+)
 def test_no_step_waits_for_the_card(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from normless_lab.train import RunListener, TrainConfig, train
-from normless_lab.train.training_run import are_flushed, denormals_flushed
+from normless_lab.train.arithmetic import are_flushed, denormals_flushed
 
 CONVOLUTION = """
 import torch
-from normless_lab.train.training_run import DENORMAL, denormals_flushed
+from normless_lab.train.arithmetic import DENORMAL, denormals_flushed
 torch.set_num_threads(2)
 def images():
     return torch.nn.functional.conv2d(torch.full((32, 8, 64, 64), DENORMAL), torch.ones(8, 8, 1, 1))

@@ -31,7 +31,7 @@ def test_flags_are_the_fields(tmp_path: Path) -> None:
     words = ["--rate", "5e-1", "--flip", "false", "--micro-batch-size", "32", "--schedule", "cosine", "--out", "x"]
     namespace = parser().parse_args(words)
     config = TrainConfig(rate=0.5, flip=False, micro_batch_size=32, schedule="cosine")
-    assert {name: namespace[name] for name in config.to_dict()} == config.to_dict()
+    assert TrainConfig.from_dict({name: namespace[name] for name in config.to_dict()}) == config
     assert namespace.out == Path("x")
     with pytest.raises(Exception, match="precision"):
         parser().parse_args(["--precision", "sideways"])

@@ -60,6 +60,7 @@ def test_hash_depends_on_every_setting_but_the_place(field: str) -> None:
         "graph": "never",
         "sync_batch_norm": True,
         "nesterov": True,
+        "optimizer": "SGD(dampening=0.25)",
         "flip": True,
         "cutout": 3,
         "crop": 3,

@@ -1,0 +1,205 @@
+"""Optimizers of runs: their settings as text and fields, and that a run resumes with their exact state."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_helpers import Interrupt, without_seconds
+from torch import nn
+
+from normless.cli import main
+from normless.optim import OPTIMIZERS, make_optimizer
+from normless_lab.sweeps import Sweep
+from normless_lab.train import TrainConfig, train
+from normless_lab.train.optimizer_state import restored_exactly
+from normless_lab.train.step_graph import is_capturable
+
+KIND: Any = TrainConfig
+NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam")]
+SMALL = {
+    "model": "normless:wide_resnet(depth=10, width=1)",
+    "scheme": "skipinit",
+    "data": "digits(train=96, test=32)",
+    "batch_size": 32,
+    "epochs": 2,
+    "device": "cpu",
+}
+# A small network with a matrix for Muon.
+PERCEPTRON = """
+from torch import nn
+class Perceptron(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 16), nn.Linear(16, classes)
+        self.hidden = nn.Linear(16, 16)
+    def forward(self, x):
+        x = self.first(x.flatten(1))
+        return self.last(x + self.hidden(x.relu()))
+def net(classes=10):
+    return Perceptron(classes)
+"""
+
+
+def test_text_and_fields_are_one_configuration() -> None:
+    by_text = KIND(optimizer="AdamW(weight_decay=0.05, lr=1e-3, eps=1e-6, amsgrad=False)")
+    by_field = KIND(optimizer="AdamW(eps=0.000001)", rate=1e-3, weight_decay=0.05)
+    assert by_text == by_field
+    assert by_text.hash == by_field.hash
+    assert by_text.optimizer == "AdamW(eps=1e-06)"
+    assert (by_text.rate, by_text.weight_decay, by_text.momentum, by_text.nesterov) == (1e-3, 0.05, 0.0, False)
+    assert TrainConfig.from_dict(by_text.to_dict()) == by_text
+    assert replace(by_text, rate=2e-3).rate == 2e-3
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "SGD"])
+def test_defaults_are_those_of_the_class(name: str) -> None:
+    config = KIND(optimizer=name)
+    made: Any = OPTIMIZERS[name]
+    own = made([{"params": [nn.Parameter(torch.ones(2, 2))], "name": "hidden"}]).param_groups[0]
+    assert config.rate == own["lr"]
+    assert config.weight_decay == own.get("weight_decay", 0.0)
+    assert config.momentum == own.get("momentum", 0.0)
+
+
+def test_sgd_has_the_defaults_that_it_had() -> None:
+    config = KIND(optimizer="SGD(lr=0.5)")
+    assert config == KIND(rate=0.5)
+    assert (config.momentum, config.weight_decay, config.nesterov) == (0.9, 5e-4, False)
+    assert "optimizer" not in config.fields_of_identity()
+
+
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"optimizer": "AdamW(lr=1e-3)", "rate": 0.1}, "and the setting rate is 0.1: leave one of the two out"),
+    ({"optimizer": "AdamW", "momentum": 0.9}, "The optimizer AdamW has no momentum; leave momentum=0.9 out"),
+    ({"optimizer": "Rprop(weight_decay=1)"}, "it does not take weight_decay"),
+    ({"optimizer": "Rprop", "weight_decay": 0.1}, "The optimizer Rprop has no weight_decay"),
+    ({"optimizer": "LBFGS"}, "LBFGS is not for this training, as it computes the loss several times in a step"),
+    ({"optimizer": "Muon", "strategy": "fsdp2"}, "Muon needs whole matrices; leave strategy='fsdp2' out"),
+    ({"optimizer": "Lion(lr=-1.0)"}, "rate should be greater than 0"),
+    ({"optimizer": 3}, "optimizer should be a valid string"),
+    ({"optimizer": " "}, "optimizer should match pattern"),
+    ({"optimizer": "Adan"}, r"There is no optimizer 'Adan'\. Did you mean"),
+]
+
+
+@pytest.mark.parametrize(("values", "sentence"), MISTAKES)
+def test_mistakes_are_sentences(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        TrainConfig(**values)
+
+
+def test_the_file_of_an_optimizer_is_part_of_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from torch.optim import SGD\nclass Own(SGD): ...\n")
+    before = KIND(optimizer=f"{file}:Own(lr=0.1)").hash
+    file.write_text("from torch.optim import SGD\nclass Own(SGD):\n    changed = True\n")
+    assert KIND(optimizer=f"{file}:Own(lr=0.1)").hash != before
+
+
+def test_a_sweep_over_optimizers() -> None:
+    values = {"name": "s", "base": SMALL, "axes": {"optimizer": ["SGD", "AdamW", "Lion(betas=(0.9, 0.98))"]}}
+    sweep = Sweep.from_dict(values | {"rates": [0.001, 0.01], "replicates": 1})
+    configs: list[Any] = [point.config for point in sweep.points()]
+    assert [(config.optimizer, config.rate) for config in configs[2:4]] == [("AdamW", 0.001), ("AdamW", 0.01)]
+    assert configs[0].momentum == 0.9
+    with pytest.raises(ValueError, match=r"and the setting rate is 0\.001: leave one of the two out"):
+        Sweep.from_dict(values | {"rates": [0.001], "replicates": 1, "axes": {"optimizer": ["AdamW(lr=0.1)"]}})
+
+
+@pytest.mark.parametrize("text", ["AdamW(lr=0.01)", "Lion(lr=0.001)", "Muon(lr=0.01)", "NAdam(lr=0.01)"])
+def test_a_resumed_run_ends_as_an_uninterrupted_one(text: str, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text(PERCEPTRON)
+    model = {"model": f"{tmp_path}/net.py:net", "scheme": "none", "precision": "bf16-true"}
+    config = TrainConfig.from_dict(SMALL | model | {"optimizer": text})
+    whole = train(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "parts", listeners=[Interrupt(5)])
+    assert without_seconds(train(config, tmp_path / "parts")) == without_seconds(whole)
+    first, second = (torch.load(tmp_path / name / "checkpoint.pt", weights_only=True) for name in ("whole", "parts"))
+    assert any("exp_avg" in values for values in first["optimizer"]["state"].values())
+    assert second["optimizer"]["param_groups"] == first["optimizer"]["param_groups"]
+    for one, other in ((second["network"], first["network"]), (second["optimizer"], first["optimizer"])):
+        torch.testing.assert_close(one.get("state", one), other.get("state", other), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_optimizer_is_restored_bit_for_bit(name: str, dtype: torch.dtype) -> None:
+    """Two further steps of a restored optimizer are those of the one that was saved."""
+    torch.manual_seed(0)
+    model, other = (nn.Sequential(*(nn.Linear(4, 4) for _ in range(3))).to(dtype) for _ in range(2))
+    batches = torch.randn(4, 8, 4).to(dtype)
+
+    def take_steps(model: nn.Module, optimizer: torch.optim.Optimizer, numbers: range) -> None:
+        for number in numbers:
+            optimizer.zero_grad()
+            model(batches[number]).square().sum().backward()
+            optimizer.step()
+
+    optimizer, restored = (make_optimizer(name, trained, batches[0]) for trained in (model, other))
+    take_steps(model, optimizer, range(2))
+    other.load_state_dict(model.state_dict())
+    with restored_exactly(restored):
+        restored.load_state_dict(deepcopy(optimizer.state_dict()))
+    take_steps(model, optimizer, range(2, 4))
+    take_steps(other, restored, range(2, 4))
+    for saved, own in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(saved, own)
+        for key, value in optimizer.state[saved].items():
+            torch.testing.assert_close(restored.state[own][key], value, rtol=0, atol=0)
+
+
+def test_kernels_of_the_checkpoint_are_not_taken_over() -> None:
+    """As of a run that began on a card: its steps are counted there, and its rate is a tensor."""
+    weight, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
+    here = torch.optim.AdamW([other], lr=0.1)
+    there = torch.optim.AdamW([weight], lr=torch.tensor(0.1), fused=True)
+    for parameter, optimizer in ((weight, there), (other, here)):
+        parameter.grad = torch.ones(2)
+        optimizer.step()
+    with restored_exactly(here):
+        here.load_state_dict(there.state_dict())
+    (group,) = here.param_groups
+    assert (group["fused"], group["capturable"], group["lr"]) == (None, False, pytest.approx(0.1))
+    here.step()
+    assert here.state[other]["step"] == 2
+
+
+def test_what_a_graph_can_hold() -> None:
+    weight = [nn.Parameter(torch.ones(2, 2))]
+    muon: Any = OPTIMIZERS["Muon"]
+    assert is_capturable(torch.optim.AdamW(weight, fused=True))
+    assert is_capturable(OPTIMIZERS["Lion"](weight))
+    assert not is_capturable(torch.optim.Adagrad(weight))
+    assert not is_capturable(muon([{"params": weight, "name": "hidden"}]))
+
+
+def test_the_command_trains_by_an_optimizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in (SMALL | {"epochs": 1}).items()]
+    asked = ["train", *words, "--optimizer", "AdamW(lr=1e-2, weight_decay=0.05)", "--out", str(tmp_path / "run")]
+    assert main([*asked, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    groups = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["optimizer"]["param_groups"]
+    assert {(group["name"], group["weight_decay"]) for group in groups} >= {("weights", 0.05), ("biases", 0.0)}
+    assert all(group["fused"] and "betas" in group for group in groups)
+    # From its own file it is the same run, which is finished.
+    config = str(tmp_path / "run" / "config.yaml")
+    assert main(["train", "--config", config, "--out", str(tmp_path / "run"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
+    assert main(["train", *words, "--optimizer", "AdmW", "--out", str(tmp_path / "wrong")]) == 2
+    assert "Did you mean AdamW?" in capsys.readouterr().err
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_a_printed_configuration_is_read_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--optimizer", "AdamW", "--print_config"]) == 0
+    printed = tmp_path / "printed.yaml"
+    printed.write_text(capsys.readouterr().out)
+    assert main(["train", "--config", str(printed), "--print_config"]) == 0
+    assert capsys.readouterr().out == printed.read_text()

@@ -1,0 +1,162 @@
+"""Optimizers by name, and Lion and Muon against what they are defined to be."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from normless.optim import OPTIMIZERS, Lion, Muon, make_optimizer, param_groups, parse_optimizer
+from normless.probes import descend
+
+INPUTS = torch.randn(4, 6, generator=torch.Generator().manual_seed(1))
+NAMES = [name for name in OPTIMIZERS if name not in ("LBFGS", "SparseAdam")]
+
+
+class Perceptron(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.norm, self.hidden = nn.LayerNorm(8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.first(x)
+        y: Tensor = self.last(h + self.hidden(self.norm(h)))
+        return y
+
+
+def network() -> Perceptron:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return Perceptron()
+
+
+def step(model: nn.Module, *optimizers: torch.optim.Optimizer, steps: int = 3) -> list[Tensor]:
+    for _ in range(steps):
+        model.zero_grad()
+        model(INPUTS).square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("rate", [0.01, torch.tensor(0.01, dtype=torch.float64)])
+def test_lion_is_algorithm_2_of_its_paper(rate: Any) -> None:
+    generator = torch.Generator().manual_seed(2)
+    w = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    trained, idle = nn.Parameter(w.clone()), nn.Parameter(w.clone())
+    optimizer = Lion([trained, idle], lr=rate, betas=(0.8, 0.95), weight_decay=0.1)
+    m = torch.zeros_like(w)
+    for _ in range(5):
+        g = torch.randn(3, 4, generator=generator, dtype=torch.float64)
+        w = w - 0.01 * (torch.sign(0.8 * m + 0.2 * g) + 0.1 * w)
+        m = 0.95 * m + 0.05 * g
+        before = idle.detach().clone()
+        trained.grad = g
+        optimizer.step()
+        # Without a gradient a parameter stays, and does not decay.
+        assert torch.equal(idle, before)
+    torch.testing.assert_close(trained.data, w)
+
+
+def test_lion_refuses_what_it_cannot_compute() -> None:
+    table = nn.Embedding(5, 2, sparse=True)
+    table(torch.tensor([1])).sum().backward()
+    with pytest.raises(ValueError, match=r"shape \(5, 2\) is sparse; build its layer with sparse=False"):
+        Lion(table.parameters()).step()
+    with pytest.raises(ValueError, match="Expected two betas"):
+        Lion(table.parameters(), betas=(0.9, 1.0))
+    with pytest.raises(ValueError, match="Expected lr and weight_decay of 0 or more"):
+        Lion(table.parameters(), weight_decay=-0.1)
+
+
+def test_muon_is_the_two_optimizers_on_their_groups() -> None:
+    model, other = network(), network()
+    optimizer = make_optimizer("Muon(lr=0.02, weight_decay=0.05)", model, INPUTS)
+    groups = param_groups(other, INPUTS, lr=0.02, weight_decay=0.05, muon_lr=0.02)
+    assert [id(parameter) for group in groups.muon for parameter in group["params"]] == [id(other.hidden.weight)]
+    of_muon = torch.optim.Muon(groups.muon, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    hooked: list[str] = []
+    handle = register_optimizer_step_pre_hook(lambda hooking, *_: hooked.append(type(hooking).__module__))
+    own = step(model, optimizer)
+    handle.remove()
+    assert hooked == ["normless.optim.muon"] * 3
+    assert all(map(torch.equal, own, step(other, of_muon, torch.optim.AdamW(groups.rest))))
+
+
+def test_a_copy_and_a_restored_muon_go_on_alike() -> None:
+    model = network()
+    optimizer = make_optimizer("Muon", model, INPUTS)
+    step(model, optimizer)
+    copied_model, copied = deepcopy((model, optimizer))
+    restored_model = network()
+    restored = make_optimizer("Muon", restored_model, INPUTS)
+    restored_model.load_state_dict(model.state_dict())
+    restored.load_state_dict(deepcopy(optimizer.state_dict()))
+    expected = step(model, optimizer)
+    for other, its in ((copied_model, copied), (restored_model, restored)):
+        assert all(map(torch.equal, step(other, its), expected))
+
+
+def test_muon_has_one_rate_and_a_scale_of_the_other() -> None:
+    optimizer = make_optimizer("Muon(lr=0.02, adjust_lr_fn='original', adamw_scale=0.1)", network(), INPUTS)
+    rates = {group["name"]: (group["lr"], group["rate_scale"]) for group in optimizer.param_groups}
+    assert rates.pop("hidden") == (0.02, 1.0)
+    assert all(rate == pytest.approx((0.002, 0.1)) for rate in rates.values())
+
+
+def test_muon_without_hidden_matrices_says_so() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(4, 2))
+    with pytest.raises(ValueError, match=r"Muon trains hidden matrices.* Choose AdamW"):
+        make_optimizer("Muon", model, torch.randn(1, 3, 3, 3))
+    wrong: Any = model.parameters()
+    with pytest.raises(ValueError, match=r"not those of param_groups\(…, muon_lr=…\)"):
+        Muon(wrong)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_optimizer_trains_the_groups_by_role(name: str) -> None:
+    model = network()
+    optimizer = make_optimizer(name, model, INPUTS)
+    assert {group["name"] for group in optimizer.param_groups} > {"biases"}
+    losses = list(descend(model, [(INPUTS, INPUTS[:, :3])] * 20, optimizer, loss=nn.MSELoss()))
+    assert losses[-1] < losses[0]
+
+
+def test_groups_are_those_of_the_policy() -> None:
+    model = network()
+    made = make_optimizer("AdamW(lr=0.1, weight_decay=0.5, eps=1e-6)", model, INPUTS, policy="weights")
+    groups = param_groups(model, INPUTS, lr=0.1, weight_decay=0.5, policy="weights")
+    assert [(group["name"], group["lr"], group["weight_decay"]) for group in made.param_groups] == [
+        (group["name"], group["lr"], group["weight_decay"]) for group in groups
+    ]
+    assert {group["eps"] for group in made.param_groups} == {1e-6}
+
+
+MISTAKES = [
+    ("AdmW", r"There is no optimizer 'AdmW'\. Did you mean AdamW\? The optimizers are .*Lion"),
+    ("lion", r"There is no optimizer 'lion'\. Did you mean Lion\?"),
+    ("AdamW(weight_deacy=1)", r"it does not take weight_deacy\. Did you mean weight_decay\?"),
+    ("AdamW(learning_rate=1)", "The optimizer AdamW takes lr, betas"),
+    ("Lion(betas=0.9)", "In the optimizer Lion, betas is a tuple, not 0.9"),
+    ("AdamW(1e-3)", "every argument needs its name"),
+    ("mine.py:Own", "There is no file mine.py"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), MISTAKES)
+def test_mistakes_are_sentences(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_optimizer(text)
+
+
+def test_an_optimizer_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("from torch.optim import SGD\nclass Own(SGD): ...\n")
+    made = make_optimizer(f"{tmp_path}/mine.py:Own(lr=0.5)", network(), INPUTS)
+    assert type(made).__name__ == "Own"
+    assert {group["lr"] for group in made.param_groups} == {0.5}
