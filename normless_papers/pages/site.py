@@ -21,7 +21,8 @@ from normless_papers.pages.headline import Decided
 from normless_papers.pages.silent import TITLE as SILENT
 from normless_papers.pages.silent import silences
 from normless_papers.pages.tables import ASPECTS, fact_texts, spoken, table_of, text_of
-from normless_papers.pages.wording import compared, left_of
+from normless_papers.pages.verdicts import VERDICTS, by_verdict
+from normless_papers.pages.wording import compared, counted, left_of
 from normless_papers.published import PAPERS, Published, published
 from normless_papers.results.reproduction import Reproduction, ResultError
 from normless_papers.results.storage import FIGURE, folder_of, stored
@@ -41,13 +42,6 @@ BASES = {
 }
 # The names on the page of what the user asked for.
 _ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
-# The verdicts on artefacts, and how a sentence ends that counts them.
-_ENDED = {
-    "reproduced": "are reproduced",
-    "contradicted": "are contradicted",
-    "not seen here": "are not seen here",
-    "error": "ended in an error",
-}
 
 # An artefact's id and a budget.
 Place = tuple[str, str]
@@ -170,7 +164,7 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
         "facts": _about(results),
         "bases": BASES,
         "inks": VERDICT_INKS,
-        "conclusions": list(_ENDED),
+        "conclusions": list(VERDICTS),
         "silences": silences(),
         "silent_title": SILENT,
         "aspects": ASPECTS,
@@ -201,9 +195,8 @@ def finding_of(results: Sequence[Reproduction]) -> str:
     """Return the verdicts in words, a sentence per budget."""
     sentences = []
     for budget in dict.fromkeys(result.budget for result in results):
-        counts = Counter[str](result.verdict for result in results if result.budget == budget)
-        words = ", ".join(f"{counts[verdict]} {_ENDED[verdict]}" for verdict in _ENDED if counts[verdict])
-        sentences.append(f"Of {counts.total()} artefacts at the {budget} budget, {words}.")
+        own = [result for result in results if result.budget == budget]
+        sentences.append(f"Of {len(own)} artefacts at the {budget} budget: {counted(by_verdict(own))}.")
     return " ".join(sentences)
 
 
