@@ -189,6 +189,9 @@ def test_the_papers_numbers_are_asked_at_the_papers_scale_alone() -> None:
     shape = check("It rises.", True, measured=50)
     assert conclusion_of([shape, smaller], "shape", decisive=True) == "reproduced"
     assert conclusion_of([shape, smaller], "number", decisive=True) == "not seen here"
+    # An ordering that was not asked keeps the whole shape from being reproduced, and contradicts nothing.
+    ordering = at_scale(fails, "3 epochs of digits.", of="shape")
+    assert conclusion_of([shape, ordering], "shape", decisive=True) == "not seen here"
 
 
 @pytest.mark.parametrize("decisive", [True, False])
