@@ -16,8 +16,8 @@ _COLUMNS = ("artefact", "class", "budget", "verdict", "numbers", "before", "why"
 _INTRODUCTION = """# Verdicts on all artefacts
 
 <!-- Written by normless report --verdicts; do not edit. -->
-Each artefact at the largest budget that was carried out. A *demonstration* has data or a network of another kind
-than the paper, and says nothing about the paper. "Numbers" is the verdict on the numbers that the paper prints, and
+Each artefact at the largest budget that was carried out. A *demonstration* has data or a network of another kind or
+size than the paper, and decides nothing about it. "Numbers" is the verdict on the numbers that the paper prints, and
 "before" the last verdict that was another, in the words of its time.
 """
 
@@ -47,7 +47,7 @@ def why_of(result: Reproduction) -> str:
     if deciding is None or deciding.verdict == "holds":
         return found
     excused = f" It contradicts nothing, since {result.obstacle}." if result.obstacle else ""
-    return f"{found} ({effect_of(deciding)}).{excused if deciding.verdict == 'fails' else ''}"
+    return f"{found.removesuffix('.')} ({effect_of(deciding)}).{excused if deciding.verdict == 'fails' else ''}"
 
 
 def _counts(results: Sequence[Reproduction]) -> list[str]:

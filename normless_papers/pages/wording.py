@@ -88,12 +88,10 @@ def found_by(checks: Sequence[Check]) -> str:
     found = f"{holding} of {len(checks)} checks hold."
     if deciding is None or deciding.verdict == "holds":
         return found
-    return f"{found} {'Fails' if deciding.verdict == 'fails' else 'Undecided'}: {_plain_claim(deciding)}"
-
-
-def _plain_claim(check: Check) -> str:
-    """Return a check's claim without the remark on the set-up."""
-    return check.claim.partition(" Smaller than ")[0].partition(" Not asked")[0]
+    # Without the remark on the set-up.
+    claim, not_asked, _ = deciding.claim.partition(" Smaller than ")[0].partition(" Not asked")
+    undecided = "Not asked here" if not_asked else "Undecided"
+    return f"{found} {'Fails' if deciding.verdict == 'fails' else undecided}: {claim}"
 
 
 def left_of(check: Check) -> dict[str, float]:

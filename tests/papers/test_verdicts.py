@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from synthetic_results import made_up
 
-from normless_papers.claims import Check
+from normless_papers.claims import Check, at_scale
 from normless_papers.distance import Distance
 from normless_papers.pages.verdicts import by_verdict, verdicts_page, why_of
 from normless_papers.published import published
@@ -30,7 +30,7 @@ def test_every_artefact_has_a_row_with_its_last_verdict() -> None:
 
 
 def test_the_reason_names_the_check_and_what_keeps_it_from_a_contradiction() -> None:
-    assert why_of(FAILED).startswith("1 of 2 checks hold. Fails: The loss falls. (first 2.3, last nan, bound inf).")
+    assert why_of(FAILED).startswith("1 of 2 checks hold. Fails: The loss falls (first 2.3, last nan, bound inf).")
     assert why_of(FAILED).endswith("since it is not known what the control reaches when trained on.")
     assert "of another kind than the paper's" in why_of(replace(FAILED, distance=Distance(of_same_kind=False)))
     premises = {verdict: Check("It is at its plateau.", verdict, {}, "premise") for verdict in ("holds", "fails")}
@@ -40,6 +40,9 @@ def test_the_reason_names_the_check_and_what_keeps_it_from_a_contradiction() -> 
     assert "contradicts nothing" not in why_of(present)
     assert why_of(made_up("fixup/table-1")) == "2 of 2 checks hold."
     assert why_of(replace(FAILED, error="It broke.")) == "It broke."
+    large = at_scale(Check("It is larger.", "fails", {"value": 1.0}), "3 epochs of digits.", of="shape")
+    not_asked = replace(FAILED, checks=(large,))
+    assert why_of(not_asked) == "0 of 1 checks hold. Not asked here: It is larger (value 1)."
 
 
 def test_what_was_another_verdict_before_stays_beside_it() -> None:
