@@ -53,7 +53,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--runs",
         type=Path | None,
         default=None,
-        help="also write their evidence beyond smoke as a Parquet file for --from",
+        help="also write their evidence, without trainings at smoke, as a Parquet file for --from",
     )
     parser.add_argument(
         "--protocols",

@@ -1,4 +1,4 @@
-"""The evidence beyond smoke as one Parquet file: rows of runs, and measurements without training."""
+"""The evidence in a folder as one Parquet file: rows of runs, and what was measured without training."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ _DIGEST = "digest"
 
 
 def write_runs(out: Path, path: Path) -> int:
-    """Write the evidence in a folder, without smoke, to a Parquet file; return the number of runs."""
-    results = [result for result in stored(out) if result.budget in DECIDING and not result.error]
+    """Write the evidence in a folder, without trainings at smoke, to a Parquet file; return the number of runs."""
+    kept = (result for result in stored(out) if result.budget in DECIDING or result.basis != "training")
+    results = [result for result in kept if not result.error]
     with laboratory_in(out) as laboratory:
         runs = laboratory.state.read({name for result in results for name in result.runs})
     rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(result) for result in results]

@@ -31,7 +31,7 @@ PAPER: dict[str, Any] = {
         ({"rates": RateGrid((0.1, 0.2), None)}, 2, "rates 0.1, 0.2 instead of 0.1"),
         ({"replicates": 2}, 3, "replicates 2 instead of 5"),
         ({"reduced": "in words"}, 0, "the paper's"),
-        ({"plateau": Plateau({"depth": 1000}, 94.6)}, 1, "the paper's"),
+        ({"plateau": Plateau({"depth": 1000}, 94.6, "table 2")}, 1, "the paper's"),
     ],
 )
 def test_a_setting_changes_its_own_column(changes: dict[str, Any], column: int, words: str) -> None:
