@@ -33,7 +33,8 @@ CAUTION = (
     "checked by numbers. A verdict is about the set-up at its budget. Reproduced: all checks of the shape of the "
     "result hold there. Contradicted: one fails, data and network are of the paper’s kind, and the control reached "
     "what it reaches when trained on. Not seen here: everything else. Numbers that a paper prints have a verdict of "
-    "their own. Smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores."
+    "their own. Trainings at smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores; the "
+    "distance from the paper stands beside each result."
 )
 BASES = {
     "formula": "our code beside the paper's formula",
