@@ -125,7 +125,7 @@ EVIDENCE ?= small
 evidence: $(INSTALLED)
 	-$(BIN)/normless reproduce --headlines --budget $(EVIDENCE) --out evidence $(if $(WORKERS),--workers $(WORKERS))
 	$(BIN)/normless report evidence --runs docs/reproduction/runs.parquet
-	$(BIN)/normless report --from docs/reproduction/runs.parquet --page docs/reproduction/claims.html --claims docs/reproduction/claims.md --silent docs/reproduction/wrong_or_silent.md
+	$(BIN)/normless report --from docs/reproduction/runs.parquet --page docs/reproduction/claims.html --claims docs/reproduction/claims.md --silent docs/reproduction/wrong_or_silent.md --verdicts docs/reproduction/verdicts.md
 	$(BIN)/normless report --protocols docs/reproduction/protocols.md
 
 clean:

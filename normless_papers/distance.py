@@ -22,8 +22,8 @@ _SEEDS = (
 _ASPECTS = MappingProxyType(
     {name: aspect for aspect, names in (("data", _DATA), ("network", _NETWORK), ("seeds", _SEEDS)) for name in names}
 )
-# Settings that describe an effort and decide nothing.
-_DESCRIPTIONS = ("reduced", "plateau", "folder", "run", "extensions")
+# Settings that describe an effort and decide nothing, with all below them.
+_DESCRIPTIONS = frozenset({"reduced", "plateau", "folder", "run", "extensions"})
 _NAMED = ("data", "model", "models", "shown")
 _MOST, _SHORT = 3, 3
 # An argument that every network of the papers has, whose weights the scheme draws.
@@ -72,7 +72,7 @@ def distance_of(
     of_same_kind = True
     for path in dict.fromkeys([*ours, *theirs]):
         name, aspect = path[-1], _ASPECTS.get(path[-1], "length")
-        if name in _DESCRIPTIONS:
+        if not _DESCRIPTIONS.isdisjoint(path):
             continue
         own, printed = ours.get(path, []), theirs.get(path, [])
         texts[aspect][_difference(name, own, printed)] = None
@@ -90,11 +90,15 @@ def _elements(values: list[Any]) -> set[str]:
 
 
 def _values(settings: Mapping[str, Any]) -> dict[tuple[str, ...], list[Any]]:
-    """Return the values of nested settings by their paths, those of several efforts together."""
+    """Return the values of nested settings by their paths, those of several efforts together.
+
+    Data and networks are compared by name, wherever they stand: another data set may have a place of its own.
+    """
     values: dict[tuple[str, ...], list[Any]] = {}
     for path, value in _leaves(settings):
-        if value is not None and value not in values.setdefault(path, []):
-            values[path].append(value)
+        place = path[-1:] if path[-1] in _NAMED else path
+        if value is not None and value not in values.setdefault(place, []):
+            values[place].append(value)
     return values
 
 

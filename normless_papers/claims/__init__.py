@@ -30,7 +30,7 @@ from normless_papers.claims.checks import within as within
 from normless_papers.claims.conclusions import CONCLUSIONS as CONCLUSIONS
 from normless_papers.claims.conclusions import Conclusion as Conclusion
 from normless_papers.claims.conclusions import conclusion_of as conclusion_of
-from normless_papers.claims.conclusions import is_decisive as is_decisive
+from normless_papers.claims.conclusions import obstacle_of as obstacle_of
 from normless_papers.claims.estimates import IMAGENET_DEVIATION as IMAGENET_DEVIATION
 from normless_papers.claims.estimates import UNKNOWN as UNKNOWN
 from normless_papers.claims.estimates import Estimate as Estimate

@@ -141,9 +141,14 @@ def not_asked(undecided: Check, why: str) -> Check:
     return replace(undecided, claim=f"{undecided.claim} Not asked, since {why}.", verdict="inconclusive")
 
 
-def at_scale(printed: Check, reduction: str) -> Check:
-    """Return a check of the paper's own numbers: inconclusive if a reduction, given as a sentence, is not empty."""
-    printed = replace(printed, of="number")
+def at_scale(printed: Check, reduction: str, of: Aspect = "number") -> Check:
+    """Return a check that only the paper's own scale can decide: inconclusive unless the reduction is empty.
+
+    Args:
+        reduction: how the set-up is smaller than the paper's, as a sentence.
+        of: a printed number, or an ordering (`shape`) that short trainings or small networks need not have.
+    """
+    printed = replace(printed, of=of)
     claim = f"{printed.claim} Not asked of a smaller set-up: {reduction}"
     return replace(printed, claim=claim, verdict="inconclusive") if reduction else printed
 

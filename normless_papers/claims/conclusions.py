@@ -15,7 +15,7 @@ def conclusion_of(checks: Sequence[Check], aspect: Aspect, *, decisive: bool) ->
     """Return the verdict by the checks of an aspect, or None if there are none.
 
     `reproduced` if all of them hold, `contradicted` if one of them fails in a set-up that can contradict the paper
-    (see `is_decisive`), else `not seen here`.
+    (see `obstacle_of`), else `not seen here`.
     """
     verdicts = {check.verdict for check in checks if check.of == aspect}
     if verdicts == {"holds"}:
@@ -23,14 +23,18 @@ def conclusion_of(checks: Sequence[Check], aspect: Aspect, *, decisive: bool) ->
     return ("contradicted" if "fails" in verdicts and decisive else "not seen here") if verdicts else None
 
 
-def is_decisive(checks: Sequence[Check], basis: Basis | Literal[""], *, of_same_kind: bool) -> bool:
-    """Whether failed checks contradict the paper: it is a formula, or the paper's own phenomenon is present.
+def obstacle_of(checks: Sequence[Check], basis: Basis | Literal[""], *, of_same_kind: bool) -> str:
+    """Return why failed checks do not contradict the paper, as a clause; empty if they do.
 
-    Measurements must be of the paper's kind of data and network. Training runs must also have at least one premise,
-    such as a control that reached what it reaches when trained on, and all premises must hold.
+    They contradict it if it is a formula, or if the paper's own phenomenon is present: measurements must be of the
+    paper's kind of data and network. Training runs must also have at least one premise, such as a control that
+    reached what it reaches when trained on, and all premises must hold.
     """
     if basis == "formula":
-        return True
-    premises = [check.verdict for check in checks if check.of == "premise"]
-    present = set(premises) == {"holds"} if basis == "training" else set(premises) <= {"holds"}
-    return of_same_kind and present
+        return ""
+    if not of_same_kind:
+        return "data or network are of another kind than the paper's"
+    premises = {check.verdict for check in checks if check.of == "premise"}
+    if basis == "training" and not premises:
+        return "it is not known what the control reaches when trained on"
+    return "" if premises <= {"holds"} else "the control did not reach what it reaches when trained on"

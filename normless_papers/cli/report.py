@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -44,7 +44,16 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--silent", type=Path | None, default=None, help="also write where the papers are wrong or silent as Markdown"
     )
     parser.add_argument(
-        "--runs", type=Path | None, default=None, help="also write their evidence as a Parquet file for --from"
+        "--verdicts",
+        type=Path | None,
+        default=None,
+        help="also write the verdicts on all artefacts with their reasons as Markdown, beside those of an older file",
+    )
+    parser.add_argument(
+        "--runs",
+        type=Path | None,
+        default=None,
+        help="also write their evidence, without trainings at smoke, as a Parquet file for --from",
     )
     parser.add_argument(
         "--protocols",
@@ -91,24 +100,29 @@ def run(namespace: Namespace) -> int:
 def _pages(namespace: Namespace) -> list[Path]:
     """Write the pages of results, and the files of them that are asked for."""
     from normless_papers.pages.front_page import front_page_of
+    from normless_papers.pages.silent import silent_page
     from normless_papers.pages.site import write_pages_of
+    from normless_papers.pages.verdicts import verdicts_page
     from normless_papers.results.run_file import write_runs
+    from normless_papers.results.storage import stored
 
-    directories, source, claims = namespace.directories, namespace.source, namespace.claims
+    directories, source = namespace.directories, namespace.source
     if bool(directories) == (source is not None):
         raise NormlessError("Expected either a folder of results, or --from with a file of runs.")
     page = namespace.page or (directories[0] / "index.html" if source is None else source.with_suffix(".html"))
     with _results_of(directories, source) as folder:
         written = write_pages_of(folder, page)
-        if claims is not None:
-            claims.write_text(front_page_of(folder), encoding="utf-8")
-            written.append(claims)
-        if namespace.silent is not None:
-            from normless_papers.pages.silent import silent_page
-            from normless_papers.results.storage import stored
-
-            namespace.silent.write_text(silent_page(list(stored(folder))), encoding="utf-8")
-            written.append(namespace.silent)
+        texts: dict[str, Callable[[str], str]] = {
+            "claims": lambda _: front_page_of(folder),
+            "silent": lambda _: silent_page(list(stored(folder))),
+            "verdicts": lambda older: verdicts_page(stored(folder), older),
+        }
+        for name, text_of in texts.items():
+            path: Path | None = namespace[name]
+            if path is not None:
+                older = path.read_text(encoding="utf-8") if path.exists() else ""
+                path.write_text(text_of(older), encoding="utf-8")
+                written.append(path)
         if namespace.runs is not None:
             write_runs(folder, namespace.runs)
             written.append(namespace.runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +12,8 @@ from normless.cli import GAP, as_text, table, terminal_width
 from normless_lab.plots import VERDICT_INKS, Table
 from normless_papers.claims import BASES
 from normless_papers.pages.tables import ASPECTS, NOTHING, is_published, spoken, table_of, text_of
+from normless_papers.pages.verdicts import by_verdict
+from normless_papers.pages.wording import counted, deciding_of
 from normless_papers.published import Published
 from normless_papers.results.reproduction import Reproduction
 from normless_papers.results.storage import PICTURE, TABLE
@@ -55,16 +56,15 @@ def summary(results: Sequence[Reproduction]) -> str:
     """Return a line for each result, and the number of each verdict, in all and by what the checks rest on."""
     rows = []
     for result in results:
-        # The first claim that fails, or else the first that is undecided.
-        order = sorted(result.checks, key=lambda check: check.verdict != "fails")
-        deciding = (check.claim for check in order if check.verdict != "holds")
-        reason = shortened(result.error) or next(deciding, "")
+        deciding = deciding_of(result.checks)
+        claim = deciding.claim if deciding and deciding.verdict != "holds" else ""
+        reason = shortened(result.error) or claim
         rows.append((result.id, result.verdict, f"{result.seconds:.1f}", reason))
     seconds = sum(result.seconds for result in results)
-    lines = [f"{len(results)} artefacts in {seconds:.0f} s: {_counted(results)}"]
+    lines = [f"{len(results)} artefacts in {seconds:.0f} s: {counted(by_verdict(results))}"]
     for basis in BASES:
         own = [result for result in results if result.basis == basis]
-        lines += [f"  {basis}: {_counted(own)}"] if own else []
+        lines += [f"  {basis}: {counted(by_verdict(own))}"] if own else []
     return "\n".join([as_text(table(("artefact", "verdict", "seconds", ""), rows, right=(2,))), "", *lines])
 
 
@@ -84,12 +84,6 @@ def listing(rows: Sequence[tuple[Published, Mapping[str, str]]]) -> str:
     budgets = list(rows[0][1]) if rows else []
     cells = [(entry.id, entry.kind, *states.values(), entry.title) for entry, states in rows]
     return as_text(table(("artefact", "kind", *budgets, "title"), cells))
-
-
-def _counted(results: Sequence[Reproduction]) -> str:
-    """Return the number of each verdict: 3 holds, 1 fails."""
-    counts = Counter[str](result.verdict for result in results)
-    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICT_INKS if counts[verdict])
 
 
 def shortened(error: str) -> str:

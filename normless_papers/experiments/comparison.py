@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless_lab.plots import inks_of, new_panels, optimum_against, rate_against
-from normless_papers.claims import Check, Estimate, at_scale, check, difference, equivalent, larger
+from normless_papers.claims import Aspect, Check, Estimate, at_scale, check, difference, equivalent, larger
 from normless_papers.evidence import QUANTITY, Evidence, with_quantities
 from normless_papers.experiments.runs import Runs
 
@@ -66,9 +66,9 @@ class Comparison:
             return math.nan
         return self.runs.exponent(metric, **labels)
 
-    def as_printed(self, printed: Check) -> Check:
-        """Return a check that needs the papers' own scale: of their numbers, or their length of training."""
-        return at_scale(printed, self.runs.reduction)
+    def as_printed(self, printed: Check, of: Aspect = "number") -> Check:
+        """Return a check that needs the papers' own scale, of a number or an ordering; see `at_scale`."""
+        return at_scale(printed, self.runs.reduction, of)
 
     def trains(self, claim: str, method: str, size: int, *, against: int | None = None) -> Check:
         """Check that a method trains at a size at which batch norm does, or as batch norm does at another size."""

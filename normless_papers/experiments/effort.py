@@ -39,10 +39,16 @@ def _step(rates: tuple[float, ...]) -> float | None:
 
 @dataclass(frozen=True)
 class Plateau:
-    """The test accuracy in percent that a control reaches when trained on; `control` has its labels by axis."""
+    """The test accuracy in percent that a control reaches when trained on.
+
+    Attributes:
+        control: its labels by axis.
+        source: where the accuracy is published.
+    """
 
     control: Mapping[str, str | int]
     accuracy: float
+    source: str
 
 
 @dataclass(frozen=True)

@@ -158,8 +158,8 @@ class Runs:
         if self.plateau is None:
             return ()
         named = ", ".join(f"{name.replace('_', ' ')} {label}" for name, label in self.plateau.control.items())
-        most = f"{self.plateau.accuracy:g} %"
-        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {most} that it reaches when trained on."
+        most = f"{self.plateau.accuracy:g} % that it reaches when trained on ({self.plateau.source})"
+        claim = f"The control ({named}) reaches {PRESENT:.0%} of the {most}."
         reached = self.accuracy(**dict[str, Any](self.plateau.control))
         return (premise(larger(claim, reached, PRESENT * self.plateau.accuracy)),)
 

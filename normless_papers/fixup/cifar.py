@@ -47,7 +47,7 @@ def _table_1(runs: Runs) -> list[Check]:
         better = not_asked(better, "batch norm made less than half of the possible gain")
     return [
         runs.trains(f"Fixup trains at batch norm's learning rate {RATE:g}.", against=against, method="fixup"),
-        at_scale(fails, runs.reduction),
+        at_scale(fails, runs.reduction, of="shape"),
         larger("Fixup has a lower test error than Xavier's weights at their best rate.", xavier, fixup),
         at_scale(larger(seven, xavier.scaled(0.935), fixup), runs.reduction),
         better,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from normless_lab.sweeps import RunState
 from normless_papers.pages.headline import OUTCOMES, Decided, decide
-from normless_papers.pages.tables import ASPECTS, NOTHING
+from normless_papers.pages.tables import ASPECTS, NOTHING, heading_of, row_of
+from normless_papers.pages.wording import counted
 from normless_papers.published import PAPERS
 from normless_papers.results.reproduce import laboratory_in
 from normless_papers.results.storage import load
@@ -40,10 +40,9 @@ def front_page_of(out: Path) -> str:
     decided = decide(lambda name, budget: load(out, name, budget))
     with laboratory_in(out) as laboratory:
         rows = [_markdown(place, row, laboratory.state) for place, row in enumerate(decided, 1)]
-    counts = ", ".join(f"{sum(row.outcome == name for row in decided)} {name}" for name in OUTCOMES)
+    counts = counted({name: [row.demonstrates for row in decided if row.outcome == name] for name in OUTCOMES})
     names = ("", "claim", "paper", "ours", "verdict", *ASPECTS, "runs", "core-hours", "why", "repeat")
-    rule = ["---:" if name in ("", "runs", "core-hours") else "---" for name in names]
-    heading = [row_of(names), row_of(rule)]
+    heading = heading_of(names, right=("", "runs", "core-hours"))
     return "\n".join([_INTRODUCTION, f"Of {len(decided)} claims: {counts}.", "", *heading, *rows, ""])
 
 
@@ -52,12 +51,7 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     hours = sum(run.seconds for run in state.read(row.runs).values()) / _SECONDS_AN_HOUR
     cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
     authors = PAPERS[headline.paper].partition(",")[0]
-    figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
+    details = f" ([details]({headline.paper}.html#{headline.anchor}))" if row.results else ""
     verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{row.whole}"
-    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", verdict, *row.distance, *cost]
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{details}", verdict, *row.distance, *cost]
     return row_of([str(place), *cells, row.why, f"`{row.command}`"])
-
-
-def row_of(cells: Sequence[str]) -> str:
-    """Return a row of a table in Markdown, in which a bar would end a cell."""
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -14,7 +14,7 @@ from normless_lab.process import read_yaml
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.claims import Check, Verdict, conclusion_of
 from normless_papers.pages.tables import NOTHING
-from normless_papers.pages.wording import effect_of
+from normless_papers.pages.wording import deciding_of, effect_of, found_by
 from normless_papers.results.reproduction import Reproduction
 
 Outcome = Literal["contradicted", "reproduced", "not seen here", "not run"]
@@ -80,7 +80,7 @@ class Decided:
         if not self.results:
             return "not run"
         named = [replace(check, of="shape") for check in self.checks]
-        outcome = conclusion_of(named, "shape", decisive=all(result.decisive for result in self.results))
+        outcome = conclusion_of(named, "shape", decisive=not any(result.obstacle for result in self.results))
         return "not seen here" if outcome is None or (self.missing and outcome == "reproduced") else outcome
 
     @property
@@ -94,8 +94,8 @@ class Decided:
 
     @property
     def demonstrates(self) -> bool:
-        """Whether data or network are of another kind than the paper's, so that nothing is said about the paper."""
-        return any(result.basis != "formula" and not result.distance.of_same_kind for result in self.results)
+        """Whether one of its results does; see `Reproduction.demonstrates`."""
+        return any(result.demonstrates for result in self.results)
 
     @property
     def left_out(self) -> Sequence[Check]:
@@ -114,9 +114,8 @@ class Decided:
 
     @property
     def deciding(self) -> Check | None:
-        """The check whose effect is shown: the first that fails, else the first that is undecided, else the first."""
-        order = ("fails", "inconclusive", "holds")
-        return min(self.checks, key=lambda check: order.index(check.verdict), default=None)
+        """The check whose effect is shown; see `deciding_of`."""
+        return deciding_of(self.checks)
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -133,11 +132,7 @@ class Decided:
     @property
     def why(self) -> str:
         """The verdict in words: how many checks hold, the claim of the one that decides, and what is left out."""
-        holding = sum(check.verdict == "holds" for check in self.checks)
-        words = {"fails": "Fails: ", "inconclusive": "Undecided: "}
-        parts = [f"{holding} of {len(self.checks)} checks hold."] if self.checks else []
-        if self.deciding and self.deciding.verdict != "holds":
-            parts.append(words[self.deciding.verdict] + _plain_claim(self.deciding))
+        parts = [found_by(self.checks)] if self.checks else []
         if self.left_out:
             counts = Counter(check.verdict for check in self.left_out)
             listed = ", ".join(f"{counts[name]} {_ENDED[name]}" for name in _ENDED if counts[name])
@@ -177,9 +172,12 @@ def headline_artefacts() -> list[str]:
 
 
 def decide(result_of: Callable[[str, Budget], Reproduction | None]) -> list[Decided]:
-    """Decide every headline by results at the largest budget that there is, in the order of `OUTCOMES`."""
+    """Decide every headline by results at the largest budget that there is.
+
+    They are in the order of `OUTCOMES`, those with the paper's kind of data and network first.
+    """
     decided = [_decided(headline, result_of) for headline in headlines()]
-    return sorted(decided, key=lambda row: OUTCOMES.index(row.outcome))
+    return sorted(decided, key=lambda row: (OUTCOMES.index(row.outcome), row.demonstrates))
 
 
 def _decided(headline: Headline, result_of: Callable[[str, Budget], Reproduction | None]) -> Decided:
@@ -193,8 +191,3 @@ def _decided(headline: Headline, result_of: Callable[[str, Budget], Reproduction
         results.append(result)
         checks += [check for start in starts for check in result.checks if fnmatchcase(check.claim, f"{start}*")]
     return Decided(headline, results, list({check.claim: check for check in checks}.values()), missing)
-
-
-def _plain_claim(check: Check) -> str:
-    """Return a check's claim without the remark on the set-up."""
-    return check.claim.partition(" Smaller than ")[0].partition(" Not asked")[0]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from normless_papers.artefact import artefact_of
 from normless_papers.experiments.protocol import ASPECTS, protocol_of
-from normless_papers.pages.front_page import row_of
+from normless_papers.pages.tables import heading_of, row_of
 from normless_papers.published import PAPERS, published
 
 SILENT = "silent"
@@ -20,7 +20,7 @@ first. The last column quotes the text, with its section in brackets; *silent* w
 third column is our choice, of which the brackets give the reason. Artefacts with the same entries share a row.
 Smaller budgets change data, network, epochs, batch sizes, rates and replicates, and no other row.
 """
-_HEADING = ("| | artefacts | here | the text |", "| --- | --- | --- | --- |")
+_COLUMNS = ("", "artefacts", "here", "the text")
 
 
 def trained(paper: str) -> list[str]:
@@ -40,7 +40,7 @@ def protocols_page() -> str:
 
 def section_of(paper: str) -> str:
     """Return the table of a paper."""
-    return "\n".join([f"## {PAPERS[paper]}\n", *_HEADING, *_rows(trained(paper)), ""])
+    return "\n".join([f"## {PAPERS[paper]}\n", *heading_of(_COLUMNS), *_rows(trained(paper)), ""])
 
 
 def _rows(names: Sequence[str]) -> list[str]:

@@ -21,7 +21,8 @@ from normless_papers.pages.headline import Decided
 from normless_papers.pages.silent import TITLE as SILENT
 from normless_papers.pages.silent import silences
 from normless_papers.pages.tables import ASPECTS, fact_texts, spoken, table_of, text_of
-from normless_papers.pages.wording import compared, left_of
+from normless_papers.pages.verdicts import VERDICTS, by_verdict
+from normless_papers.pages.wording import compared, counted, left_of
 from normless_papers.published import PAPERS, Published, published
 from normless_papers.results.reproduction import Reproduction, ResultError
 from normless_papers.results.storage import FIGURE, folder_of, stored
@@ -32,7 +33,8 @@ CAUTION = (
     "checked by numbers. A verdict is about the set-up at its budget. Reproduced: all checks of the shape of the "
     "result hold there. Contradicted: one fails, data and network are of the paper’s kind, and the control reached "
     "what it reaches when trained on. Not seen here: everything else. Numbers that a paper prints have a verdict of "
-    "their own. Smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores."
+    "their own. Trainings at smoke and small, on scikit-learn’s digits, demonstrate the machinery on two cores; the "
+    "distance from the paper stands beside each result."
 )
 BASES = {
     "formula": "our code beside the paper's formula",
@@ -41,13 +43,6 @@ BASES = {
 }
 # The names on the page of what the user asked for.
 _ASKED = {"data": "data asked for", "seed": "first seed", "settings": "settings of the budget"}
-# The verdicts on artefacts, and how a sentence ends that counts them.
-_ENDED = {
-    "reproduced": "are reproduced",
-    "contradicted": "are contradicted",
-    "not seen here": "are not seen here",
-    "error": "ended in an error",
-}
 
 # An artefact's id and a budget.
 Place = tuple[str, str]
@@ -170,7 +165,7 @@ def _values(results: Sequence[Reproduction], papers: Sequence[Paper], images: Ma
         "facts": _about(results),
         "bases": BASES,
         "inks": VERDICT_INKS,
-        "conclusions": list(_ENDED),
+        "conclusions": list(VERDICTS),
         "silences": silences(),
         "silent_title": SILENT,
         "aspects": ASPECTS,
@@ -201,9 +196,8 @@ def finding_of(results: Sequence[Reproduction]) -> str:
     """Return the verdicts in words, a sentence per budget."""
     sentences = []
     for budget in dict.fromkeys(result.budget for result in results):
-        counts = Counter[str](result.verdict for result in results if result.budget == budget)
-        words = ", ".join(f"{counts[verdict]} {_ENDED[verdict]}" for verdict in _ENDED if counts[verdict])
-        sentences.append(f"Of {counts.total()} artefacts at the {budget} budget, {words}.")
+        own = [result for result in results if result.budget == budget]
+        sentences.append(f"Of {len(own)} artefacts at the {budget} budget: {counted(by_verdict(own))}.")
     return " ".join(sentences)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -95,3 +95,13 @@ def _scalar(value: Any) -> Any:
 def _is_numeric(column: pd.Series[Any]) -> bool:
     cells = [cell for cell in map(_scalar, column) if cell is not None]
     return bool(cells) and all(isinstance(cell, (int, float)) and not isinstance(cell, bool) for cell in cells)
+
+
+def heading_of(names: Sequence[str], right: Sequence[str] = ()) -> list[str]:
+    """Return the heading of a table in Markdown; columns named in `right` are right-aligned."""
+    return [row_of(names), row_of(["---:" if name in right else "---" for name in names])]
+
+
+def row_of(cells: Sequence[str]) -> str:
+    """Return a row of a table in Markdown, in which a bar would end a cell."""
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from normless_papers.claims.checks import Check
+from normless_papers.claims.checks import Check, Verdict
 from normless_papers.pages.tables import spoken
 
 Numbers = Mapping[str, float]
 
+# Verdicts in the order in which they decide.
+_ORDER: tuple[Verdict, ...] = ("fails", "inconclusive", "holds")
 # Numbers of the interval, which the comparison states.
 _INTERVAL = ("half_width", "standard_error")
 _TRAINS = (
@@ -62,6 +64,34 @@ def compared(check: Check) -> str:
 def effect_of(check: Check) -> str:
     """Return the comparison, or all numbers of a check without one."""
     return compared(check) or ", ".join(f"{spoken(name)} {value:.3g}" for name, value in check.numbers.items())
+
+
+def counted(demonstrations_by_verdict: Mapping[str, Sequence[bool]]) -> str:
+    """Return the number of results of each verdict; of the reproduced also how many are demonstrations."""
+    texts = []
+    for verdict, demonstrations in demonstrations_by_verdict.items():
+        among = (
+            f" ({sum(demonstrations)} in demonstrations)" if verdict == "reproduced" and any(demonstrations) else ""
+        )
+        texts.append(f"{len(demonstrations)} {verdict}{among}")
+    return ", ".join(texts)
+
+
+def deciding_of(checks: Sequence[Check]) -> Check | None:
+    """Return the first check that fails, else the first that is undecided, else the first; None without checks."""
+    return min(checks, key=lambda check: _ORDER.index(check.verdict), default=None)
+
+
+def found_by(checks: Sequence[Check]) -> str:
+    """Return how many checks hold, and the claim of the one that decides unless all do."""
+    deciding, holding = deciding_of(checks), sum(check.verdict == "holds" for check in checks)
+    found = f"{holding} of {len(checks)} checks hold."
+    if deciding is None or deciding.verdict == "holds":
+        return found
+    # Without the remark on the set-up.
+    claim, not_asked, _ = deciding.claim.partition(" Smaller than ")[0].partition(" Not asked")
+    undecided = "Not asked here" if not_asked else "Undecided"
+    return f"{found} {'Fails' if deciding.verdict == 'fails' else undecided}: {claim}"
 
 
 def left_of(check: Check) -> dict[str, float]:

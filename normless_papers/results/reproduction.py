@@ -12,7 +12,7 @@ import pandas as pd
 from normless.errors import NormlessError
 from normless.spec import jsonable
 from normless_papers.budgets import Budget
-from normless_papers.claims import Basis, Check, Conclusion, conclusion_of, is_decisive
+from normless_papers.claims import Basis, Check, Conclusion, conclusion_of, obstacle_of
 from normless_papers.distance import Distance
 from normless_papers.evidence import beside
 from normless_papers.published import Published, published_as
@@ -61,19 +61,24 @@ class Reproduction:
     entry: Published | None = None
 
     @property
-    def decisive(self) -> bool:
-        """Whether a failed check contradicts the paper; see `normless_papers.claims.is_decisive`."""
-        return is_decisive(self.checks, self.basis, of_same_kind=self.distance.of_same_kind)
+    def obstacle(self) -> str:
+        """Why a failed check does not contradict the paper, as a clause; see `normless_papers.claims.obstacle_of`."""
+        return obstacle_of(self.checks, self.basis, of_same_kind=self.distance.of_same_kind)
+
+    @property
+    def demonstrates(self) -> bool:
+        """Whether data or network are of another kind than the paper's, so that nothing is said about the paper."""
+        return self.basis != "formula" and not self.distance.of_same_kind
 
     @property
     def shape(self) -> Conclusion | None:
         """The verdict on the shape of the result: orderings and directions; None if nothing is said of it."""
-        return conclusion_of(self.checks, "shape", decisive=self.decisive)
+        return conclusion_of(self.checks, "shape", decisive=not self.obstacle)
 
     @property
     def number(self) -> Conclusion | None:
         """The verdict on the numbers that the paper prints; None if none are checked."""
-        return conclusion_of(self.checks, "number", decisive=self.decisive)
+        return conclusion_of(self.checks, "number", decisive=not self.obstacle)
 
     @property
     def verdict(self) -> Conclusion | Literal["error"]:

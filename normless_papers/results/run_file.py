@@ -1,4 +1,4 @@
-"""The evidence of the headline claims as one Parquet file: rows of runs, and measurements without training."""
+"""The evidence in a folder as one Parquet file: rows of runs, and what was measured without training."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pandas as pd
 
 from normless.saving import digest_of_values, replaced
 from normless_lab.sweeps import MissingRunsError, PlannedLaboratory, RunRow
-from normless_papers.pages.headline import DECIDING, headline_artefacts
+from normless_papers.pages.headline import DECIDING
 from normless_papers.results.reproduce import laboratory_in, reproduce
 from normless_papers.results.reproduction import Reproduction, ResultError
-from normless_papers.results.storage import load, save
+from normless_papers.results.storage import save, stored
 
 # The kind of the row of an artefact: its config has id and budget, its result what was measured without training.
 _ARTEFACT = "artefact"
@@ -27,9 +27,9 @@ _DIGEST = "digest"
 
 
 def write_runs(out: Path, path: Path) -> int:
-    """Write the evidence of the headline claims in a folder to a Parquet file; return the number of runs."""
-    stored = (load(out, name, budget) for name in headline_artefacts() for budget in DECIDING)
-    results = [result for result in stored if result is not None and not result.error]
+    """Write the evidence in a folder, without trainings at smoke, to a Parquet file; return the number of runs."""
+    kept = (result for result in stored(out) if result.budget in DECIDING or result.basis != "training")
+    results = [result for result in kept if not result.error]
     with laboratory_in(out) as laboratory:
         runs = laboratory.state.read({name for result in results for name in result.runs})
     rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(result) for result in results]

@@ -114,7 +114,8 @@ def _table_5(facts: Comparison) -> list[Check]:
     claim = "Without L2 regularization skipinit_alpha_0 loses more than 5 points"
     without_l2 = facts.above(claim, "skipinit_alpha_0", "skipinit_alpha_0_without_l2", DEPTHS, by=5.0)
     # The gains of depth and L2 regularization need trainings as long as the paper's.
-    long = [facts.as_printed(check) for check in (*gains, collapse, *without_l2)]
+    long = [facts.as_printed(check, of="shape") for check in gains]
+    long += [facts.as_printed(check) for check in (collapse, *without_l2)]
     return [_trains(facts, "skipinit_alpha_1", 16), *_trainability(facts), *long]
 
 

@@ -271,7 +271,7 @@ def _table_2(search: RateSearch) -> list[Check]:
     longer = f"learning takes more epochs to plateau than with {in_symbols(NORMALIZED)}."
     for parts in (SCALED, CENTRED, NONE):
         check = larger(f"With {in_symbols(parts)} {longer}", epochs[parts], epochs[NORMALIZED])
-        checks.append(at_scale(check, search.runs.reduction))
+        checks.append(at_scale(check, search.runs.reduction, of="shape"))
     return checks
 
 

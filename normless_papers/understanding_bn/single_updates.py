@@ -48,8 +48,8 @@ _PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 
 class Divergence:
     """Networks that are trained until they diverge, on a limited number of minibatches.
 
-    `steps` has the number, from 1, of each diverging update, and `tables` a row per point of its path; both omit
-    networks that did not diverge.
+    `steps` has the number, from 1, of each diverging update, 0 for a network whose loss is above the limit before the
+    first, and `tables` a row per point of each update's path; both omit networks that did not diverge.
     """
 
     draws: int
@@ -68,20 +68,24 @@ class Divergence:
         return at_scale(in_every(claim, flags), self.reduction)
 
     def every(self, claim: str, flags: Sequence[bool], **numbers: float) -> Check:
-        """Return `in_every` over the draws that diverged; undecided if none did."""
-        claim = f"{claim}, in every draw that diverges."
+        """Return `in_every` over the draws that diverged by an update; undecided if none did."""
+        claim = f"{claim}, in every draw that diverges by an update."
         return in_every(claim, flags, **numbers) if flags else check(claim, None)
 
 
 def _diverged(
     setting: Initializations, along: Callable[..., pd.DataFrame], points: int, *further: float
 ) -> Divergence:
-    """Measure along the diverging update of every draw that diverges after its first step."""
+    """Measure along the diverging update of every draw whose loss is not above the limit before the first."""
     path = sorted({*np.linspace(0, 1, points).tolist(), *further})
     descents = [find_divergence(draw.model, draw.batches, RATE) for draw in setting.each(batch_norm=(False,))]
-    updates = [descent.update for descent in descents if descent.update is not None]
-    tables = tuple(along(moved.model, moved.inputs, moved.targets, moved.direction, path) for moved in updates)
-    steps = tuple(update.step for update in updates)
+    updates = [descent.update for descent in descents if descent.diverged]
+    steps = tuple(0 if update is None else update.step for update in updates)
+    tables = tuple(
+        along(moved.model, moved.inputs, moved.targets, moved.direction, path)
+        for moved in updates
+        if moved is not None
+    )
     return Divergence(setting.draws, setting.minibatches, steps, tables, setting.reduction)
 
 
@@ -93,7 +97,7 @@ def _figure_5(diverged: Divergence) -> list[Check]:
         diverged.diverges(),
         diverged.every(
             f"Divergence occurs within the first few minibatches, at most {_FIRST_FEW}",
-            [step <= _FIRST_FEW for step in diverged.steps],
+            [step <= _FIRST_FEW for step in diverged.steps if step > 0],
             latest=max(diverged.steps, default=math.nan),
         ),
         diverged.every(
@@ -125,10 +129,11 @@ def loss_along_update(
         "divergence_threshold": LOSS_LIMIT,
         "lr": RATE,
         "share of draws that diverge": len(facts.steps) / draws,
+        "share of draws with a loss above the threshold before the first update": facts.steps.count(0) / draws,
     }
     if facts.tables:
         losses = [table.set_index("point") for table in facts.tables]
-        quantities["update that diverges"] = over_draws(facts.steps)
+        quantities["update that diverges"] = over_draws([step for step in facts.steps if step > 0])
         quantities |= {
             f"log10 of the loss after {point:g} of the update": decades_over_draws(
                 table["loss"][point] for table in losses

@@ -10,7 +10,7 @@ from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import artefacts
 from normless_papers.budgets import BUDGETS
 from normless_papers.distance import Distance, distance_of
-from normless_papers.experiments.effort import Effort
+from normless_papers.experiments.effort import Effort, Plateau
 
 PAPER: dict[str, Any] = {
     "effort": Effort("cifar10", "normless:resnet_cifar(depth=110)", epochs=164, replicates=5, best=5),
@@ -31,6 +31,7 @@ PAPER: dict[str, Any] = {
         ({"rates": RateGrid((0.1, 0.2), None)}, 2, "rates 0.1, 0.2 instead of 0.1"),
         ({"replicates": 2}, 3, "replicates 2 instead of 5"),
         ({"reduced": "in words"}, 0, "the paper's"),
+        ({"plateau": Plateau({"depth": 1000}, 94.6, "table 2")}, 1, "the paper's"),
     ],
 )
 def test_a_setting_changes_its_own_column(changes: dict[str, Any], column: int, words: str) -> None:
@@ -66,6 +67,14 @@ def test_several_efforts_are_compared_together() -> None:
     assert fewer.of_same_kind
     other = {"efforts": (Effort("digits", "normless:dense(depth=100)"),)}
     assert distance_of({"gpu": other, "paper": depths}, "gpu").data == "digits instead of cifar10"
+
+
+def test_data_and_networks_are_compared_wherever_they_stand() -> None:
+    paper = {"efforts": {"iwslt": Effort("iwslt", "normless:dense(depth=9)"), "wmt": Effort("wmt")}}
+    ours = {"efforts": {"grammar": Effort("grammar", "normless:dense(depth=2)")}}
+    distance = distance_of({"small": ours, "paper": paper}, "small")
+    assert distance.data == "grammar instead of iwslt, wmt"
+    assert distance.network == "dense(depth=2) instead of dense(depth=9)"
 
 
 def test_without_the_papers_set_up_it_is_unknown() -> None:

@@ -46,8 +46,8 @@ def test_every_artefact_is_there_with_its_paper() -> None:
     assert {paper.key: f"{paper.authors}, {paper.work}" for paper in papers} == PAPERS
     assert not any(paper.not_run for paper in papers)
     assert finding_of([*results[:2], made_up("fixup/table-1", "small", "fails")]) == (
-        "Of 2 artefacts at the smoke budget, 2 are reproduced. "
-        "Of 1 artefacts at the small budget, 1 are not seen here."
+        "Of 2 artefacts at the smoke budget: 2 reproduced (2 in demonstrations). "
+        "Of 1 artefacts at the small budget: 1 not seen here."
     )
 
 
@@ -65,7 +65,7 @@ def test_a_page_for_each_paper_whose_links_lead_somewhere(pages: dict[str, str])
         assert labels <= set(ids[name])
     assert {"index.html", "#fixup/table-1"} <= set(readers["fixup.html"].attributes("href"))
     assert "No <memory> was left." in readers["fixup.html"].text
-    assert "1 ended in an error" in readers["index.html"].text
+    assert "1 error" in readers["index.html"].text
 
 
 def test_they_can_be_heard(pages: dict[str, str]) -> None:

@@ -15,11 +15,20 @@ from normless_papers.artefact import artefact_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.pages.headline import headlines
+from normless_papers.pages.tables import heading_of, row_of
 from normless_papers.planning.plan import Need, Step, claim_minutes, claims_at, needs_of, steps_of
 from normless_papers.planning.speeds import Speeds, shared_seconds
-from normless_papers.planning.tables import minutes_table
 
 CARD = Path(__file__).parents[2] / "docs" / "card.md"
+
+
+def minutes_table() -> str:
+    """The table of the documentation: the artefacts of each claim, and expected minutes or what else it takes."""
+    rows = heading_of(("claim", "artefacts", "minutes on an H100"))
+    for headline in sorted(headlines(), key=lambda own: (own.minutes is None, own.minutes)):
+        cost = headline.to_decide if headline.minutes is None else str(headline.minutes)
+        rows.append(row_of((headline.claim, ", ".join(headline.checks), cost)))
+    return "\n".join(rows)
 
 
 def config(depth: int = 110, scheme: str = "none", **settings: Any) -> PaperConfig:

@@ -90,8 +90,12 @@ def test_the_page_is_made_of_what_is_there(tmp_path: Path, capsys: Capture) -> N
     assert page.stat().st_size == facts["bytes"]
     assert list(facts["files"]) == [str(page), str(tmp_path / "fixup.html")]
     assert "fixup/fixup" in (tmp_path / "fixup.html").read_text("utf-8")
-    assert main(["report", str(tmp_path), "--page", str(tmp_path / "p.html")]) == 0
-    assert f"wrote {tmp_path / 'p.html'}" in capsys.readouterr().out
+    others = [tmp_path / f"{name}.md" for name in ("claims", "silent", "verdicts")]
+    options = [word for path in others for word in (f"--{path.stem}", str(path))]
+    assert main(["report", str(tmp_path), "--page", str(tmp_path / "p.html"), *options]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"wrote {path}" in printed for path in (tmp_path / "p.html", *others))
+    assert all(path.read_text("utf-8").startswith("# ") for path in others)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from papers_helpers import carried_out, verdict_of
 from torch import nn
 
 from normless_papers.artefact import Context
+from normless_papers.probes import find_divergence
 from normless_papers.understanding_bn import initializations, single_updates
 from normless_papers.understanding_bn.channels_and_classes import _favourite
 from normless_papers.understanding_bn.initializations import Initializations, conv_path
@@ -111,3 +113,15 @@ def test_moments_along_a_path_by_hand(upper_end: float, lower_end: float, verdic
     table = single_updates._by_part(pd.DataFrame(rows))
     checks = single_updates._figure_6(single_updates.Divergence(3, 20, (1, 1, 1), (table,) * 3))
     assert verdict_of(checks) == verdict
+
+
+def test_a_draw_above_the_limit_before_the_first_update_has_diverged_and_has_no_path(
+    monkeypatch: pytest.MonkeyPatch, context: Context
+) -> None:
+    monkeypatch.setattr(single_updates, "find_divergence", partial(find_divergence, limit=0.0))
+    evidence = carried_out("understanding-bn/figure-5", context, **TINY, minibatches=2)
+    values = evidence.measured.set_index("quantity")["value"]
+    assert values["share of draws that diverge"] == 1
+    assert values["share of draws with a loss above the threshold before the first update"] == 1
+    assert evidence.draw is None
+    assert {check.verdict for check in evidence.checks if "by an update" in check.claim} == {"inconclusive"}
