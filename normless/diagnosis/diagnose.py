@@ -1,4 +1,4 @@
-"""`nl.diagnose` and `nl.treat`: find what keeps a network from training, and repair it by a conversion."""
+"""`nl.diagnose`: find what keeps a network from training."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
 
-import pandas as pd
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from normless._internal.arguments import arguments_of, require_network
+from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.html import html_table
-from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
     columns,
@@ -45,9 +43,9 @@ from normless.diagnosis import (
     units,
     unread,
 )
-from normless.diagnosis.cures import optimizer_like, with_tried_cures
+from normless.diagnosis.cures import with_tried_cures
 from normless.diagnosis.examination import BackwardError, Examination, PassError
-from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.findings import Check, Cure, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import InputsError, NormlessError
 from normless.probes import Loss, own_loss, split_batch
@@ -101,7 +99,12 @@ class Diagnosis:
     @property
     def scheme(self) -> str | None:
         """The best scheme of the most severe finding that a scheme repairs, or None."""
-        return next((found.cure.schemes[0] for found in self.findings if found.cure.schemes), None)
+        return next(iter(self.cure.schemes), None)
+
+    @property
+    def cure(self) -> Cure:
+        """The cure of the most severe finding that a scheme repairs; an empty one if there is none."""
+        return next((found.cure for found in self.findings if found.cure.schemes), Cure(""))
 
     @property
     def verdict(self) -> str:
@@ -296,62 +299,3 @@ def _failed_backward(error: BackwardError) -> Check:
         where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
     failed = finding("backward_failed", 1.0, where, evidence, words=words)
     return Check("backward pass", "it raises an error", (failed,), blocks=True)
-
-
-@dataclass(frozen=True)
-class Treatment:
-    """A network converted by the scheme of its diagnosis, and the diagnosis of the result."""
-
-    scheme: str
-    network: nn.Module
-    before: Diagnosis
-    after: Diagnosis
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each check of both diagnoses: its summaries and verdicts before and after."""
-        after = {check.name: check for check in self.after.checks}
-        pairs = [(check, after[check.name]) for check in self.before.checks if check.name in after]
-        rows = [(first.name, first.summary, first.verdict, second.summary, second.verdict) for first, second in pairs]
-        return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the treatment as data for JSON."""
-        return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
-
-
-def treat(
-    model: nn.Module,
-    batch: Any,
-    diagnosis: Diagnosis | None = None,
-    *,
-    scheme: str | None = None,
-    original: nn.Module | None = None,
-    loss: Loss = F.cross_entropy,
-    optimizer: Optimizer | None = None,
-) -> Treatment | None:
-    """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
-
-    Args:
-        model, batch, loss: as in `diagnose`.
-        optimizer: the optimizer of the first diagnosis; the result is diagnosed with an optimizer of the same class,
-            settings and rate.
-        diagnosis: the diagnosis of the network; made here if None.
-        scheme: the scheme to convert by, in place of the proposed one.
-        original: the network before its conversion, if `model` carries a scheme; it is converted instead.
-
-    Returns:
-        The treatment, or None if no finding is repaired by a scheme.
-
-    Raises:
-        AlreadyConvertedError: the network carries a scheme and no original was given.
-        UnsupportedEditError: the scheme does not fit the network.
-    """
-    before = diagnose(model, batch, loss=loss, optimizer=optimizer) if diagnosis is None else diagnosis
-    chosen = before.scheme if scheme is None else scheme
-    if chosen is None:
-        return None
-    positional, named = arguments_of(split_batch(batch)[0])
-    network = convert(model if original is None else original, chosen, *positional, **named)
-    again = None if optimizer is None else optimizer_like(optimizer, network)
-    return Treatment(chosen, network, before, diagnose(network, batch, loss=loss, optimizer=again))

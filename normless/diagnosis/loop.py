@@ -225,12 +225,6 @@ class Loop:
         return self._runs[what]
 
 
-def held_by(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Return the network's parameters that an optimizer holds, by name."""
-    held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return {names[id(parameter)]: parameter for parameter in held if id(parameter) in names}
-
-
 def frozen_means(model: nn.Module) -> dict[str, Tensor]:
     """Return copies of the running means of frozen norms, by the name of the norm."""
     norms = ((name, module) for name, module in model.named_modules() if is_frozen(module))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
 from normless.diagnosis.flow import Call
+from normless.diagnosis.held import held
 from normless.diagnosis.tape import Event
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
@@ -61,12 +62,8 @@ def _head(exam: Examination) -> list[Finding]:
     share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
     found = finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})
     # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
-    held = {
-        id(parameter)
-        for group in (exam.optimizer.param_groups if exam.optimizer else ())
-        for parameter in group["params"]
-    }
-    is_other = not trains[-2] and bool(held) and held.isdisjoint(map(id, layers[-1].parameters))
+    known = {*map(id, held(exam.optimizer))}
+    is_other = not trains[-2] and bool(known) and known.isdisjoint(map(id, layers[-1].parameters))
     # Adapters train a few parameters of a network that is frozen as a whole.
     return [replace(found, advice=is_other or share > MOST)]
 
@@ -80,6 +77,9 @@ def _is_beside(made: Call, head: Call) -> bool:
 def _cut(exam: Examination, own: set[int]) -> list[Finding]:
     """Report the first place after trained layers that records no gradient or reads a detached tensor."""
     trained: Event | None = None
+    known = {*map(id, held(exam.optimizer))}
+    # Parameters that the optimizer does not hold are not to be trained, as those of a generator in a critic's step.
+    own = own & known or own
     reached = {id(exam.model.get_parameter(name)) for name, norm in exam.passed.gradients.items() if norm is not None}
     for event in exam.passed.events:
         trains = any(parameter.requires_grad and id(parameter) in own for parameter in event.parameters)
