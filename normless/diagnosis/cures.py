@@ -20,13 +20,15 @@ from normless.diagnosis.steps import SCREEN, Trial, copies, fits, set_groups, st
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
-from normless.probes import takes_closure
+from normless.probes import preserve_random_state, takes_closure
 from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
 # A cure in the list of schemes that is not a scheme: norms at their running statistics.
 FREEZE = "nl.freeze(model)"
+# Another one: weights of variance 2 / fan-in and biases of zero in all layers.
+INITIALIZE = "nn.init.kaiming_normal_(weight)"
 # The number of cures to try that lower the loss by this share; such a trial does not need another rate.
 ENOUGH, WELL = 2, 0.5
 # Kinds that concern evaluation, which a trial does not show.
@@ -61,8 +63,9 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
             cures[id(finding)] = _ranked(finding.cure, tried, control, exam.optimizer is not None)
             needed, share = 1, MUCH
         else:
-            fitting = tuple(name for name in names if _fits(exam, name))
-            cures[id(finding)] = replace(finding.cure, words=_words(finding.cure, fitting), schemes=_schemes(fitting))
+            proposed = replace(finding.cure, schemes=tuple(name for name in names if name != INITIALIZE))
+            fitting = tuple(name for name in proposed.schemes if _fits(exam, name))
+            cures[id(finding)] = replace(proposed, words=_words(proposed, fitting), schemes=_schemes(fitting))
     return [replace(finding, cure=cures[id(finding)]) for finding in findings]
 
 
@@ -88,7 +91,7 @@ def _control(exam: Examination, steps: int) -> Trial | None:
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name != FREEZE)
+    return tuple(name for name in names if name not in (FREEZE, INITIALIZE))
 
 
 def _of_original(cure: Cure) -> Cure:
@@ -108,7 +111,7 @@ def _words(cure: Cure, fitting: tuple[str, ...]) -> str:
 
 
 def _call(name: str) -> str:
-    return name if name == FREEZE else f"nl.convert(model, {name!r}, inputs)"
+    return name if name in (FREEZE, INITIALIZE) else f"nl.convert(model, {name!r}, inputs)"
 
 
 def _fits(exam: Examination, scheme: str) -> bool:
@@ -167,11 +170,13 @@ def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None, h
 
 def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
     """Return the best trial of a treated copy over several rates; None if it does not fit or hardly helps."""
+    given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
+    if name == INITIALIZE:
+        return _best_trial(exam, initialized(exam.model), given, exam.map, steps)
     if exam.map is None:
         return None
     with suppress(NormlessError):
         network = treated(exam.model, name, exam.inputs, exam.map)
-        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
         positional, named = arguments_of(exam.inputs)
         return _best_trial(exam, network, given, residual_map(network, *positional, **named), steps)
     return None
@@ -214,9 +219,27 @@ def _best_trial(
 
 
 def treated(model: nn.Module, name: str, inputs: object, mapped: ResidualMap | None = None) -> nn.Module:
-    """Return a copy with frozen norms, or a copy converted by a scheme."""
+    """Return a copy with frozen norms, with other initial weights, or converted by a scheme."""
+    if name == INITIALIZE:
+        return initialized(model)
     positional, named = arguments_of(inputs)
     return freeze(model) if name == FREEZE else convert(model, name, *positional, residual_map=mapped, **named)
+
+
+def initialized(model: nn.Module) -> nn.Module:
+    """Return a copy with weights of variance 2 / fan-in and biases of zero in all layers but embeddings."""
+    fresh: nn.Module = copied(model)
+    with preserve_random_state(fresh):
+        for module in fresh.modules():
+            own = {} if isinstance(module, nn.Embedding) else dict(module.named_parameters(recurse=False))
+            if not any(parameter.dim() > 1 for parameter in own.values()):
+                continue
+            for name, parameter in own.items():
+                if parameter.dim() > 1:
+                    nn.init.kaiming_normal_(parameter)
+                elif "bias" in name:
+                    nn.init.zeros_(parameter)
+    return fresh
 
 
 def optimizer_like(
