@@ -24,6 +24,9 @@ HIDDEN = 1e-3
 UNEQUAL = 100.0
 # Integers with this many different values in a column may be categories.
 CATEGORIES = 20
+# The first four moments of standard normal values and the variances of their estimates from one value; values are
+# standard normal if theirs differ by less than this many standard errors, of at most MOST values. SEVERAL are needed.
+NORMAL, ERRORS, SEVERAL, MOST = ((0.0, 1.0), (1.0, 2.0), (0.0, 15.0), (3.0, 96.0)), 4.0, 1000, 10**4
 # Trial steps with other data, and the share of the loss of guessing that they must reach.
 STEPS, BETTER = 60, 0.9
 _OF_LAST_AXIS = {"linear", "lstm", "gru", "rnn_tanh", "rnn_relu", "addmm"}
@@ -80,9 +83,32 @@ def check_scale(exam: Examination) -> Steps:
     elif size > LARGE and not has_norms:
         # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif size > LARGE and (hidden := _beside_noise(exam)) > LARGE:
+        yield finding("hidden_noise", 0.86, (), evidence | {"beside": hidden})
     elif 0 < evidence["largest"] < TINY and not has_norms:
         yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
+
+
+def _beside_noise(exam: Examination) -> float:
+    """Return the largest deviation of an example's inputs without the noise in them that is the target; 0 if none is.
+
+    A denoiser reads a · x + s · ε and returns ε. Where ε is large, as for s ≫ 1, its inputs are large too.
+    """
+    targets = exam.targets
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() < SEVERAL:
+        return 0.0
+    t = targets.detach().double()
+    for power, (moment, variance) in enumerate(NORMAL, 1):
+        if abs(float(t.pow(power).mean()) - moment) > ERRORS * (variance / min(t.numel(), MOST)) ** 0.5:
+            return 0.0
+    largest = 0.0
+    for x in tensors(exam.inputs):
+        if x.shape == t.shape and x.is_floating_point():
+            rows, noise = x.detach().double().flatten(1), t.flatten(1)
+            share = (rows * noise).sum(1, keepdim=True) / noise.square().sum(1, keepdim=True)
+            largest = max(largest, float((rows - share * noise).std(1).max()))
+    return largest
 
 
 def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Finding]:

@@ -68,6 +68,8 @@ OF_PASS = (
     invariance.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
+# The name of what was not checked because something else forbids it.
+REST = "everything else"
 _WIDTH = 110
 
 
@@ -221,22 +223,26 @@ def diagnose(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
     examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
-    checks: list[Check] = []
-    for check in _checks(examination, trial_steps, investigate):
-        checks.append(check)
-        examination.found += check.findings
-        if check.asked:
-            (examination.faulty if check.verdict == "wrong" else examination.fine).add(check.name)
-        if check.blocks:
-            checks.append(
-                Check("everything else", f"repair the {check.name} first: no pass can be judged before", asked=False)
-            )
-            return Diagnosis(tuple(checks), ())
-    if is_sharded(model):
-        return Diagnosis(tuple(checks), ())
+    checks = _run(examination, trial_steps, investigate)
+    if checks[-1].name == REST:
+        return Diagnosis(checks, ())
     cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
-    checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
-    return Diagnosis(tuple(checks), examination.passed.missed)
+    checks = tuple(replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks)
+    return Diagnosis(checks, examination.passed.missed)
+
+
+def _run(exam: Examination, steps: int, investigate: bool | None) -> tuple[Check, ...]:
+    """Run the checks until one blocks the others; each knows what those before it found."""
+    checks: list[Check] = []
+    for check in _checks(exam, steps, investigate):
+        checks.append(check)
+        exam.found += check.findings
+        if check.asked:
+            (exam.faulty if check.verdict == "wrong" else exam.fine).add(check.name)
+        if check.blocks:
+            checks.append(Check(REST, f"repair the {check.name} first: no pass can be judged before", asked=False))
+            break
+    return tuple(checks)
 
 
 def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator[Check]:
@@ -244,7 +250,7 @@ def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
         why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
-        yield Check("everything else", why, asked=False)
+        yield Check(REST, why, asked=False)
         return
     yield data.check_inputs(exam)
     try:

@@ -30,6 +30,8 @@ SETBACKS, PASSES = 3, 20
 CREATED = 4
 # The number of passes in a step from which on a sum matters.
 SUMMED = 3
+# The number of passes without effect in every step: one may be that of a generator through its critic.
+LOST = 2
 # A parameter that no optimizer holds must stay the same for this number of steps, after as many.
 LEFT = 30
 
@@ -137,6 +139,11 @@ class Loop:
         runs = self._count("kept", bool(kept))
         if runs >= REPEATED:
             yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
+        lost = self.passes.lost
+        runs = self._count("lost", lost >= LOST and lost + 1 == self._entered)
+        if runs >= REPEATED:
+            yield from self.training.new("lost_passes", 0.96, [""], {"step": step, "steps": runs, "passes": lost + 1})
         runs = self._count("scaled", self.passes.is_scaled(name for name in self.passes.followed if name in held))
         if runs >= REPEATED:
             evidence = {"step": step, "steps": runs, "scale": self.passes.scale}

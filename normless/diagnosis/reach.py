@@ -63,9 +63,7 @@ def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
 
 def _is_kept(model: nn.Module, parameter: Tensor) -> bool:
     """Whether an attribute of the network, such as a list of layers, holds a parameter that is not registered."""
-    kept = tree_leaves(
-        [value for module in model.modules() for name, value in vars(module).items() if name[0] != "_"]
-    )
+    kept = tree_leaves([[*vars(module).values()] for module in model.modules()])
     layers = (known for known in kept if isinstance(known, nn.Module))
     return any(known is parameter for known in kept) or any(
         known is parameter for layer in layers for known in layer.parameters()
