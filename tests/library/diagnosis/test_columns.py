@@ -61,3 +61,25 @@ def test_targets_far_from_the_outputs(scale: float, mean: float) -> None:
         model[-1].weight.mul_(scale)  # type: ignore[index]
         model[-1].bias.mul_(scale).add_(mean)  # type: ignore[index]
     assert "unscaled_targets" not in kinds(tried(x, mean + scale * y, model))
+
+
+@pytest.mark.parametrize(("scale", "said"), [(127.5, True), (1.0, False)])
+def test_noise_beside_data_of_bytes(scale: float, said: bool) -> None:
+    """A denoiser with a norm: inputs √ᾱ x + √(1-ᾱ) ε, targets ε, x of ±127.5 or ±1."""
+    torch.manual_seed(0)
+    data, kept, noise = scale * torch.randn(64, 32).sign(), torch.rand(64, 1), torch.randn(64, 32)
+    network = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Tanh(), nn.Linear(64, 32))
+    diagnosis = diagnose(network, (kept.sqrt() * data + (1 - kept).sqrt() * noise, noise), loss=F.mse_loss)
+    named = [found.title for found in diagnosis.findings if found.kind == "unscaled_inputs"]
+    assert [("noise" in title) for title in named] == [True] * said
+
+
+def test_large_noise_is_no_data() -> None:
+    """Noise of variance up to 80² in the inputs of a denoiser, as in a schedule of exploding variance, and bytes that
+    predict a value that is not normal."""
+    torch.manual_seed(0)
+    data, noise = torch.randn(64, 32).sign(), torch.randn(64, 32)
+    level = torch.logspace(-2, 1.9, 64)[:, None]
+    network = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
+    for inputs, targets in ((data + level * noise, noise), (127.5 * (data + 1), data)):
+        assert "unscaled_inputs" not in kinds(diagnose(network, (inputs, targets), loss=F.mse_loss))
