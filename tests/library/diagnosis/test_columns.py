@@ -9,8 +9,9 @@ import torch
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Adam
+from torch.optim import SGD, Adam
 
+from normless import diagnosis as doctor
 from normless.diagnosis import Diagnosis
 
 COLUMNS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -83,3 +84,29 @@ def test_large_noise_is_no_data() -> None:
     network = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
     for inputs, targets in ((data + level * noise, noise), (127.5 * (data + 1), data)):
         assert "unscaled_inputs" not in kinds(diagnose(network, (inputs, targets), loss=F.mse_loss))
+
+
+@pytest.mark.parametrize(("size", "rate", "said"), [(2000.0, 0.05, True), (1.0, 0.05, False), (200.0, 30.0, False)])
+def test_large_targets_beside_others(size: float, rate: float, said: bool) -> None:
+    """Boxes in pixels beside classes: the rate of the classes takes long; a rate that suits the boxes is a choice."""
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.body, self.classes, self.box = nn.Linear(8, 64), nn.Linear(64, 3), nn.Linear(64, 2)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            features = self.body(x).tanh()
+            return {"classes": self.classes(features), "box": self.box(features)}
+
+    def loss(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        boxes = F.smooth_l1_loss(outputs["box"], targets["box"])
+        return F.cross_entropy(outputs["classes"], targets["classes"]) + boxes
+
+    network, x = Detector(), torch.randn(64, 8)
+    targets = {"classes": (x[:, 0] > 0).long(), "box": size * (x[:, :2].sigmoid())}
+    groups = [{"params": network.box.parameters(), "lr": rate}, {"params": [*network.body.parameters()]}]
+    groups[1]["params"] += [*network.classes.parameters()]
+    diagnosis = doctor.diagnose(network, (x, targets), loss=loss, optimizer=SGD(groups, 0.05, momentum=0.9))
+    assert [found.kind for found in diagnosis.findings] == ["unscaled_targets"] * said, str(diagnosis)
