@@ -29,8 +29,8 @@ CATEGORIES = 20
 # The first four moments of standard normal values and the variances of their estimates from one value; values are
 # standard normal if theirs differ by less than this many standard errors, of at most MOST values. SEVERAL are needed.
 NORMAL, ERRORS, SEVERAL, MOST = ((0.0, 1.0), (1.0, 2.0), (0.0, 15.0), (3.0, 96.0)), 4.0, 1000, 10**4
-# Trial steps with other data, and the share of the loss of guessing that they must reach. If several targets are given,
-# steps must leave more than LEFT of the first loss, and those with standardized targets less than LEFT of that.
+# Trial steps with other data, and the share of the loss of guessing that they must reach. With several targets, steps
+# must leave more than LEFT of the first loss, and those with standardized targets less than LEFT of that.
 STEPS, BETTER, LEFT = 60, 0.9, 0.25
 _OF_LAST_AXIS = {"linear", "lstm", "gru", "rnn_tanh", "rnn_relu", "addmm"}
 
