@@ -28,6 +28,7 @@ class BackwardPasses:
         began: the same at the beginning of each pass since then.
         ended: the largest element of the gradient at the end of the last pass, by parameter.
         discarded: how often gradients were zeroed without a step since the last step.
+        lost: how often these were gradients of a loss that was given.
         count: the number of backward passes.
         followed: the parameters by name.
         is_divided: whether a loss that was given before its pass was divided, before or after it was given.
@@ -39,11 +40,14 @@ class BackwardPasses:
     began: dict[str, list[Tensor | None]] = field(default_factory=dict)
     ended: dict[str, Tensor] = field(default_factory=dict)
     discarded: int = 0
+    lost: int = 0
     count: int = 0
     followed: dict[str, Tensor] = field(default_factory=dict)
     is_divided: bool = False
     scale: float = 1.0
     is_running: bool = False
+    _is_given: bool = False
+    _was_given: bool = False
 
     def follow(self, parameters: Mapping[str, Tensor]) -> None:
         """Choose parameters: the smallest ones, of different parts of the network."""
@@ -71,6 +75,7 @@ class BackwardPasses:
         factors = [gradient for gradient in gradients if gradient is not None and gradient.numel() == 1]
         self.scale = float(factors[0]) if factors else 1.0
         self.is_divided |= self.scale != 1.0
+        self._is_given = True
 
     def is_scaled(self, names: Iterable[str]) -> bool:
         """Return whether a step reads the gradients of a scaled loss as the pass has left them."""
@@ -98,6 +103,7 @@ class BackwardPasses:
         self.count += 1
         if self.ended and not _any(before.values()):
             self.discarded += 1
+            self.lost += self._was_given and _any(self.ended.values())
         for name in self.followed:
             self.began.setdefault(name, []).append(before.get(name))
         # Called at the end of the pass.
@@ -105,6 +111,7 @@ class BackwardPasses:
 
     def _end(self) -> None:
         self.is_running = False
+        self._was_given, self._is_given = self._is_given, False
         self.ended = self._largest()
 
     @torch.no_grad()
@@ -139,7 +146,7 @@ class BackwardPasses:
             self.read.pop(name, None)
             if name in now:
                 self.read[name] = now[name]
-        self.discarded = 0
+        self.discarded = self.lost = 0
 
 
 def _elements(gradient: Tensor) -> Tensor:

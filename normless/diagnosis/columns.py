@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
@@ -24,8 +26,12 @@ HIDDEN = 1e-3
 UNEQUAL = 100.0
 # Integers with this many different values in a column may be categories.
 CATEGORIES = 20
-# Trial steps with other data, and the share of the loss of guessing that they must reach.
-STEPS, BETTER = 60, 0.9
+# The first four moments of standard normal values and the variances of their estimates from one value; values are
+# standard normal if theirs differ by less than this many standard errors, of at most MOST values. SEVERAL are needed.
+NORMAL, ERRORS, SEVERAL, MOST = ((0.0, 1.0), (1.0, 2.0), (0.0, 15.0), (3.0, 96.0)), 4.0, 1000, 10**4
+# Trial steps with other data, and the share of the loss of guessing that they must reach. With several targets, steps
+# must leave more than LEFT of the first loss, and those with standardized targets less than LEFT of that.
+STEPS, BETTER, LEFT = 60, 0.9, 0.25
 _OF_LAST_AXIS = {"linear", "lstm", "gru", "rnn_tanh", "rnn_relu", "addmm"}
 
 
@@ -80,9 +86,32 @@ def check_scale(exam: Examination) -> Steps:
     elif size > LARGE and not has_norms:
         # If the inputs overflow, the operation that overflows first is not the cause.
         yield finding("unscaled_inputs", 0.96 if isfinite(exam.passed.loss) else 0.997, (), evidence)
+    elif size > LARGE and (hidden := _beside_noise(exam)) > LARGE:
+        yield finding("hidden_noise", 0.86, (), evidence | {"beside": hidden})
     elif 0 < evidence["largest"] < TINY and not has_norms:
         yield finding("tiny_inputs", 0.86, (), evidence)
     return f"mean {mean:.3g}, standard deviation {deviation:.3g}"
+
+
+def _beside_noise(exam: Examination) -> float:
+    """Return the largest deviation of an example's inputs without the noise in them that is the target; 0 if none is.
+
+    A denoiser reads a · x + s · ε and returns ε. Where ε is large, as for s ≫ 1, its inputs are large too.
+    """
+    targets = exam.targets
+    if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() < SEVERAL:
+        return 0.0
+    t = targets.detach().double()
+    for power, (moment, variance) in enumerate(NORMAL, 1):
+        if abs(float(t.pow(power).mean()) - moment) > ERRORS * (variance / min(t.numel(), MOST)) ** 0.5:
+            return 0.0
+    largest = 0.0
+    for x in tensors(exam.inputs):
+        if x.shape == t.shape and x.is_floating_point():
+            rows, noise = x.detach().double().flatten(1), t.flatten(1)
+            share = (rows * noise).sum(1, keepdim=True) / noise.square().sum(1, keepdim=True)
+            largest = max(largest, float((rows - share * noise).std(1).max()))
+    return largest
 
 
 def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Finding]:
@@ -110,6 +139,9 @@ def _of_columns(columns: Columns, size: float, has_norms: bool) -> Iterator[Find
 def check_target_scale(exam: Examination) -> Steps:
     """Compare trial steps with the targets and with standardized ones, where their size is far from the outputs'."""
     outputs, targets = exam.passed.logits.detach().double(), exam.targets
+    if not isinstance(targets, Tensor) and tensors(targets):
+        yield from _of_several(exam)
+        return "several targets"
     if not isinstance(targets, Tensor) or not targets.is_floating_point() or targets.numel() != outputs.numel():
         raise NotAsked("they are not values of the outputs' shape")
     t = targets.detach().double()
@@ -131,9 +163,42 @@ def check_target_scale(exam: Examination) -> Steps:
     return summary
 
 
+def _of_several(exam: Examination) -> Iterator[Finding]:
+    """Report large targets among several, if only steps with these targets standardized lower the loss."""
+    made = max((_size(output) for output in tensors(exam.passed.output) if output.is_floating_point()), default=1.0)
+    large = [
+        target
+        for target in tensors(exam.targets)
+        if target.is_floating_point() and _size(target) > LARGE * max(made, 1.0) and float(target.std()) > 0
+    ]
+    if not large or not exam.trials or exam.optimizer is None or any(fits(exam, trial) for trial in exam.trials):
+        return
+
+    def scaled(value: Any) -> Any:
+        return _standardized(value) if any(value is target for target in large) else value
+
+    other = replace(exam, targets=tree_map(scaled, exam.targets))
+    before, after = (tried(each, exam.optimizer, STEPS)[1] for each in (exam, other))
+    own_share, share = (trial.end / trial.losses[0] for trial in (before, after))
+    if own_share > LEFT and share < LEFT * own_share:
+        widest = max(large, key=_size).detach().double()
+        evidence = {"mean": float(widest.mean()), "deviation": float(widest.std()), "outputs": made, "steps": STEPS}
+        evidence |= {"loss": before.end, "first": before.losses[0], "share": share}
+        yield finding("unscaled_targets_of_several", 0.87, (), evidence)
+
+
+def _size(values: Tensor) -> float:
+    return float(values.detach().double().square().mean().sqrt())
+
+
 def standardized_targets(exam: Examination) -> Examination:
     """Return the examination of the same network with targets of mean 0 and variance 1."""
-    targets = exam.targets
-    t = targets.detach().double()
-    scaled = ((t - t.mean(0)) / t.std(0, correction=0).clamp(min=1e-12)).to(targets.dtype)
-    return replace(exam, targets=scaled, trials=[], found=[], fine=set(), faulty=set(), dropped={})
+    return replace(
+        exam, targets=_standardized(exam.targets), trials=[], found=[], fine=set(), faulty=set(), dropped={}
+    )
+
+
+def _standardized(values: Tensor) -> Tensor:
+    t = values.detach().double()
+    scaled: Tensor = (t - t.mean(0)) / t.std(0, correction=0).clamp(min=1e-12)
+    return scaled.to(values.dtype)

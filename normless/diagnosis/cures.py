@@ -16,17 +16,19 @@ from normless.conversion import convert, plan, scheme_of
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import OF_SIGNAL, Cure, Finding
 from normless.diagnosis.rates import BETWEEN, LITTLE, MANY, MUCH
-from normless.diagnosis.steps import SCREEN, Trial, fits, stepped
+from normless.diagnosis.steps import SCREEN, Trial, copies, fits, set_groups, stepped
 from normless.errors import NormlessError
 from normless.folding import freeze
 from normless.optim import param_groups
-from normless.probes import takes_closure
+from normless.probes import preserve_random_state, takes_closure
 from normless.residual import ResidualMap, residual_map
 
 RATE, MOMENTUM = 0.1, 0.9
 FACTORS = (1.0, 0.1, 0.01, 10.0)
 # A cure in the list of schemes that is not a scheme: norms at their running statistics.
 FREEZE = "nl.freeze(model)"
+# Another one: weights of variance 2 / fan-in and biases of zero in all layers.
+INITIALIZE = "nn.init.kaiming_normal_(weight)"
 # The number of cures to try that lower the loss by this share; such a trial does not need another rate.
 ENOUGH, WELL = 2, 0.5
 # Kinds that concern evaluation, which a trial does not show.
@@ -53,14 +55,17 @@ def with_tried_cures(exam: Examination, findings: list[Finding], steps: int) -> 
             known = [trial for name in names if (trial := trials.get(name)) and trial.progress > share]
             if len(known) < needed and name not in trials:
                 trials[name] = try_cure(exam, name, steps)
-        if steps and names and not finding.advice:
+        if steps and finding.cure.settings and not finding.advice:
+            cures[id(finding)] = _with_settings(exam, finding.cure)
+        elif steps and names and not finding.advice:
             tried = {name: trial for name in names if (trial := trials.get(name))}
             control = None if finding.kind in OF_EVALUATION else _control(exam, steps)
-            cures[id(finding)] = _ranked(finding.cure, tried, control)
+            cures[id(finding)] = _ranked(finding.cure, tried, control, exam.optimizer is not None)
             needed, share = 1, MUCH
         else:
-            fitting = tuple(name for name in names if _fits(exam, name))
-            cures[id(finding)] = replace(finding.cure, words=_words(finding.cure, fitting), schemes=_schemes(fitting))
+            proposed = replace(finding.cure, schemes=tuple(name for name in names if name != INITIALIZE))
+            fitting = tuple(name for name in proposed.schemes if _fits(exam, name))
+            cures[id(finding)] = replace(proposed, words=_words(proposed, fitting), schemes=_schemes(fitting))
     return [replace(finding, cure=cures[id(finding)]) for finding in findings]
 
 
@@ -86,7 +91,7 @@ def _control(exam: Examination, steps: int) -> Trial | None:
 
 
 def _schemes(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name != FREEZE)
+    return tuple(name for name in names if name not in (FREEZE, INITIALIZE))
 
 
 def _of_original(cure: Cure) -> Cure:
@@ -106,7 +111,7 @@ def _words(cure: Cure, fitting: tuple[str, ...]) -> str:
 
 
 def _call(name: str) -> str:
-    return name if name == FREEZE else f"nl.convert(model, {name!r}, inputs)"
+    return name if name in (FREEZE, INITIALIZE) else f"nl.convert(model, {name!r}, inputs)"
 
 
 def _fits(exam: Examination, scheme: str) -> bool:
@@ -122,8 +127,23 @@ def _fits(exam: Examination, scheme: str) -> bool:
     return False
 
 
-def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None) -> Cure:
-    """Return the cure with the schemes that reach a lower loss than the unchanged network at its best rate."""
+def _with_settings(exam: Examination, cure: Cure) -> Cure:
+    """Return a cure by settings with the result of trial steps, and without the settings if they do not help."""
+    assert exam.optimizer is not None
+    model, optimizer = copies(exam, exam.optimizer)
+    set_groups(optimizer, cure.settings)
+    trial = stepped(exam, model, optimizer, MANY)
+    steps = f"{trial.steps} trial steps with it take the loss from {trial.losses[0]:.3g} to {trial.last:.3g}"
+    if trial.progress > LITTLE:
+        return replace(cure, words=f"{cure.words}; {steps}")
+    return replace(cure, words=f"{cure.words}, which is not enough: {steps}", settings={})
+
+
+def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None, has_rate: bool = False) -> Cure:
+    """Return the cure with the schemes that reach a lower loss than the unchanged network at its best rate.
+
+    If the training has an optimizer, the rate belongs to the cure.
+    """
     limit = inf if control is None else BETTER * control.end
     kept = {name: trial for name, trial in tried.items() if trial.end < limit}
     losses = dict(sorted(((name, trial.end) for name, trial in kept.items()), key=lambda pair: pair[1]))
@@ -135,7 +155,7 @@ def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None) -
             f"{cure.words}; or use a learning rate of {control.rate:.2g}: {control.steps} steps of the unchanged "
             f"network take the loss from {before:.3g} to {after:.3g}{names}"
         )
-        return replace(cure, words=words, schemes=())
+        return replace(cure, words=words, schemes=(), settings={"lr": control.rate} if has_rate else {})
     if best is None:
         names = ", ".join(cure.schemes)
         words = f"{cure.words}; none of {names} fits the network and lowers the loss in the trial"
@@ -145,16 +165,18 @@ def _ranked(cure: Cure, tried: dict[str, Trial], control: Trial | None = None) -
         f"{cure.words}: {_call(best)}; {first.steps} trial steps with it at rate {first.rate:.3g} take the loss "
         f"from {first.losses[0]:.3g} to {first.losses[-1]:.3g}"
     )
-    return Cure(words, _schemes(tuple(losses)), losses)
+    return Cure(words, _schemes(tuple(losses)), losses, {"lr": first.rate} if has_rate else {})
 
 
 def try_cure(exam: Examination, name: str, steps: int) -> Trial | None:
     """Return the best trial of a treated copy over several rates; None if it does not fit or hardly helps."""
+    given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
+    if name == INITIALIZE:
+        return _best_trial(exam, initialized(exam.model), given, exam.map, steps)
     if exam.map is None:
         return None
     with suppress(NormlessError):
         network = treated(exam.model, name, exam.inputs, exam.map)
-        given = exam.optimizer or SGD(exam.model.parameters(), RATE, MOMENTUM)
         positional, named = arguments_of(exam.inputs)
         return _best_trial(exam, network, given, residual_map(network, *positional, **named), steps)
     return None
@@ -182,10 +204,13 @@ def _best_trial(
         begun.append((stepped(exam, trainee, optimizer, min(SCREEN, steps)), trainee, optimizer))
         if factor == FACTORS[-1]:
             best = FACTORS[min(range(len(FACTORS)), key=lambda index: begun[index][0].end)]
-    # The two rates that start best are continued, the second only if the first fails. A loss that falls slowly may
-    # rise again: a cure is judged by the loss that it reaches.
-    for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]:
-        trial = stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first
+    # The two rates that start best are continued. A loss that falls slowly may rise again: a cure is judged by the
+    # loss that it reaches.
+    begun = [
+        (stepped(exam, trainee, optimizer, steps, first) if first.progress > 0 else first, trainee, optimizer)
+        for first, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end)[:2]
+    ]
+    for trial, trainee, optimizer in sorted(begun, key=lambda trial: trial[0].end):
         if trial.progress > share:
             trial = stepped(exam, trainee, optimizer, max(steps, most), trial)
         if trial.progress > MUCH:
@@ -194,9 +219,27 @@ def _best_trial(
 
 
 def treated(model: nn.Module, name: str, inputs: object, mapped: ResidualMap | None = None) -> nn.Module:
-    """Return a copy with frozen norms, or a copy converted by a scheme."""
+    """Return a copy with frozen norms, with other initial weights, or converted by a scheme."""
+    if name == INITIALIZE:
+        return initialized(model)
     positional, named = arguments_of(inputs)
     return freeze(model) if name == FREEZE else convert(model, name, *positional, residual_map=mapped, **named)
+
+
+def initialized(model: nn.Module) -> nn.Module:
+    """Return a copy with weights of variance 2 / fan-in and biases of zero in all layers but embeddings."""
+    fresh: nn.Module = copied(model)
+    with preserve_random_state(fresh):
+        for module in fresh.modules():
+            own = {} if isinstance(module, nn.Embedding) else dict(module.named_parameters(recurse=False))
+            if not any(parameter.dim() > 1 for parameter in own.values()):
+                continue
+            for name, parameter in own.items():
+                if parameter.dim() > 1:
+                    nn.init.kaiming_normal_(parameter)
+                elif "bias" in name:
+                    nn.init.zeros_(parameter)
+    return fresh
 
 
 def optimizer_like(

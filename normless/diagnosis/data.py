@@ -11,6 +11,7 @@ from torch import Tensor
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, Call, Flow, tensors
+from normless.diagnosis.held import held
 from normless.diagnosis.tape import KINDS
 from normless.errors import InputsError, MissingValuesError
 
@@ -100,8 +101,8 @@ def _is_one_on_purpose(exam: Examination, label: float) -> bool:
     logits, targets = exam.passed.logits, exam.targets
     if not targets.is_floating_point() and logits.dim() > 1 and logits.shape[1] > 1:
         return False
-    held = {id(p) for group in (exam.optimizer.param_groups if exam.optimizer else ()) for p in group["params"]}
-    trained = [p.requires_grad and (not held or id(p) in held) for p in exam.model.parameters()]
+    known = {*map(id, held(exam.optimizer))}
+    trained = [p.requires_grad and (not known or id(p) in known) for p in exam.model.parameters()]
     made = exam.passed.flow.of(logits)
     # A loss with layers of its own, such as a critic, judges what the network makes.
     if any(call.path == LOSS and KINDS.get(call.name) == "weight" for call in exam.passed.flow.calls):

@@ -1,4 +1,4 @@
-"""`nl.diagnose` and `nl.treat`: find what keeps a network from training, and repair it by a conversion."""
+"""`nl.diagnose`: find what keeps a network from training."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from dataclasses import dataclass, replace
 from textwrap import fill
 from typing import Any
 
-import pandas as pd
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from normless._internal.arguments import arguments_of, require_network
+from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless._internal.html import html_table
-from normless.conversion import convert
 from normless.diagnosis import (
     blocks,
     columns,
@@ -45,9 +43,9 @@ from normless.diagnosis import (
     units,
     unread,
 )
-from normless.diagnosis.cures import optimizer_like, with_tried_cures
+from normless.diagnosis.cures import with_tried_cures
 from normless.diagnosis.examination import BackwardError, Examination, PassError
-from normless.diagnosis.findings import Check, Evidence, Finding, finding
+from normless.diagnosis.findings import Check, Cure, Evidence, Finding, finding
 from normless.diagnosis.flow import tensors
 from normless.errors import InputsError, NormlessError
 from normless.probes import Loss, own_loss, split_batch
@@ -70,6 +68,8 @@ OF_PASS = (
     invariance.check_invariance,
 )
 OF_MAP = (blocks.check_growth, blocks.check_backward, blocks.check_classes, blocks.check_branches)
+# The name of what was not checked because something else forbids it.
+REST = "everything else"
 _WIDTH = 110
 
 
@@ -101,7 +101,12 @@ class Diagnosis:
     @property
     def scheme(self) -> str | None:
         """The best scheme of the most severe finding that a scheme repairs, or None."""
-        return next((found.cure.schemes[0] for found in self.findings if found.cure.schemes), None)
+        return next(iter(self.cure.schemes), None)
+
+    @property
+    def cure(self) -> Cure:
+        """The cure of the most severe finding that a scheme repairs; an empty one if there is none."""
+        return next((found.cure for found in self.findings if found.cure.schemes), Cure(""))
 
     @property
     def verdict(self) -> str:
@@ -218,22 +223,26 @@ def diagnose(
     if not any(parameter.requires_grad for parameter in model.parameters()):
         trial_steps = 0
     examination = Examination(model, inputs, labels, loss, optimizer, residual_map)
-    checks: list[Check] = []
-    for check in _checks(examination, trial_steps, investigate):
-        checks.append(check)
-        examination.found += check.findings
-        if check.asked:
-            (examination.faulty if check.verdict == "wrong" else examination.fine).add(check.name)
-        if check.blocks:
-            checks.append(
-                Check("everything else", f"repair the {check.name} first: no pass can be judged before", asked=False)
-            )
-            return Diagnosis(tuple(checks), ())
-    if is_sharded(model):
-        return Diagnosis(tuple(checks), ())
+    checks = _run(examination, trial_steps, investigate)
+    if checks[-1].name == REST:
+        return Diagnosis(checks, ())
     cured = iter(with_tried_cures(examination, [found for check in checks for found in check.findings], trial_steps))
-    checks = [replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks]
-    return Diagnosis(tuple(checks), examination.passed.missed)
+    checks = tuple(replace(check, findings=tuple(next(cured) for _ in check.findings)) for check in checks)
+    return Diagnosis(checks, examination.passed.missed)
+
+
+def _run(exam: Examination, steps: int, investigate: bool | None) -> tuple[Check, ...]:
+    """Run the checks until one blocks the others; each knows what those before it found."""
+    checks: list[Check] = []
+    for check in _checks(exam, steps, investigate):
+        checks.append(check)
+        exam.found += check.findings
+        if check.asked:
+            (exam.faulty if check.verdict == "wrong" else exam.fine).add(check.name)
+        if check.blocks:
+            checks.append(Check(REST, f"repair the {check.name} first: no pass can be judged before", asked=False))
+            break
+    return tuple(checks)
 
 
 def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator[Check]:
@@ -241,7 +250,7 @@ def _checks(exam: Examination, steps: int, investigate: bool | None) -> Iterator
     if is_sharded(exam.model):
         yield optimizer.check_optimizer(exam)
         why = "the weights are sharded, and a pass of one process waits for the others: diagnose before fully_shard"
-        yield Check("everything else", why, asked=False)
+        yield Check(REST, why, asked=False)
         return
     yield data.check_inputs(exam)
     try:
@@ -296,62 +305,3 @@ def _failed_backward(error: BackwardError) -> Check:
         where, words = (call.place,), f", after {call.name} at {call.place}" + (f", {call.line}" if call.line else "")
     failed = finding("backward_failed", 1.0, where, evidence, words=words)
     return Check("backward pass", "it raises an error", (failed,), blocks=True)
-
-
-@dataclass(frozen=True)
-class Treatment:
-    """A network converted by the scheme of its diagnosis, and the diagnosis of the result."""
-
-    scheme: str
-    network: nn.Module
-    before: Diagnosis
-    after: Diagnosis
-
-    @property
-    def table(self) -> pd.DataFrame:
-        """A row for each check of both diagnoses: its summaries and verdicts before and after."""
-        after = {check.name: check for check in self.after.checks}
-        pairs = [(check, after[check.name]) for check in self.before.checks if check.name in after]
-        rows = [(first.name, first.summary, first.verdict, second.summary, second.verdict) for first, second in pairs]
-        return pd.DataFrame(rows, columns=["check", "before", "verdict_before", "after", "verdict_after"])
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the treatment as data for JSON."""
-        return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
-
-
-def treat(
-    model: nn.Module,
-    batch: Any,
-    diagnosis: Diagnosis | None = None,
-    *,
-    scheme: str | None = None,
-    original: nn.Module | None = None,
-    loss: Loss = F.cross_entropy,
-    optimizer: Optimizer | None = None,
-) -> Treatment | None:
-    """Convert a network by the scheme of its diagnosis, and diagnose the result on the same batch.
-
-    Args:
-        model, batch, loss: as in `diagnose`.
-        optimizer: the optimizer of the first diagnosis; the result is diagnosed with an optimizer of the same class,
-            settings and rate.
-        diagnosis: the diagnosis of the network; made here if None.
-        scheme: the scheme to convert by, in place of the proposed one.
-        original: the network before its conversion, if `model` carries a scheme; it is converted instead.
-
-    Returns:
-        The treatment, or None if no finding is repaired by a scheme.
-
-    Raises:
-        AlreadyConvertedError: the network carries a scheme and no original was given.
-        UnsupportedEditError: the scheme does not fit the network.
-    """
-    before = diagnose(model, batch, loss=loss, optimizer=optimizer) if diagnosis is None else diagnosis
-    chosen = before.scheme if scheme is None else scheme
-    if chosen is None:
-        return None
-    positional, named = arguments_of(split_batch(batch)[0])
-    network = convert(model if original is None else original, chosen, *positional, **named)
-    again = None if optimizer is None else optimizer_like(optimizer, network)
-    return Treatment(chosen, network, before, diagnose(network, batch, loss=loss, optimizer=again))

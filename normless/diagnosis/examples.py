@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_map
 from normless._internal.state import preserve_random_state
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, MOVES, Call, Flow, tensors
+from normless.diagnosis.flow import LOSS, MOVES, PRODUCTS, Call, Flow, tensors
 from normless.diagnosis.influence import find_padding
 from normless.diagnosis.relations import find_shifted
 from normless.diagnosis.spread import spread_at
@@ -32,10 +32,6 @@ GATHERS = {
     "index_select", "__getitem__", "gather", "take_along_dim", "index_add", "index_add_", "scatter_add",
     "scatter_add_", "scatter_reduce", "scatter_reduce_", "scatter", "scatter_", "index_reduce",
     "index_reduce_",
-}  # fmt: skip
-PRODUCTS = {
-    "matmul", "__matmul__", "mm", "bmm", "einsum", "linear", "spmm", "smm", "addmm", "_sparse_mm", "sparse_mm",
-    "__rmatmul__",
 }  # fmt: skip
 
 

@@ -31,11 +31,13 @@ class Cure:
         words: what to do, with the call that does it.
         schemes: texts of the schemes that repair it and fit the network, the best one first; empty if no edit does.
         losses: the loss of each scheme after trial steps at its best rate; empty if no steps were made.
+        settings: values for the groups of the optimizer that belong to it; `lr` is the largest rate of all groups.
     """
 
     words: str
     schemes: tuple[str, ...] = ()
     losses: Mapping[str, float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def check(name: str, *, blocks: bool = False) -> Callable[[Callable[Given, Steps
             except StopIteration as end:
                 return Check(name, end.value, tuple(findings), blocks=blocks and bool(findings))
             except NotAsked as reason:
-                return Check(name, str(reason), tuple(findings), asked=bool(findings))
+                return Check(name, str(reason), tuple(findings), bool(findings), blocks and bool(findings))
 
         return checked
 
@@ -125,14 +127,17 @@ def finding(kind: str, severity: float, where: Sequence[str], evidence: Evidence
     """Create a finding from the texts of its kind, formatted with its evidence and further `words`.
 
     The word `norms` is the position of the norms in blocks, see `Examination.norms_placed`; some cures depend on it.
+    The word `settings` are those of the cure.
     """
     texts = _TEXTS[kind]
     texts = _TEXTS.get(texts.get("like", ""), {}) | texts
     schemes = tuple(texts.get(f"schemes_{words.pop('norms', '')}", texts.get("schemes", ())))
+    settings = words.pop("settings", texts.get("settings", {}))
+    settings = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
     # The network's own forward code has an empty name.
     where = tuple(name or "forward" for name in where)
     words |= {**evidence, "where": where, "place": words.get("place") or (*where, "")[0]}
     kind, title, cure = (text.format_map(words) for text in (texts.get("kind", kind), texts["title"], texts["cure"]))
     advice = texts.get("advice", False)
     theory = texts["theory"].format_map(words) if texts.get("formats_theory") else texts["theory"]
-    return Finding(kind, severity, title, evidence, where, theory, Cure(cure, schemes), advice)
+    return Finding(kind, severity, title, evidence, where, theory, Cure(cure, schemes, settings=settings), advice)

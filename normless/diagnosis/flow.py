@@ -28,6 +28,11 @@ MOVES = {
     "tensor_split", "__getitem__", "index_select", "gather", "detach", "identity", "dropout", "ravel",
     "type_as", "swapdims", "cat", "stack",
 }  # fmt: skip
+# Products of matrices.
+PRODUCTS = {
+    "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum", "linear", "spmm", "smm",
+    "_sparse_mm", "sparse_mm",
+}  # fmt: skip
 # Calls that draw random numbers.
 DRAWN = ("rand", "normal", "bernoulli")
 # Calls that make tensors from values without a history.

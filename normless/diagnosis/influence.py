@@ -14,7 +14,6 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from normless._internal.state import unfused
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.flow import Call, Tracer, tensors
-from normless.diagnosis.relations import distinct
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state
 
@@ -129,18 +128,18 @@ def _of_mask(mask: Tensor, x: Tensor) -> Tensor | None:
     """Return the real elements by a mask with two values or by lengths; None if it is neither."""
     length = x.shape[1]
     mask = mask.detach().cpu()
-    if mask.shape == x.shape[:1] and mask.dtype in (torch.int64, torch.int32) and len(distinct(mask)) > 1:
+    if mask.shape == x.shape[:1] and mask.dtype in (torch.int64, torch.int32) and len(torch.unique(mask)) > 1:
         is_length = int(mask.min()) >= 1 and length >= int(mask.max()) > 1
         # The longest sequence is not padded; labels are smaller.
         real = torch.arange(length) < mask[:, None]
         tail = x.detach().cpu().reshape(*x.shape[:2], -1)[~real] if is_length else mask[:0]
         return real if is_length and len(tail) and bool((tail == tail[:1]).all()) else None
-    if mask.shape != x.shape[:2] or len(distinct(mask)) != 2:
+    if mask.shape != x.shape[:2] or len(torch.unique(mask)) != 2:
         return None
     if mask.dtype != torch.bool and not bool(((mask == 0) | (mask == 1)).all()):
         return None
     real = mask == mask[:, :1]
-    is_run = bool((real.int().diff(dim=1) <= 0).all()) and len(distinct(mask[:, 0])) == 1
+    is_run = bool((real.int().diff(dim=1) <= 0).all()) and len(torch.unique(mask[:, 0])) == 1
     return real if is_run and not bool(real.all()) else None
 
 
@@ -152,7 +151,7 @@ def _of_tokens(x: Tensor) -> Tensor | None:
     real = (x != token).flip(1).cummax(1).values.flip(1)
     lengths = real.sum(1)
     padded = lengths < x.shape[1]
-    is_padded = int(padded.sum()) * 4 >= len(x) and len(distinct(lengths)) > 2 and int(lengths.min()) > 0
+    is_padded = int(padded.sum()) * 4 >= len(x) and len(torch.unique(lengths)) > 2 and int(lengths.min()) > 0
     inner = ((x == token) & real).sum() / max(int(real.sum()), 1)
     runs = (x.shape[1] - lengths)[padded].double().mean() if bool(padded.any()) else torch.tensor(0.0)
     return real if is_padded and float(inner) < 0.02 and float(runs) >= 2 else None

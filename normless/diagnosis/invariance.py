@@ -14,7 +14,6 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, Steps, check, finding
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.influence import with_leaf
-from normless.diagnosis.relations import distinct
 from normless.errors import InputsError
 
 # The targets depend on a statistic of the inputs if it explains this share of their variance.
@@ -73,7 +72,7 @@ def _explained(statistic: Tensor, targets: Tensor) -> float:
     if y.is_floating_point():
         together = torch.stack([statistic, y.double()]).corrcoef()[0, 1]
         return float(together.square())
-    classes = distinct(y)
+    classes = torch.unique(y)
     if not 1 < len(classes) <= len(y) // 4:
         return 0.0
     within = sum(float((part - part.mean()).square().sum()) for c in classes for part in [statistic[y == c]])

@@ -16,7 +16,7 @@ from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import LOSS, tensors
 from normless.diagnosis.influence import with_leaf
-from normless.diagnosis.relations import IGNORED, Column, Shifted, altered, distinct, find_columns, find_shifted
+from normless.diagnosis.relations import IGNORED, Column, Shifted, altered, find_columns, find_shifted
 from normless.diagnosis.spread import spread_at
 from normless.errors import InputsError
 from normless.probes import compute_output, logits_of, loss_of, preserve_state, without_zeros
@@ -70,7 +70,7 @@ def _targets(exam: Examination) -> Iterator[_Target]:
             yield _Target(y, number)
     inputs = tensors(exam.inputs) if exam.targets is None else []
     for number, x in enumerate(inputs):
-        is_label = x.dtype == torch.int64 and x.dim() > 1 and len(distinct(x)) > 1
+        is_label = x.dtype == torch.int64 and x.dim() > 1 and len(torch.unique(x)) > 1
         if is_label and any(other.shape == x.shape for i, other in enumerate(inputs) if i != number):
             with suppress(RuntimeError, ValueError, IndexError, InputsError):
                 changed = exam.evaluate(with_leaf(exam.inputs, number, altered(x, torch.arange(x.numel()))))
@@ -170,7 +170,7 @@ class _Seen:
         shape, axis = self.shifted.shape, self.shifted.axis
         axes = [dim for dim, size in enumerate(self.before.shape) if size == shape[axis]]
         at = self._of(places[:1]).nonzero()
-        if len(axes) != 1 or not len(at) or len(distinct(at[:, axes[0]])) > 1:
+        if len(axes) != 1 or not len(at) or len(torch.unique(at[:, axes[0]])) > 1:
             return 0
         position = int(places[0]) // prod(shape[axis + 1 :]) % shape[axis]
         return max(0, position - int(at[0, axes[0]]))

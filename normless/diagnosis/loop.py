@@ -30,6 +30,8 @@ SETBACKS, PASSES = 3, 20
 CREATED = 4
 # The number of passes in a step from which on a sum matters.
 SUMMED = 3
+# The number of passes without effect in every step: one may be that of a generator through its critic.
+LOST = 2
 # A parameter that no optimizer holds must stay the same for this number of steps, after as many.
 LEFT = 30
 
@@ -137,6 +139,11 @@ class Loop:
         runs = self._count("kept", bool(kept))
         if runs >= REPEATED:
             yield from self.training.new("kept_gradients", 0.95, kept, {"step": step, "steps": runs})
+        # Every pass but the last; a pass that looks for adversarial inputs is not one of a loss that was given.
+        lost = self.passes.lost
+        runs = self._count("lost", lost >= LOST and lost + 1 == self._entered)
+        if runs >= REPEATED:
+            yield from self.training.new("lost_passes", 0.96, [""], {"step": step, "steps": runs, "passes": lost + 1})
         runs = self._count("scaled", self.passes.is_scaled(name for name in self.passes.followed if name in held))
         if runs >= REPEATED:
             evidence = {"step": step, "steps": runs, "scale": self.passes.scale}
@@ -223,12 +230,6 @@ class Loop:
         """Return for how many steps in a row something holds."""
         self._runs[what] = self._runs.get(what, 0) + 1 if holds else 0
         return self._runs[what]
-
-
-def held_by(optimizer: Optimizer, names: Mapping[int, str]) -> dict[str, Tensor]:
-    """Return the network's parameters that an optimizer holds, by name."""
-    held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-    return {names[id(parameter)]: parameter for parameter in held if id(parameter) in names}
 
 
 def frozen_means(model: nn.Module) -> dict[str, Tensor]:

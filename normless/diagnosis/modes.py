@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, isfinite, sqrt
 
 import torch
@@ -101,8 +103,24 @@ def check_frozen_norms(exam: Examination) -> Steps:
     moving = [name for name, norm in stored.items() if is_frozen(norm) and norm.training]
     moving = [name for name in moving if f"{name}.running_mean".lstrip(".") in exam.passed.moved]
     if moving and exam.model.training and any(parameter.requires_grad for parameter in exam.model.parameters()):
-        yield finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
+        found = finding("moving_frozen_norms", 0.6, moving, {"norms": len(moving)})
+        # The weights of a copy follow those of the network that is trained, and its statistics with them.
+        yield replace(found, advice=all(_is_of_a_copy(name, stored) for name in moving))
     return f"{len(stored)} norms with running statistics, {len(moving)} of them frozen but changing"
+
+
+def _is_of_a_copy(name: str, norms: Mapping[str, nn.Module]) -> bool:
+    """Whether another part of the network has a norm of the same name and size that is trained."""
+    own = name.partition(".")[2]
+    return any(
+        other.partition(".")[2] == own != "" and not is_frozen(norm) and _size(norm) == _size(norms[name])
+        for other, norm in norms.items()
+    )
+
+
+def _size(norm: nn.Module) -> int:
+    mean = norm.running_mean
+    return mean.numel() if isinstance(mean, Tensor) else 0
 
 
 def is_frozen(norm: nn.Module) -> bool:

@@ -8,9 +8,11 @@ from dataclasses import replace
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.diagnosis.held import held, held_elsewhere, named_groups
 from normless.optim.decay import decays_of
 from normless.optim.roles import parameter_roles
 from normless.optim.uses import follows_guidelines
+from normless.residual import ResidualMap
 
 # Severity of a decay that `param_groups` would not make, by group.
 _SEVERITY = {"scalars": 0.45, "gamma_down": 0.4, "gamma_stem": 0.35, "layer_scale": 0.3, "gains": 0.25}
@@ -35,73 +37,78 @@ def check_optimizer(exam: Examination) -> Steps:
         if exam.map is None
         else parameter_roles(exam.model, exam.map)
     )
-    is_guided, why = (False, "") if exam.map is None else follows_guidelines(exam.model, exam.map)
-    # The roles that `param_groups` decays by default.
-    asked = decays_of("guidelines", 1.0, batch_norms=is_guided)
-    against: dict[str, list[str]] = {}
-    missing: dict[str, str] = {}
-    for name, role in roles.items():
-        decay = decays.get(id(parameters[name]))
-        if decay is None:
-            missing[name] = role
-        elif decay > 0 and exam.map is not None and role not in asked:
-            against.setdefault(role, []).append(name)
-    if against:
-        worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
-        groups = ", ".join(
-            f"{_WORDS.get(role, role.replace('_', ' '))} ({len(names)})" for role, names in against.items()
-        )
-        where = [name for names in against.values() for name in names]
-        evidence = {"weight_decay": float(max(decays.values()))} | {
-            role: len(members) for role, members in against.items()
-        }
-        severity = _SEVERITY.get(worst, _MILD)
-        yield finding("decayed", severity, where, evidence, worst=worst, groups=groups, why=why)
-    held = [parameter for group in exam.optimizer.param_groups for parameter in group["params"]]
-    known = {id(parameter): name for name, parameter in parameters.items()}
-    times = Counter(map(id, held))
-    twice = [name for key, name in known.items() if times[key] > 1]
+    if exam.map is not None:
+        yield from _decayed(exam, exam.map, roles, {name: decays.get(id(parameters[name]), 0.0) for name in roles})
+    times = Counter(map(id, held(exam.optimizer)))
+    twice = [name for name, parameter in parameters.items() if times[id(parameter)] > 1]
     if twice:
         yield finding("repeated_parameters", 0.85, twice, {"parameters": len(twice)})
-    # Other tensors of the same shapes: the network's parameters were replaced after the optimizer was made.
-    strange = Counter(tuple(parameter.shape) for parameter in held if id(parameter) not in known)
-    if missing and not Counter(tuple(parameters[name].shape) for name in missing) - strange:
-        yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})
-    elif missing:
-        scalars = list(missing.values()).count("scalars")
-        including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
-        counts = {"parameters": len(missing), "scalars": scalars}
-        severity = 0.97 if len(missing) == len(roles) else 0.9
-        found = finding("untrained_parameters", severity, list(missing), counts, including=including)
-        # γ, β and biases may keep their initial values; a multiplier, a vector of features and a matrix may not.
-        is_affine = all(
-            name.rpartition(".")[2] in ("weight", "bias") and parameters[name].dim() < 2 for name in missing
-        )
-        yield replace(found, advice=is_affine and not scalars)
-    yield from _zero_rates(exam, known)
+    missing = {name: role for name, role in roles.items() if id(parameters[name]) not in decays}
+    if missing:
+        yield from _missing(exam, missing, is_all=len(missing) == len(roles))
+    yield from _zero_rates(exam)
     decayed = sum(decay > 0 for decay in decays.values())
     return f"{len(decays)} parameters, {decayed} of them decayed"
 
 
-def _zero_rates(exam: Examination, known: Mapping[int, str]) -> Iterator[Finding]:
+def _decayed(
+    exam: Examination, mapped: ResidualMap, roles: Mapping[str, str], decays: Mapping[str, float]
+) -> Iterator[Finding]:
+    """Report weight decay of parameters that `param_groups` does not decay by default."""
+    is_guided, why = follows_guidelines(exam.model, mapped)
+    asked = decays_of("guidelines", 1.0, batch_norms=is_guided)
+    against: dict[str, list[str]] = {}
+    for name, role in roles.items():
+        if decays[name] > 0 and role not in asked:
+            against.setdefault(role, []).append(name)
+    if not against:
+        return
+    worst = max(against, key=lambda role: _SEVERITY.get(role, _MILD))
+    groups = ", ".join(
+        f"{_WORDS.get(role, role.replace('_', ' '))} ({len(names)})" for role, names in against.items()
+    )
+    where = [name for names in against.values() for name in names]
+    evidence = {"weight_decay": float(max(decays.values()))} | {role: len(names) for role, names in against.items()}
+    yield finding("decayed", _SEVERITY.get(worst, _MILD), where, evidence, worst=worst, groups=groups, why=why)
+
+
+def _missing(exam: Examination, missing: Mapping[str, str], *, is_all: bool) -> Iterator[Finding]:
+    """Report parameters that no optimizer holds; those that get no gradient either are not to be trained."""
+    parameters = dict(exam.model.named_parameters())
+    own = {*map(id, parameters.values())}
+    # Other tensors of the same shapes: the network's parameters were replaced after the optimizer was made.
+    strange = Counter(tuple(parameter.shape) for parameter in held(exam.optimizer) if id(parameter) not in own)
+    if not Counter(tuple(parameters[name].shape) for name in missing) - strange:
+        yield finding("stale_optimizer", 0.98, list(missing), {"parameters": len(missing)})
+        return
+    # Sharded networks have no recorded pass.
+    gradients = exam.passed.gradients if "passed" in vars(exam) else {}
+    without = {name for name in missing if gradients.get(name, 0.0) is None}
+    others = set() if is_all else held_elsewhere(exam.optimizer)
+    names = [name for name in missing if is_all or (id(parameters[name]) not in others and name not in without)]
+    if not names:
+        return
+    scalars = [missing[name] for name in names].count("scalars")
+    including = f", {scalars} of them multipliers or scalar biases" if scalars else ""
+    counts = {"parameters": len(names), "scalars": scalars}
+    found = finding("untrained_parameters", 0.97 if is_all else 0.9, names, counts, including=including)
+    # γ, β and biases may keep their initial values; a multiplier, a vector of features and a matrix may not.
+    is_affine = all(name.rpartition(".")[2] in ("weight", "bias") and parameters[name].dim() < 2 for name in names)
+    yield replace(found, advice=is_affine and not scalars)
+
+
+def _zero_rates(exam: Examination) -> Iterator[Finding]:
     """Report groups with trainable parameters and a learning rate of 0, and whether a schedule sets it."""
     assert exam.optimizer is not None
-    groups = exam.optimizer.param_groups
-    trained = [
-        (number, group, names)
-        for number, group in enumerate(groups)
-        if float(group["lr"]) == 0.0
-        and (names := [known[id(p)] for p in group["params"] if p.requires_grad and id(p) in known])
-    ]
-    for kind, chosen in (
-        ("scheduled_zero_rate", [part for part in trained if part[1].get("initial_lr")]),
-        ("zero_rate", [part for part in trained if not part[1].get("initial_lr")]),
-    ):
-        where = [name for _, _, names in chosen for name in names]
+    groups = named_groups(exam.optimizer, exam.model)
+    still = [group for group in groups if float(group.settings["lr"]) == 0.0 and group.names]
+    for kind, is_scheduled in (("scheduled_zero_rate", True), ("zero_rate", False)):
+        chosen = [group for group in still if bool(group.settings.get("initial_lr")) is is_scheduled]
+        where = [name for group in chosen for name in group.names]
         if not where:
             continue
         is_whole = len(chosen) == len(groups)
-        words = "all groups" if is_whole else f"group {', '.join(str(number) for number, _, _ in chosen)}"
-        initial = max(float(group.get("initial_lr", 0.0)) for _, group, _ in chosen)
+        words = "all groups" if is_whole else f"group {', '.join(str(group.number) for group in chosen)}"
+        initial = max(float(group.settings.get("initial_lr", 0.0)) for group in chosen)
         evidence = {"rate": 0.0, "parameters": len(where), "initial": initial}
         yield finding(kind, 0.98 if is_whole else 0.9, where, evidence, groups=words)

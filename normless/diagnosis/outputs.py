@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, tensors
-from normless.diagnosis.ranges import PRODUCTS, lowest_within
+from normless.diagnosis.flow import LOSS, PRODUCTS, Call, tensors
+from normless.diagnosis.ranges import lowest_within
 from normless.diagnosis.tape import KINDS
 
 # Outputs count as equal if they differ between examples by less than this share of their size.

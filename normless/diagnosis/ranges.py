@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normless.diagnosis.flow import MOVES, Call, Range
+from normless.diagnosis.flow import MOVES, PRODUCTS, Call, Range
 
 # Functions with values in a fixed interval, for any argument.
 _FIXED = {
@@ -29,7 +29,6 @@ _SUB = {"sub", "__sub__", "__isub__", "subtract"}
 _MUL = {"mul", "__mul__", "__rmul__", "__imul__", "multiply"}
 _DIV = {"div", "__truediv__", "__itruediv__", "divide", "true_divide"}
 _RECIPROCAL = {"reciprocal", "__rtruediv__", "__rdiv__"}
-PRODUCTS = {"matmul", "__matmul__", "mm", "bmm", "linear", "einsum"}
 _KEEPING = MOVES | {"T", "mT", "t", "H", "mH", "mean", "amax", "amin", "max", "min", "__get__"}
 _NORMS = {"norm", "vector_norm", "linalg_norm", "linalg_vector_norm"}
 # Constants of more elements than this count as unbounded.
@@ -104,9 +103,9 @@ def _union(parts: list[Range]) -> Range:
 def _product(call: Call, name: str, args: tuple[Any, ...], made: list[Tensor]) -> Range:
     """Return the range of a product of matrices: cosines, if the rows and columns have norm 1."""
     sources = [_ANY if source is None else source.range or _ANY for source, _ in call.reads[:2]]
-    biased = name == "linear" and len(call.reads) > 2
+    is_sum = len(call.reads) > 2
     lengths = [source.length for source in sources]
-    if len(sources) < 2 or biased or not all(map(isfinite, lengths)):
+    if len(sources) < 2 or is_sum or not all(map(isfinite, lengths)):
         return _ANY
     if name != "einsum":
         # The axes of the norms must be those of the product.

@@ -18,7 +18,8 @@ from normless.diagnosis.steps import LEFT_OF_LOSS, Trial, tried
 
 # A trial that lowers the loss by less than the first share does not make progress; by more than the second, it does.
 LITTLE, MUCH = 0.01, 0.2
-MOMENTUM = 0.99
+# A momentum from which a rate is an effective one, and a usual momentum.
+MOMENTUM, USUAL = 0.99, 0.9
 # The share of low-precision weights that the first update left unchanged.
 ROUNDED = 0.5
 # Factors on a rate that does not work; a rate that is too small by a factor below a thousand is a choice.
@@ -27,6 +28,8 @@ SMALLER, LARGER = tuple(10.0**-power for power in range(1, 13)), (1e3, 1e4, 1e5,
 MUCH_LARGER, UNMOVED = tuple(10.0**power for power in range(8, 15)), 1e-9
 # The factors between the best of these rates and its neighbors.
 BETWEEN = (10**0.5, 10**-0.5)
+# The number of rates, the best first, that are compared by longer trials.
+CONTINUED = 3
 # A loss within this share of the loss of the best constant outputs counts as guessing.
 NEAR = 0.03
 # A trial that ends below it by this share needs no further steps.
@@ -64,7 +67,7 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
         yield finding("post_norm_depth", 0.9, (), evidence | {"sums": sums})
         return
     if abs(trial.progress) < LITTLE and momentum >= MOMENTUM:
-        yield finding("effective_rate", 0.81, (), evidence | effective)
+        yield finding("effective_rate", 0.81, (), evidence | effective, settings=_usual_momentum(exam.optimizer))
         return
     if _breaks_while_falling(trial) and (broken := _broken(exam, trial)) is not None:
         yield broken
@@ -78,9 +81,10 @@ def judge_rate(exam: Examination, trial: Trial, steps: int) -> Iterator[Finding]
         if best is not None:
             kind = "rate_too_large" if rises else "rate_too_small"
             evidence |= {"working_rate": best.rate, "loss_at_working_rate": best.losses[-1]}
+            evidence |= {"working_steps": best.steps}
             if kind == "rate_too_large" and momentum >= MOMENTUM:
                 kind, evidence = "effective_rate", evidence | effective
-            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence)
+            yield finding(kind, 0.81 if kind == "effective_rate" else 0.8, (), evidence, settings={"lr": best.rate})
             return
         if not isfinite(trial.end) and (broken := _broken(exam, trial)) is not None:
             yield broken
@@ -125,12 +129,10 @@ def _best_rate(exam: Examination, steps: int, factors: tuple[float, ...], share:
     best = min(working, key=lambda pair: pair[0].end)[1]
     for between in BETWEEN:
         attempted(best * between)
-    # A rate at which the loss rises again after more steps is not offered.
+    # A loss may rise again after more steps.
     working.sort(key=lambda pair: pair[0].end)
-    for attempt, factor in working:
-        if tried(exam, given, max(MANY, steps), factor)[1].end <= attempt.end:
-            return attempt
-    return working[0][0]
+    longer = [tried(exam, given, max(MANY, steps), factor)[1] for _, factor in working[:CONTINUED]]
+    return min(longer, key=lambda trial: trial.end)
 
 
 def _breaks_while_falling(trial: Trial) -> bool:
@@ -213,6 +215,12 @@ def _excluded(exam: Examination) -> str:
         if exam.fine.intersection(checks) and not exam.faulty.intersection(checks)
     ]
     return ", ".join(["the rate", *fine])
+
+
+def _usual_momentum(optimizer: Optimizer) -> dict[str, Any]:
+    """Return the settings of a usual momentum."""
+    betas = optimizer.param_groups[0].get("betas")
+    return {"momentum": USUAL} if betas is None else {"betas": (USUAL, *betas[1:])}
 
 
 def _momentum(group: dict[str, object]) -> float:

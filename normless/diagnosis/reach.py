@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, Steps, check, finding
 from normless.diagnosis.flow import Call
+from normless.diagnosis.held import held
 from normless.diagnosis.tape import Event
 
 # A line that detaches its own results this many times in a pass cuts the gradient at every step of a recurrence.
 STEPS = 3
+# Calls that return indices or truth values.
+CHOICES = {
+    "argmax", "argmin", "argsort", "multinomial", "searchsorted", "bucketize", "nonzero", "long", "int", "bool",
+    "__gt", "__ge", "__lt", "__le", "__eq", "gt", "ge", "lt", "le", "eq",
+}  # fmt: skip
 # A network with more than this share of its parameters frozen is adapted, not trained.
 MOST = 0.5
 
@@ -22,13 +31,17 @@ def check_reach(exam: Examination) -> Steps:
     if not trainable:
         yield finding("frozen", 0.97, (), {"parameters": sum(1 for _ in exam.model.parameters())})
         return "nothing is trainable"
-    without = [name for name in trainable if exam.passed.gradients.get(name) is None]
-    own = {id(parameter) for parameter in exam.model.parameters()}
-    found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, own)]
-    if not found and len(without) == len(trainable):
+    own = {*map(id, exam.model.parameters())}
+    # Parameters that the optimizer does not hold are not to be trained, as those of a generator in a critic's step.
+    asked = own & {*map(id, held(exam.optimizer))} or own
+    without = [
+        name for name, known in trainable.items() if id(known) in asked and exam.passed.gradients.get(name) is None
+    ]
+    found = [*_unregistered(exam, own), *_head(exam), *_cut(exam, asked), *_read_detached(exam, without)]
+    if not found and without and all(norm is None for norm in exam.passed.gradients.values()):
         # No operation was seen to cut the gradient: the output itself has none.
         found = [finding("detached", 0.97, (), {"parameters": len(trainable)}, place="the network's output")]
-    found = found or (_unused(exam, without) if without else []) or _detached_steps(exam)
+    found = found or _chosen(exam, without) or (_unused(exam, without) if without else []) or _detached_steps(exam)
     yield from found[:1]
     return f"{len(trainable) - len(without)} of {len(trainable)} trainable parameters"
 
@@ -44,7 +57,17 @@ def _unregistered(exam: Examination, own: set[int]) -> list[Finding]:
     if not foreign:
         return []
     count = len({id(parameter) for _, parameter in foreign})
-    return [finding("unregistered_modules", 0.97, (), {"parameters": count}, place=foreign[0][0].place)]
+    kind = "unregistered_modules" if _is_kept(exam.model, foreign[0][1]) else "created_in_forward"
+    return [finding(kind, 0.97, (), {"parameters": count}, place=foreign[0][0].place)]
+
+
+def _is_kept(model: nn.Module, parameter: Tensor) -> bool:
+    """Whether an attribute of the network, such as a list of layers, holds a parameter that is not registered."""
+    kept = tree_leaves([[*vars(module).values()] for module in model.modules()])
+    layers = (known for known in kept if isinstance(known, nn.Module))
+    return any(known is parameter for known in kept) or any(
+        known is parameter for layer in layers for known in layer.parameters()
+    )
 
 
 def _head(exam: Examination) -> list[Finding]:
@@ -61,12 +84,8 @@ def _head(exam: Examination) -> list[Finding]:
     share = frozen / sum(parameter.numel() for parameter in exam.model.parameters())
     found = finding("frozen_head", 0.9, (layers[-1].place,), {"share_frozen": share})
     # Several frozen layers that the optimizer does not hold are another network, as the critic of a generator.
-    held = {
-        id(parameter)
-        for group in (exam.optimizer.param_groups if exam.optimizer else ())
-        for parameter in group["params"]
-    }
-    is_other = not trains[-2] and bool(held) and held.isdisjoint(map(id, layers[-1].parameters))
+    known = {*map(id, held(exam.optimizer))}
+    is_other = not trains[-2] and bool(known) and known.isdisjoint(map(id, layers[-1].parameters))
     # Adapters train a few parameters of a network that is frozen as a whole.
     return [replace(found, advice=is_other or share > MOST)]
 
@@ -91,6 +110,40 @@ def _cut(exam: Examination, own: set[int]) -> list[Finding]:
         # The gradient of the output is not asked for: an in-place operation may hide it.
         if trains and not is_reached:
             trained = event
+    return []
+
+
+def _read_detached(exam: Examination, without: list[str]) -> list[Finding]:
+    """Report weights of which the pass reads the values only, through `.data` or `detach()`."""
+    reads = [
+        (call, source.name)
+        for call in exam.passed.flow.calls
+        if call.name in ("data", "detach") and call.line is not None
+        for source in call.sources()
+        if source.kind == "parameter" and source.name in without
+    ]
+    if not reads:
+        return []
+    call, where = reads[0][0], (*dict.fromkeys(name for _, name in reads),)
+    evidence = {"parameters": len(where), "operation": call.name}
+    return [finding("detached_weights", 0.93, where, evidence, place=call.place, line=call.line)]
+
+
+def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
+    """Report a choice, such as an argmax, of which the outputs depend on trained layers that get no gradient."""
+    made = exam.passed.flow.of(exam.passed.logits)
+    if not without or made is None:
+        return []
+    reached = {*made.reached(lambda call: False)}
+    for call in exam.passed.flow.calls:
+        if call.name.rstrip("_") not in CHOICES or call not in reached:
+            continue
+        behind = {known.name for known in call.reached(lambda call: False) if known.kind == "parameter"}
+        names = [name for name in without if name in behind]
+        if names:
+            evidence = {"parameters": len(names), "operation": call.name.strip("_")}
+            words = {"place": call.place, "line": call.line or "forward"}
+            return [finding("cut_by_choice", 0.95, names, evidence, **words)]
     return []
 
 

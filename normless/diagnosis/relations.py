@@ -186,7 +186,7 @@ def find_columns(targets: Tensor, inputs: list[Tensor]) -> Iterator[Column]:
 
 def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int, ...]] | None:
     """Return how columns determine the targets, and which ones do."""
-    values = distinct(y)
+    values = torch.unique(y)
     if len(values) < 2:
         return None
     scale = float(y.abs().max())
@@ -222,7 +222,7 @@ def _column_of(y: Tensor, flat: Tensor, is_class: bool) -> tuple[str, tuple[int,
 
 def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tensor:
     """Return a copy of a tensor with other values, of the same tensor or those given, at some flat indices."""
-    values = distinct((tensor if among is None else among).detach())
+    values = torch.unique((tensor if among is None else among).detach())
     values = values[values != IGNORED]
     flat = tensor.detach().clone().reshape(-1)
     places = places.to(tensor.device)
@@ -230,9 +230,3 @@ def altered(tensor: Tensor, places: Tensor, among: Tensor | None = None) -> Tens
     # The values that are half of all away, so that numbers change by much.
     flat[places] = values[(rank.clamp_max(len(values) - 1) + max(1, len(values) // 2)) % len(values)]
     return flat.view(tensor.shape)
-
-
-def distinct(tensor: Tensor) -> Tensor:
-    """Return the different values of a tensor in order."""
-    values: Tensor = tensor.unique()  # type: ignore[no-untyped-call]
-    return values

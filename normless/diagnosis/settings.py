@@ -12,7 +12,8 @@ from torch.optim import SGD, Optimizer
 from normless._internal.copying import copied
 from normless.diagnosis.examination import Examination, pass_through
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.rates import LITTLE, MANY, MOMENTUM, MUCH
+from normless.diagnosis.held import named_groups
+from normless.diagnosis.rates import LITTLE, MANY, MOMENTUM, MUCH, USUAL
 from normless.diagnosis.steps import Trial, copies, fits, scheduled_rate, stepped
 
 Groups = list[dict[str, Any]]
@@ -37,8 +38,6 @@ _OTHERS = {
     "max_eval",
     "history_size",
 }
-# A usual momentum.
-USUAL = 0.9
 # Hooks that leave less than this share of a gradient clip it to nothing.
 CLIPPED = 1e-2
 
@@ -82,7 +81,7 @@ def _suspects(exam: Examination, trial: Trial) -> Iterator[Suspect]:
     yield from _far_rates(exam)
     decay = max(float(group.get("weight_decay", 0.0)) for group in groups)
     if decay and (_penalty(exam) > abs(exam.guessing) or _per_step(groups) > PER_STEP):
-        words = {"setting": f"weight decay {decay:.3g}", "usual": "none"}
+        words = {"setting": f"weight decay {decay:.3g}", "usual": "none", "settings": {"weight_decay": 0.0}}
         yield words | {"name": "excessive_decay"}, (), _setter("weight_decay", 0.0)
     usual = _usual(exam.optimizer)
     for name, value in usual.items():
@@ -93,7 +92,7 @@ def _suspects(exam: Examination, trial: Trial) -> Iterator[Suspect]:
         if trial.progress > MUCH:
             continue
         words = {"setting": f"{name}={given!r}", "usual": repr(value), "name": "unusual_setting"}
-        yield words, (), _setter(name, value)
+        yield words | {"settings": {name: value}}, (), _setter(name, value)
 
 
 def _usual(optimizer: Optimizer) -> dict[str, Any]:
@@ -178,34 +177,25 @@ def _long_memory(exam: Examination, steps: int) -> Iterator[Finding]:
         yield finding("long_memory", 0.81, (), evidence)
 
 
-def _names(exam: Examination) -> list[tuple[str, ...]]:
-    """Return the names of the trained parameters of each group."""
-    assert exam.optimizer is not None
-    known = {id(parameter): name for name, parameter in exam.model.named_parameters() if parameter.requires_grad}
-    return [
-        tuple(known[id(parameter)] for parameter in group["params"] if id(parameter) in known)
-        for group in exam.optimizer.param_groups
-    ]
-
-
 def _slow_groups(exam: Examination, trial: Trial) -> Iterator[Finding]:
     """Report groups with a rate far below the largest that hardly move."""
     assert exam.optimizer is not None
-    groups = exam.optimizer.param_groups
-    highest = max(float(scheduled_rate(group)) for group in groups)
-    for number, (group, names) in enumerate(zip(groups, _names(exam), strict=True)):
-        shares = [trial.shares[name] for name in names if name in trial.shares]
-        rate = float(scheduled_rate(group))
+    groups = named_groups(exam.optimizer, exam.model)
+    highest = max(float(scheduled_rate(group.settings)) for group in groups)
+    for group in groups:
+        shares = [trial.shares[name] for name in group.names if name in trial.shares]
+        rate = float(scheduled_rate(group.settings))
         if shares and 0 < rate < LOW * highest and max(shares) < UNMOVED:
-            evidence = {"rate": rate, "highest": highest, "share": max(shares), "parameters": len(names)}
-            yield finding("slow_group", 0.88, names, evidence | {"group": number})
+            evidence = {"rate": rate, "highest": highest, "share": max(shares), "parameters": len(group.names)}
+            yield finding("slow_group", 0.88, group.names, evidence | {"group": group.number})
 
 
 def _far_rates(exam: Examination) -> Iterator[Suspect]:
     """Yield the groups with a rate far above those of the others."""
     assert exam.optimizer is not None
     rates = [float(scheduled_rate(group)) for group in exam.optimizer.param_groups]
-    for number, names in enumerate(_names(exam)):
+    for group in named_groups(exam.optimizer, exam.model):
+        number, names = group.number, group.names
         others = [rate for other, rate in enumerate(rates) if other != number and rate]
         if not names or not others or rates[number] < FAR * median(others):
             continue

@@ -76,6 +76,14 @@ def scheduled_rate(group: dict[str, Any]) -> Any:
     return group["lr"] if float(group["lr"]) else group.get("initial_lr", group["lr"])
 
 
+def set_groups(optimizer: Optimizer, settings: Mapping[str, Any]) -> None:
+    """Set values in the groups of an optimizer; all rates are multiplied so that the largest becomes `lr`."""
+    highest = max(float(scheduled_rate(group)) for group in optimizer.param_groups)
+    for group in optimizer.param_groups:
+        for name, value in settings.items():
+            group[name] = float(scheduled_rate(group)) * value / highest if name == "lr" and highest else value
+
+
 def copies(exam: Examination, given: Optimizer) -> tuple[nn.Module, Optimizer]:
     """Return copies of the network and of an optimizer of it, with the hooks that may change gradients."""
     # Copied together, so that the copied optimizer holds the copied parameters.

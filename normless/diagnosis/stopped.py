@@ -10,16 +10,15 @@ from torch import Tensor, nn
 
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, Call, Tracer
+from normless.diagnosis.flow import LOSS, PRODUCTS, Call, Tracer
 from normless.probes import compute_output, loss_of, preserve_state
 
 # The gradient of a product is zero if the other factor is: weights, masks and multipliers, which other checks judge.
-_PRODUCTS = {
-    "mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "linear", "matmul", "__matmul__",
-    "mm", "bmm", "addmm", "baddbmm", "einsum", "bilinear", "conv1d", "conv2d", "conv3d", "conv_transpose1d",
-    "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention", "multi_head_attention_forward",
-    "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "lstm", "gru",
-    "rnn_tanh", "rnn_relu",
+_FACTORS = PRODUCTS | {
+    "mul", "mul_", "__mul__", "__rmul__", "__imul__", "div", "div_", "__truediv__", "bilinear", "conv1d", "conv2d",
+    "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "scaled_dot_product_attention",
+    "multi_head_attention_forward", "dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout",
+    "feature_alpha_dropout", "lstm", "gru", "rnn_tanh", "rnn_relu",
 }  # fmt: skip
 # Rectifiers have a slope of zero on one side only: `dead_units` reports them.
 # Operations that pass no gradient for a reason that a finding of this kind has given.
@@ -72,7 +71,7 @@ def _stops(model: nn.Module, exam: Examination, zeros: list[str]) -> list[tuple[
 
     def passed(call: Call, node: Any, before: tuple[Tensor | None, ...], after: tuple[Tensor | None, ...]) -> None:
         passes = [gradient for gradient in before if gradient is not None]
-        if _any_nonzero(after) and passes and not _any_nonzero(passes) and call.name not in _PRODUCTS:
+        if _any_nonzero(after) and passes and not _any_nonzero(passes) and call.name not in _FACTORS:
             stopped.append((call, node))
 
     with preserve_state(model, training=True), torch.enable_grad():

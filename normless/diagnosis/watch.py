@@ -22,8 +22,9 @@ from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
+from normless.diagnosis.held import held, held_by
 from normless.diagnosis.hooks import Called, weakly
-from normless.diagnosis.loop import Loop, frozen_means, held_by
+from normless.diagnosis.loop import Loop, frozen_means
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
 from normless.diagnosis.step_state import StepState
@@ -253,11 +254,11 @@ class Watch:
         if model is None or self._now.seen is None or self._now.seen is self._counted:
             return {}
         own = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        given = held(optimizer)
         has_gradients = any(parameter.grad is not None for parameter in own)
-        if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, held)):
+        if not has_gradients or sorted(map(_shape, own)) != sorted(map(_shape, given)):
             return {}
-        if not {*map(id, own)}.isdisjoint(map(id, held)):
+        if not {*map(id, own)}.isdisjoint(map(id, given)):
             self._name_parameters(model)
             self._now.held.clear()
             return self._own(optimizer)

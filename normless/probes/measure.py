@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
@@ -134,7 +135,8 @@ def split_batch(batch: Any) -> tuple[Any, Any]:
     is_sequence = isinstance(batch, (tuple, list))
     if not is_sequence or len(batch) != 2:
         given = type(batch).__name__ + (f" of {len(batch)}" if is_sequence else "")
-        raise ValueError(f"Expected a batch of two, (inputs, targets), got {given}.")
+        one = "; give one batch of it, next(iter(loader))" if isinstance(batch, DataLoader) else ""
+        raise ValueError(f"Expected a batch of two, (inputs, targets), got {given}{one}.")
     return batch[0], batch[1]
 
 

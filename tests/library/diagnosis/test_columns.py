@@ -9,8 +9,9 @@ import torch
 from diagnosed import diagnose, kinds
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.optim import Adam
+from torch.optim import SGD, Adam
 
+from normless import diagnosis as doctor
 from normless.diagnosis import Diagnosis
 
 COLUMNS: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
@@ -61,3 +62,51 @@ def test_targets_far_from_the_outputs(scale: float, mean: float) -> None:
         model[-1].weight.mul_(scale)  # type: ignore[index]
         model[-1].bias.mul_(scale).add_(mean)  # type: ignore[index]
     assert "unscaled_targets" not in kinds(tried(x, mean + scale * y, model))
+
+
+@pytest.mark.parametrize(("scale", "said"), [(127.5, True), (1.0, False)])
+def test_noise_beside_data_of_bytes(scale: float, said: bool) -> None:
+    """A denoiser with a norm: inputs √ᾱ x + √(1-ᾱ) ε, targets ε, x of ±127.5 or ±1."""
+    torch.manual_seed(0)
+    data, kept, noise = scale * torch.randn(64, 32).sign(), torch.rand(64, 1), torch.randn(64, 32)
+    network = nn.Sequential(nn.Linear(32, 64), nn.LayerNorm(64), nn.Tanh(), nn.Linear(64, 32))
+    diagnosis = diagnose(network, (kept.sqrt() * data + (1 - kept).sqrt() * noise, noise), loss=F.mse_loss)
+    named = [found.title for found in diagnosis.findings if found.kind == "unscaled_inputs"]
+    assert [("noise" in title) for title in named] == [True] * said
+
+
+def test_large_noise_is_no_data() -> None:
+    """Noise of variance up to 80² in the inputs of a denoiser, as in a schedule of exploding variance, and bytes that
+    predict a value that is not normal."""
+    torch.manual_seed(0)
+    data, noise = torch.randn(64, 32).sign(), torch.randn(64, 32)
+    level = torch.logspace(-2, 1.9, 64)[:, None]
+    network = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 64), nn.Tanh(), nn.Linear(64, 32))
+    for inputs, targets in ((data + level * noise, noise), (127.5 * (data + 1), data)):
+        assert "unscaled_inputs" not in kinds(diagnose(network, (inputs, targets), loss=F.mse_loss))
+
+
+@pytest.mark.parametrize(("size", "rate", "said"), [(2000.0, 0.05, True), (1.0, 0.05, False), (200.0, 30.0, False)])
+def test_large_targets_beside_others(size: float, rate: float, said: bool) -> None:
+    """Boxes in pixels beside classes: the rate of the classes takes long; a rate that suits the boxes is a choice."""
+
+    class Detector(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.body, self.classes, self.box = nn.Linear(8, 64), nn.Linear(64, 3), nn.Linear(64, 2)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            features = self.body(x).tanh()
+            return {"classes": self.classes(features), "box": self.box(features)}
+
+    def loss(outputs: dict[str, Tensor], targets: dict[str, Tensor]) -> Tensor:
+        boxes = F.smooth_l1_loss(outputs["box"], targets["box"])
+        return F.cross_entropy(outputs["classes"], targets["classes"]) + boxes
+
+    network, x = Detector(), torch.randn(64, 8)
+    targets = {"classes": (x[:, 0] > 0).long(), "box": size * (x[:, :2].sigmoid())}
+    groups = [{"params": network.box.parameters(), "lr": rate}, {"params": [*network.body.parameters()]}]
+    groups[1]["params"] += [*network.classes.parameters()]
+    diagnosis = doctor.diagnose(network, (x, targets), loss=loss, optimizer=SGD(groups, 0.05, momentum=0.9))
+    assert [found.kind for found in diagnosis.findings] == ["unscaled_targets"] * said, str(diagnosis)

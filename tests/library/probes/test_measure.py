@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import normless as nl
 from normless.models import wide_resnet
@@ -124,6 +125,10 @@ def test_entry_points_register_probes(tmp_path: Path) -> None:
         (lambda: nl.probe(network(), batch(), ["signal", "signal"]), "'signal' is named twice"),
         (lambda: nl.probe(network(), batch()[0]), "so targets are needed"),
         (lambda: nl.probe(network(), (*batch(), None)), "Expected a batch of two, .*got tuple of 3"),
+        (
+            lambda: nl.probe(network(), DataLoader(TensorDataset(*batch()))),
+            r"got DataLoader; give one batch of it, next\(iter\(loader\)\)",
+        ),
         (lambda: nl.probe(network(), batch(), ["activations(kinds='norm')"]), "does not take kinds"),
         (lambda: RideAlong(["signals"], every(1)), "There is no probe 'signals'"),
         (lambda: every(0), "every 1 or more steps, got 0"),

@@ -1,0 +1,131 @@
+"""Count the cures of a diagnosis that train: `python -m benchmarks.cures_of_faults --half all`.
+
+A cure counts if it can be applied without a person: a scheme, frozen norms, or settings of the optimizer. It is
+applied to a fresh copy of the broken training of a case of `benchmarks.faults`, which then takes the steps of the
+case. It trains if its success is above the bar that the broken training stays below. Cases of the held half are only
+counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import normless as nl
+from benchmarks.faults.case import Case, Half, Training, all_cases
+from benchmarks.faults.measures import train
+from normless.diagnosis import Cure
+from normless.diagnosis.cures import optimizer_like, treated
+from normless.diagnosis.steps import set_groups
+from normless.residual import residual_map
+
+HALVES: tuple[Half, ...] = ("seen", "held")
+
+
+@dataclass(frozen=True)
+class Result:
+    """The cure that was applied to a case, and the success of the training with it.
+
+    Attributes:
+        kind: the kind of the finding that the cure belongs to.
+        words: what was applied.
+        success: 1 at best, 0 for guessing.
+    """
+
+    case: Case
+    kind: str
+    words: str
+    success: float
+
+    @property
+    def trains(self) -> bool:
+        """Whether the training is better than any that is broken."""
+        return self.success >= self.case.below
+
+    def __str__(self) -> str:
+        mark = "trains" if self.trains else "FAILS"
+        return (
+            f"{self.case.name:42} {self.kind:24} {self.words:36} {self.success:6.2f} ≥ {self.case.below:.2f}  {mark}"
+        )
+
+
+def first_applicable(diagnosis: nl.Diagnosis) -> tuple[str, Cure] | None:
+    """Return the first cure, with the kind of its finding, that consists of a tried scheme or of settings."""
+    cures = ((found.kind, found.cure) for found in diagnosis.findings)
+    return next(((kind, cure) for kind, cure in cures if cure.losses or cure.settings), None)
+
+
+def applied(training: Training, cure: Cure) -> str:
+    """Apply a cure to a training in place, and return what was done."""
+    name = next(iter(cure.losses), None)
+    if name is not None:
+        inputs = training.batch[0]
+        arguments = inputs if isinstance(inputs, tuple) else (inputs,)
+        network = treated(training.model, name, inputs)
+        training.optimizer = optimizer_like(training.optimizer, network, mapped=residual_map(network, *arguments))
+        _become(training.model, network)
+    set_groups(training.optimizer, cure.settings)
+    settings = ", ".join(
+        f"{key}={value:.3g}" if key == "lr" else f"{key}={value}" for key, value in cure.settings.items()
+    )
+    return ", ".join(filter(None, (name, settings)))
+
+
+def _become(model: nn.Module, other: nn.Module) -> None:
+    """Turn a module into another one, so that what refers to the first, such as a measure of success, reads it."""
+    model.__class__ = other.__class__
+    model.__dict__ = other.__dict__
+
+
+def result_of(case: Case) -> Result | None:
+    """Diagnose the broken training of a case, and train it with the first cure; None if no cure can be applied."""
+    training = case.build(broken=True)
+    if not isinstance(training, Training):
+        return None
+    torch.manual_seed(2)
+    try:
+        diagnosis = nl.diagnose(training.model, training.batch, loss=training.loss, optimizer=training.optimizer)
+    except (RuntimeError, ValueError, TypeError):
+        return None
+    if (offered := first_applicable(diagnosis)) is None:
+        return None
+    fresh = case.build(broken=True)
+    assert isinstance(fresh, Training)
+    words = applied(fresh, offered[1])
+    torch.manual_seed(1)
+    train(fresh, case.steps)
+    return Result(case, offered[0], words, fresh.success())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the cures of the seen half, and how many of each half train."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.cures_of_faults", description=__doc__)
+    parser.add_argument("--half", choices=(*HALVES, "all"), default="seen")
+    options = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    for half in HALVES if options.half == "all" else (options.half,):
+        cases = [case for case in all_cases(half) if case.truth is not None and not case.in_loop]
+        results = []
+        for case in cases:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = result_of(case)
+            if result is None:
+                continue
+            results.append(result)
+            if half == "seen":
+                sys.stdout.write(f"{result}\n")
+                sys.stdout.flush()
+        trained = sum(result.trains for result in results)
+        sys.stdout.write(f"{half}: {len(cases)} cases, {len(results)} cures, {trained} train\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,96 @@
+"""Cures by settings of the optimizer and by new initial weights: tried, and said with what they reach."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from diagnosed import diagnose, vectors
+from torch import nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, Optimizer
+
+from normless.diagnosis import Finding
+from normless.diagnosis.cures import INITIALIZE, initialized
+from normless.diagnosis.steps import set_groups
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(50, 64), nn.Tanh(), nn.Linear(64, 10))
+
+
+def first(optimizer: Optimizer, network: nn.Module) -> Finding:
+    return diagnose(network, vectors(), optimizer=optimizer, trial_steps=20).findings[0]
+
+
+def loss_after(network: nn.Module, optimizer: Optimizer, steps: int) -> float:
+    x, y = vectors()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        F.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return F.cross_entropy(network(x), y).item()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "given"),
+    [
+        ("rate_too_large", "lr", {"lr": 1e4}),
+        ("rate_too_small", "lr", {"lr": 1e-7}),
+        ("ascent", "maximize", {"maximize": True}),
+    ],
+)
+def test_the_settings_of_a_cure_train(kind: str, name: str, given: dict[str, float]) -> None:
+    network = net()
+    optimizer = SGD(network.parameters(), **{"lr": 0.1, "momentum": 0.9} | given)
+    found = first(optimizer, network)
+    assert found.kind == kind
+    assert list(found.cure.settings) == [name]
+    set_groups(optimizer, found.cure.settings)
+    reached = loss_after(network, optimizer, 60)
+    assert reached < 0.5
+    assert f"to {reached:.3g}" in found.cure.words
+
+
+def test_settings_that_do_not_help_are_not_offered() -> None:
+    """Betas in the right order do not repair a rate that is far too small."""
+    network = net()
+    found = first(Adam(network.parameters(), 1e-12, betas=(0.999, 0.9)), network)
+    assert found.kind == "swapped_betas"
+    assert not found.cure.settings
+    assert "which is not enough" in found.cure.words
+
+
+def test_rates_of_groups_keep_their_ratio() -> None:
+    network = net()
+    groups = [{"params": network[0].parameters()}, {"params": network[2].parameters(), "lr": 0.01}]
+    optimizer = SGD(groups, 0.1, momentum=0.9)
+    set_groups(optimizer, {"lr": 1.0, "momentum": 0.5})
+    assert [group["lr"] for group in optimizer.param_groups] == [1.0, pytest.approx(0.1)]
+    assert {group["momentum"] for group in optimizer.param_groups} == {0.5}
+
+
+def test_initial_weights_that_are_offered_were_tried() -> None:
+    """Fourteen layers of a tenth of He's deviation get a finding; drawn by the fan-in, they train."""
+    torch.manual_seed(0)
+    layers = [layer for _ in range(8) for layer in (nn.Linear(50, 50), nn.ReLU())]
+    network = nn.Sequential(*layers, nn.Linear(50, 10))
+    for layer in layers[::2]:
+        nn.init.normal_(layer.weight, std=0.1 * (2 / 50) ** 0.5)
+        nn.init.zeros_(layer.bias)
+    found = first(Adam(network.parameters(), 1e-5), network)
+    assert found.kind == "vanishing_signal"
+    assert found.cure.schemes == ()
+    assert list(found.cure.losses) == [INITIALIZE]
+    fresh = initialized(network)
+    assert fresh[0].weight.std() == pytest.approx((2 / 50) ** 0.5, rel=0.1)
+    assert not fresh[0].bias.any()
+    assert loss_after(fresh, Adam(fresh.parameters(), found.cure.settings["lr"]), 200) < 0.5
+
+
+def test_embeddings_keep_their_initial_weights() -> None:
+    network = nn.Sequential(nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    fresh = initialized(network)
+    assert torch.equal(fresh[0].weight, network[0].weight)
+    assert torch.equal(fresh[1].weight, network[1].weight)
+    assert not torch.equal(fresh[2].weight, network[2].weight)
