@@ -37,7 +37,7 @@ LIBRARY = [
     {"conversion"},
     {"optim", "probes", "saving"},
     {"diagnosis"},
-    {"integrations"},
+    {"integrations", "testing"},
     {"cli"},
 ]
 LABORATORY = [
