@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -65,7 +65,7 @@ def _level(found: Finding) -> str:
 
 def _result(found: Finding, rule: int, places: _Places) -> dict[str, Any]:
     logical = [{"fullyQualifiedName": name, "kind": "module"} for name in found.where]
-    location = ({"logicalLocations": logical} if logical else {}) | places.physical(found)
+    location = places.physical(found) | ({"logicalLocations": logical} if logical else {})
     return {
         "ruleId": found.kind,
         "ruleIndex": rule,
@@ -87,7 +87,7 @@ class _Places:
         self._file = Path(source.removesuffix(":")) if source.endswith(".py:") else None
         self._name = call.partition("(")[0].strip()
 
-    def physical(self, found: Finding) -> Mapping[str, Any]:
+    def physical(self, found: Finding) -> dict[str, Any]:
         """Return the physical location of a finding; empty for networks of libraries."""
         if self._file is None:
             return {}

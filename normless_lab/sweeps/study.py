@@ -43,8 +43,8 @@ def sweep_study(
     _check_metric(sweep, metric)
     Path(folder).mkdir(parents=True, exist_ok=True)
     place = str(sqlite_url(Path(folder) / STORAGE)) if storage is None else storage
-    direction = "minimize" if is_minimized(metric) else "maximize"
-    chosen = {"study_name": sweep.name, "direction": direction, "load_if_exists": True} | options
+    chosen: dict[str, Any] = {"study_name": sweep.name, "load_if_exists": True}
+    chosen |= {"direction": "minimize" if is_minimized(metric) else "maximize"} | options
     return optuna.create_study(storage=place, **chosen)
 
 
