@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from normless import nn as nn
     from normless import optim as optim
     from normless import probes as probes
+    from normless import testing as testing
     from normless._version import __version__ as __version__
     from normless.conversion import convert as convert
     from normless.conversion import plan as plan

@@ -37,7 +37,7 @@ LIBRARY = [
     {"conversion"},
     {"optim", "probes", "saving"},
     {"diagnosis"},
-    {"integrations", "plotting"},
+    {"integrations", "plotting", "testing"},
     {"cli"},
 ]
 LABORATORY = [

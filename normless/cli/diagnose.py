@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
+from normless.cli.baseline import Baseline
 from normless.cli.batch import add_batch_arguments, cross_entropy, subject_of
 from normless.cli.names import check_names
 from normless.cli.network import as_text, table
 from normless.cli.output import add_json_flag, answer, working
+from normless.cli.sarif import sarif_log
 from normless.spec import format_call
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from normless.cli.batch import Subject
-    from normless.diagnosis import Treatment
+    from normless.diagnosis import Finding, Treatment
 
 _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 
@@ -52,15 +56,30 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="make experiments on copies if the batch cannot be fitted and no cause is found",
     )
     parser.add_argument("--why", action="store_true", help="print the theory of every finding")
-    parser.add_argument(
+    add_json_flag(parser)
+    group = parser.add_argument_group("continuous integration")
+    group.add_argument(
         "--strict", action="store_true", help="exit with 1 if anything keeps the network from training"
     )
-    add_json_flag(parser)
+    group.add_argument(
+        "--baseline",
+        type=Path | None,
+        default=None,
+        metavar="FILE",
+        help="file of known findings, which --strict accepts",
+    )
+    group.add_argument(
+        "--write-baseline", action="store_true", help="write the findings of this network to the file of --baseline"
+    )
+    group.add_argument(
+        "--sarif", type=Path | None, default=None, metavar="FILE", help="write findings and advice as SARIF 2.1.0"
+    )
 
 
 def run(namespace: Namespace) -> int:
-    """Diagnose the network; with `--strict`, findings are a failure of the command."""
+    """Diagnose the network; with `--strict`, findings that are not in the baseline are a failure of the command."""
     check_names(vars(namespace))
+    baseline = _baseline(namespace)
     with working(namespace, f"diagnosing {namespace.model}"):
         from normless.diagnosis import diagnose, treat
 
@@ -90,8 +109,36 @@ def run(namespace: Namespace) -> int:
         facts["treatment"] = None if treatment is None else treatment.to_dict()
         what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
         text += f"\n\n{what}"
+    known: tuple[Finding, ...] | None = None
+    if baseline is not None:
+        if namespace.write_baseline:
+            baseline = baseline.written(diagnosis.findings)
+        known, gone = baseline.known(diagnosis.findings), baseline.gone(diagnosis.findings)
+        counts = {"known": len(known), "new": len(diagnosis.findings) - len(known), "gone": gone}
+        facts["baseline"] = {"file": str(baseline.file)} | counts
+        text += f"\n\nbaseline {baseline.file}: {', '.join(f'{count} {what}' for what, count in counts.items())}"
+    if namespace.sarif is not None:
+        _write_sarif(namespace.sarif, sarif_log(namespace.model, subject.scheme, diagnosis, known))
+        text += f"\n\nwrote {namespace.sarif}"
     status = answer(namespace, facts, text)
-    return status or int(namespace.strict and not diagnosis.healthy)
+    return status or int(namespace.strict and len(diagnosis.findings) > len(known or ()))
+
+
+def _baseline(namespace: Namespace) -> Baseline | None:
+    """Read the known findings of the network before it is built, or return None without `--baseline`."""
+    if namespace.baseline is None:
+        if namespace.write_baseline:
+            raise ValueError("Expected --baseline FILE with --write-baseline: the file to write.")
+        return None
+    network = f"{namespace.model} converted by {namespace.scheme}" if namespace.scheme else namespace.model
+    return Baseline.read(namespace.baseline, network, may_be_missing=namespace.write_baseline)
+
+
+def _write_sarif(path: Path, log: Any) -> None:
+    from normless.saving import replaced
+
+    with replaced(path) as part:
+        part.write_text(json.dumps(log, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def _optimizer(namespace: Namespace, subject: Subject) -> Optimizer | None:

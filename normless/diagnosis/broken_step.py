@@ -12,11 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from normless._internal.copying import is_sharded
 from normless.diagnosis.findings import Evidence
 from normless.diagnosis.finite import count_not_finite
 from normless.diagnosis.flow import tensors
 from normless.diagnosis.nonfinite import Broken, Search
 from normless.diagnosis.replay import Replay
+from normless.diagnosis.shards import reshard
 from normless.probes import preserve_state
 
 # The largest number of operations of a loss to name.
@@ -63,6 +65,7 @@ class BrokenStep:
                 output = tensors(repeat_pass(model, args, kwargs))
             found = (broken for tensor in output if (broken := search.origin(tensor, "output")) is not None)
             broken = next(found, None) or _backward(search, model, output)
+        reshard(model)
         if broken is not None:
             return self._of_call(broken, tensors((args, kwargs)))
         if self.passes > 1:
@@ -123,7 +126,7 @@ def _backward(search: Search, model: nn.Module, output: list[Tensor]) -> Broken 
     live = [tensor for tensor in output if tensor.requires_grad and tensor.is_floating_point()]
     # Other processes may have found the value in their forward pass, and norms would wait for them.
     alone = not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1)
-    if not live or not alone:
+    if not live or not alone or is_sharded(model):
         return None
     return search.backward(
         torch.stack([(tensor.float() * torch.randn_like(tensor)).sum() for tensor in live]).sum(), trained

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless.diagnosis.shards import local, reshard
 from normless.nn.channels import channel_axis
 from normless.probes import Setting, Watcher, attach_hooks, preserve_state
 from normless.residual import Layer, ResidualMap
@@ -43,23 +44,17 @@ def norm_of(x: Tensor) -> Tensor:
 
 
 def gradient_norms(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the Euclidean norms of the gradients by name, in float32 or better."""
+    """Return the Euclidean norms of the gradients by name, in float32 or better; of sharded ones, of local parts."""
     norms: dict[str, Tensor] = {}
     for dtype in {parameter.dtype for parameter in parameters.values()}:
         part = {
-            name: _dense(parameter.grad)
+            name: _dense(local(parameter.grad))
             for name, parameter in parameters.items()
             if parameter.dtype == dtype and parameter.grad is not None
         }
         wide = torch.float32 if dtype.itemsize < 4 else None
         norms |= dict(zip(part, torch._foreach_norm(list(part.values()), dtype=wide), strict=True))
     return {name: norms[name] for name in parameters if name in norms}
-
-
-def update_ratio(before: Tensor, parameter: Tensor) -> Tensor:
-    """Return ‖Δw‖/‖w‖ of an update; overwrites `before`."""
-    size = norm_of(before)
-    return norm_of(before.sub_(parameter)) / size
 
 
 def rounded_away(step: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -70,7 +65,7 @@ def rounded_away(step: Tensor, parameter: Tensor) -> tuple[Tensor, Tensor] | Non
     """
     if parameter.grad is None or parameter.element_size() >= 4:
         return None
-    has = parameter.grad.to_dense() != 0
+    has = local(parameter.grad).to_dense() != 0
     return ((step == 0) & has).sum(), has.sum()
 
 
@@ -113,6 +108,7 @@ class Replay:
         hooks = attach_hooks(Setting(model, ResidualMap((), layers)), [outputs])
         with preserve_state(model, training=None), torch.no_grad(), self.precision(), hooks:
             model(*self.args, **self.kwargs)
+        reshard(model)
         return outputs
 
     def precision(self) -> AbstractContextManager[Any]:

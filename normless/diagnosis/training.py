@@ -203,10 +203,6 @@ class Training:
         """Report that an optimizer changes tensors that are not the network's."""
         yield from self.new("stale_steps", 0.98, [""], {"step": step, "steps": steps})
 
-    def sharded(self, step: int) -> Iterator[Finding]:
-        """Report that the weights were sharded after the watch began."""
-        yield from self.new("sharded_weights", 0.1, [""], {"step": step})
-
     def moved_statistics(self, step: int, norms: Sequence[str]) -> Iterator[Finding]:
         """Report that the statistics of frozen norms change."""
         yield from self.new("moved_statistics", 0.6, norms, {"step": step})

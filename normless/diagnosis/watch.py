@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from normless._internal.arguments import require_network
-from normless._internal.copying import is_sharded
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.held import held, held_by
 from normless.diagnosis.hooks import Called, weakly
 from normless.diagnosis.loop import Loop, frozen_means
 from normless.diagnosis.record import Record
-from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, rounded_away, update_ratio
+from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, norm_of, rounded_away
+from normless.diagnosis.shards import Shards, local
 from normless.diagnosis.step_state import StepState
 from normless.diagnosis.training import BATCHES, Measured, Training
 from normless.nn import ResidualSum, ScalarAffine
@@ -67,12 +67,6 @@ class Watch:
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."
             )
-        if is_sharded(inner):
-            raise ValueError(
-                f"The weights of this {type(inner).__name__} are sharded, so their norms cannot be measured. "
-                "nl.diagnose(model, batch, optimizer=…), or a watch that began before fully_shard, reports whether "
-                "the optimizer holds them."
-            )
         # The hook of the network holds the watch; the watch and torch's table of hooks hold weak references.
         self._model = weakref.ref(inner)
         self._training, self._record = Training(), Record()
@@ -80,7 +74,7 @@ class Watch:
         weakref.finalize(inner, self._loop.release).atexit = False
         self._off: dict[str, list[Tensor]] = {}
         self._names: dict[int, str] = {}
-        self._is_blind = self._is_sharded = False
+        self._is_blind, self._shards = False, Shards()
         self._statistics: dict[str, Tensor] = {}
         # The number of steps on other tensors, and the pass before the last of these steps.
         self._strange, self._counted = 0, cast(Replay | None, None)
@@ -168,8 +162,8 @@ class Watch:
     def _name_parameters(self, model: nn.Module) -> None:
         """Record the names of the network's parameters, which change when it is sharded."""
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        self._is_sharded = is_sharded(model)
-        self._loop.begin(model, self._is_sharded)
+        self._shards = Shards.of(model)
+        self._loop.begin(model, self._shards.mesh is not None)
 
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         model = self._model()
@@ -223,14 +217,10 @@ class Watch:
         own, now = self._own(optimizer), self._now
         if not own and not (own := self._look_for_replaced(optimizer)):
             return
-        if self._is_sharded:
-            # All processes would have to compute the norms together.
-            self._say(self._training.sharded(self.step))
-            return
         self._strange = 0
-        now.norms |= gradient_norms(own)
+        now.norms |= self._shards.norms(gradient_norms(own), own)
         if self._measures:
-            now.before |= {name: parameter.detach().clone() for name, parameter in own.items() if parameter.dim() > 1}
+            now.before |= {name: local(known).detach().clone() for name, known in own.items() if known.dim() > 1}
         # If several optimizers share the network, the first one counts the steps as long as it steps.
         if self._clock() is None or id(optimizer) in self._others:
             self._clock = weakref.ref(optimizer)
@@ -239,7 +229,8 @@ class Watch:
             return
         self._others.clear()
         self.step += 1
-        numbers = as_floats(now.norms | ({"": torch.stack(now.losses).mean()} if now.losses else {}))
+        loss = self._shards.mean(now.losses)
+        numbers = as_floats(now.norms | ({} if loss is None else {"": loss}))
         now.loss, now.gradients = numbers.pop("", None), numbers
         self._say(self._training.judge_step(self.step, now.loss, numbers, self._replayed, self._origin))
         if self._measures:
@@ -270,18 +261,25 @@ class Watch:
     @torch.no_grad()
     def _after_step(self, optimizer: Optimizer, *_: Any) -> None:
         own, now = self._own(optimizer), self._now
-        for name in [name for name in own if name in now.before]:
-            before = now.before.pop(name)
-            now.updates[name] = update_ratio(before, own[name])
-            counts = rounded_away(before, own[name])
-            if counts is not None:
-                now.lost[name] = counts[0] / counts[1]
+        self._compare({name: now.before.pop(name) for name in own if name in now.before}, own)
         if (model := self._model()) is not None:
             self._say(self._loop.after(model, optimizer, self._held(optimizer), now.loss, self.step))
         if own and self._clock() is optimizer:
             if self._measures:
                 self._measure(max(float(group.get("lr", 0.0)) for group in optimizer.param_groups))
             self._start_step()
+
+    def _compare(self, before: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+        """Measure the update of parameters by their values before it, which are overwritten."""
+        sizes = self._shards.norms({name: norm_of(values) for name, values in before.items()}, own)
+        changes = {name: norm_of(values.sub_(local(own[name]))) for name, values in before.items()}
+        changes = self._shards.norms(changes, own)
+        self._now.updates |= {name: change / sizes[name] for name, change in changes.items()}
+        counts = {
+            name: known for name, step in before.items() if (known := rounded_away(step, own[name])) is not None
+        }
+        lost, counted = (self._shards.sums({name: known[at] for name, known in counts.items()}, own) for at in (0, 1))
+        self._now.lost |= {name: number / counted[name] for name, number in lost.items()}
 
     def _replayed(self) -> Outputs | None:
         """Repeat the pass of this step, at most once; if that fails, report it and return None."""
@@ -319,15 +317,17 @@ class Watch:
         """Record this step, and judge it together with earlier measured steps."""
         model, now = self._model(), self._now
         assert model is not None
-        multipliers = {
-            f"{path}.multiplier": module.multiplier.abs().max()
-            for path, module in model.named_modules()
-            if isinstance(module, (ScalarAffine, ResidualSum))
-            and module.multiplier is not None
-            and module.multiplier.requires_grad
-        }
-        off = {} if now.outputs is None else self._units_off(now.outputs.off)
-        sizes = {} if now.outputs is None else now.outputs.sizes
+        multipliers = self._shards.largest(
+            {
+                f"{path}.multiplier": _largest(local(module.multiplier))
+                for path, module in model.named_modules()
+                if isinstance(module, (ScalarAffine, ResidualSum))
+                and module.multiplier is not None
+                and module.multiplier.requires_grad
+            }
+        )
+        off = {} if now.outputs is None else self._units_off(self._shards.everywhere(now.outputs.off))
+        sizes = {} if now.outputs is None else self._shards.root_mean_squares(now.outputs.sizes)
         output, shares, multiplier, update, lost = map(as_floats, (sizes, off, multipliers, now.updates, now.lost))
         # A weight of zeros has no relative update, and a gradient of zeros has no update that could be lost.
         update, lost = (
@@ -360,6 +360,11 @@ class Watch:
             warnings.warn_explicit(_sentence(finding), WatchWarning, "nl.watch", self.step)
 
 
+def _largest(values: Tensor) -> Tensor:
+    """Return the largest absolute value; 0 for a part without elements."""
+    return values.abs().max() if values.numel() else values.new_zeros(())
+
+
 def _shape(tensor: Tensor) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
@@ -380,6 +385,8 @@ def watch(model: nn.Module, interval: int = 20) -> Watch:
     starting with the first: its forward pass is repeated without gradients, with buffers and random states restored,
     and the weights before and after the step are compared. Copies, pickles and states of the network do not change.
 
+    Of a network sharded by FSDP2 it measures whole weights and the mean loss; every process watches it then.
+
     Args:
         model: a network that trains, also inside DistributedDataParallel or torch.compile.
         interval: the number of steps from one measured step to the next.
@@ -388,7 +395,7 @@ def watch(model: nn.Module, interval: int = 20) -> Watch:
         The watch. It ends with the network, with `watch.close()`, or with a `with` block.
 
     Raises:
-        ValueError: no parameter of the network trains, its weights are sharded, or the interval is below 1.
+        ValueError: no parameter of the network trains, or the interval is below 1.
     """
     require_network(model)
     return Watch(model, interval)

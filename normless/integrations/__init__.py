@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.integrations.hub import HubNetwork as HubNetwork
     from normless.integrations.lightning import LightningWatch as LightningWatch
     from normless.integrations.opacus import prepare as prepare
     from normless.integrations.transformers import TrainerWatch as TrainerWatch

@@ -47,11 +47,11 @@ def save_pretrained(
             "expected no push_to_hub=True and no state_dict of other names or shapes (gathered shards)."
         )
     if is_main_process:
-        save(net, save_directory, _text(net), example_inputs=carried_as_keywords(net))
+        save(net, save_directory, text_of(net), example_inputs=carried_as_keywords(net))
         (Path(save_directory) / "config.json").write_text(json.dumps(REFUSING), encoding="utf-8")
 
 
-def _text(net: nn.Module) -> str | None:
+def text_of(net: nn.Module) -> str | None:
     """Return the text that names a class of transformers and a configuration, or None for other classes."""
     kind: Any = getattr(type(net), "normless_original", type(net))
     name: str = kind.__name__

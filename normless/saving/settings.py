@@ -153,7 +153,7 @@ def _restored(value: Any, current: Any) -> Any:
     if "float" in value:
         return float(value["float"])
     if "dtype" in value:
-        return getattr(torch, value["dtype"])
+        return _dtype(value["dtype"])
     if "set" in value:
         return set(_restored(value["set"], None))
     if "items" in value:
@@ -167,6 +167,14 @@ def _restored(value: Any, current: Any) -> Any:
         own.update({name: _restored(setting, own.get(name)) for name, setting in value["settings"].items()})
         return current
     raise _NotStoredError
+
+
+def _dtype(name: Any) -> torch.dtype:
+    """Return the dtype of a name; a recipe may come from anywhere, and torch has other names."""
+    kind = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(kind, torch.dtype):
+        raise _NotStoredError
+    return kind
 
 
 def _named(value: Any) -> Any:

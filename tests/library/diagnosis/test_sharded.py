@@ -82,15 +82,15 @@ def test_an_optimizer_from_before_is_stale_and_one_from_afterwards_is_not(name: 
     found, seen = kinds_of("before", name, first_only)
     assert found == ["untrained_parameters"]
     # One that still holds some of the weights trains those.
-    assert seen == (["sharded_weights"] if first_only else ["untrained_parameters"])
-    assert kinds_of("after", name, first_only) == ([], ["sharded_weights"])
+    assert seen == ([] if first_only else ["untrained_parameters"])
+    assert kinds_of("after", name, first_only) == ([], [])
 
 
 def _on_two(rank: int, file: str) -> None:
     dist.init_process_group("gloo", store=dist.FileStore(file, 2), rank=rank, world_size=2)
     for name in NETWORKS:
         assert kinds_of("before", name) == (["untrained_parameters"], ["untrained_parameters"]), name
-        assert kinds_of("after", name) == ([], ["sharded_weights"]), name
+        assert kinds_of("after", name) == ([], []), name
     dist.destroy_process_group()
 
 
@@ -121,7 +121,6 @@ def test_what_copies_a_network_refuses_a_sharded_one_with_the_way_out(name: str)
         # Its own networks state their structure, which needs no export.
         lambda: nl.residual_map(nn.Sequential(model), x),
         lambda: nl.fold(model, x),
-        lambda: nl.watch(model),
     ):
         with pytest.raises(ValueError, match="sharded"):
             refuses()

@@ -1,0 +1,196 @@
+"""`normless diagnose` in continuous integration: SARIF, baselines, exit codes; and `nl.testing`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from command_outputs import check_output
+from jsonschema import Draft202012Validator
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import normless as nl
+from normless.cli import main
+from normless.cli.baseline import Baseline
+from normless.cli.parser import parse
+from normless.cli.sarif import sarif_log
+from normless.diagnosis import Check, Cure
+
+SCHEMA = Draft202012Validator(json.loads(Path(__file__).with_name("sarif.schema.json").read_text("utf-8")))
+EXAMPLES = Path(__file__).parents[3] / "examples"
+NETS = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, shift):
+        super().__init__()
+        self.a, self.b, self.shift = nn.Linear(8, 8), nn.Linear(8, 3), shift
+
+    def forward(self, x):
+        h = torch.log(self.a(x).abs() - self.shift)
+        return self.b(h)
+
+
+def broken():
+    return Net(100.0), torch.randn(16, 8)
+
+
+def whole():
+    return Net(-1.0), torch.randn(16, 8)
+"""
+
+
+def found_by(kind: str, *where: str, advice: bool = False, line: int = 0) -> nl.Finding:
+    evidence: dict[str, int | str] = {"seen": 2} | ({"line": f"line {line} of nets.py, `h = log(x)`"} if line else {})
+    return nl.Finding(kind, 0.9, f"{kind} happens.", evidence, where, "Because.", Cure("repair it"), advice)
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "my models"
+    folder.mkdir()
+    (folder / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def test_known_findings_do_not_fail_and_new_ones_do(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["diagnose", "my models/nets.py:broken", "--strict", "--json", "--baseline", "known.json"]
+    assert main(words) == 2
+    assert "There is no file known.json; --write-baseline writes it." in capsys.readouterr().err
+    assert main([*words, "--write-baseline", "--sarif", "log.sarif"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    check_output("diagnose", printed)
+    assert printed["baseline"] == {"file": "known.json", "known": 1, "new": 0, "gone": 0}
+    log = json.loads((nets / "log.sarif").read_text("utf-8"))
+    SCHEMA.validate(log)
+    (result,) = log["runs"][0]["results"]
+    (location,) = result["locations"]
+    assert location["physicalLocation"] == {
+        "artifactLocation": {"uri": "my%20models/nets.py", "uriBaseId": "%SRCROOT%"},
+        "region": {"startLine": 1 + NETS.splitlines().index("        h = torch.log(self.a(x).abs() - self.shift)")},
+    }
+    assert (result["level"], result["baselineState"]) == ("error", "unchanged")
+    assert str(nets) not in (nets / "known.json").read_text("utf-8") + json.dumps(log)
+    assert main(words) == 0
+    # Findings of another network are not known by it.
+    entries = json.loads((nets / "known.json").read_text("utf-8"))
+    entries["findings"][0]["network"] = "my models/nets.py:whole"
+    (nets / "known.json").write_text(json.dumps(entries))
+    capsys.readouterr()
+    assert main(words) == 1
+    assert json.loads(capsys.readouterr().out)["baseline"]["new"] == 1
+
+
+def test_a_file_that_is_no_baseline_is_told_before_the_network_is_built(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "known.json"
+    for text in ("{", "[]", '{"format": 1, "findings": [{"kind": "x"}]}', '{"format": 9, "findings": []}'):
+        file.write_text(text)
+        assert main(["diagnose", "nowhere.py:net", "--baseline", str(file)]) == 2
+        assert "--write-baseline" in capsys.readouterr().err
+    assert main(["diagnose", "nowhere.py:net", "--write-baseline"]) == 2
+    assert "Expected --baseline FILE" in capsys.readouterr().err
+
+
+def test_a_finding_is_known_by_its_kind_and_a_place_whatever_its_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "known.json"
+    baseline = Baseline.read(file, "net", may_be_missing=True).written(
+        [found_by("frozen", "a", "b"), found_by("other")]
+    )
+    again = Baseline.read(file, "net")
+    assert again == baseline
+    changed, elsewhere, nowhere = found_by("frozen", "b", "c", line=3), found_by("frozen", "c"), found_by("frozen")
+    assert again.known([changed, elsewhere, nowhere]) == (changed,)
+    assert again.gone([changed, elsewhere]) == 1
+    assert again.gone([changed, found_by("other")]) == 0
+    # Those of another network stay, and the file has one order.
+    Baseline.read(file, "a").written([elsewhere])
+    assert Baseline.read(file, "net").entries == again.entries
+    listed = json.loads(file.read_text("utf-8"))["findings"]
+    assert [entry["network"] for entry in listed] == ["a", "net", "net"]
+
+
+def test_a_log_places_findings_where_they_can_be_shown(nets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [found_by("frozen", "head"), found_by("frozen", "tail"), found_by("not_finite", line=12)]
+    diagnosis = nl.Diagnosis((Check("all", "some", (*found, found_by("decayed", "γ", advice=True))),), ())
+
+    def places(model: str) -> list[dict[str, Any]]:
+        log = sarif_log(model, "skipinit", diagnosis, None)
+        SCHEMA.validate(log)
+        (run,) = log["runs"]
+        rules = run["tool"]["driver"]["rules"]
+        results = run["results"]
+        assert len(rules) == 3
+        assert [rules[result["ruleIndex"]]["id"] for result in results] == [result["ruleId"] for result in results]
+        assert sorted(result["level"] for result in results) == ["error", "error", "error", "note"]
+        assert len({result["partialFingerprints"]["normlessFinding/v1"] for result in results}) == 4
+        assert not any("baselineState" in result for result in results)
+        return [place for result in results for place in result["locations"]]
+
+    lines = [place["physicalLocation"]["region"]["startLine"] for place in places("my models/nets.py:whole")]
+    defined = 1 + NETS.splitlines().index("def whole():")
+    assert lines == [defined, defined, 12, defined]
+    names = [place["logicalLocations"][0]["fullyQualifiedName"] for place in places("torchvision:resnet18")]
+    assert names == ["head", "tail", "γ"]
+    assert all("physicalLocation" not in place for place in places("torchvision:resnet18"))
+    monkeypatch.chdir("/")
+    (outside, *_) = places(f"{nets}/my models/nets.py:Net")
+    assert outside["physicalLocation"]["artifactLocation"]["uri"].endswith("my%20models/nets.py")
+
+
+def test_the_workflow_of_the_example_runs_commands_that_exist() -> None:
+    workflow = yaml.safe_load((EXAMPLES / "diagnose_workflow.yml").read_text("utf-8"))
+    (job,) = workflow["jobs"].values()
+    lines = [
+        line for step in job["steps"] for line in step.get("run", "").splitlines() if line.startswith("normless")
+    ]
+    assert lines
+    for line in lines:
+        _, namespace = parse(shlex.split(line)[1:])
+        assert namespace.strict
+    uploads = [step["with"]["sarif_file"] for step in job["steps"] if "upload-sarif" in step.get("uses", "")]
+    assert uploads == [str(namespace.sarif)]
+
+
+def perceptron() -> tuple[nn.Module, tuple[torch.Tensor, torch.Tensor]]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.BatchNorm1d(16), nn.Dropout(0.1), nn.Linear(16, 3))
+    return net, (torch.randn(32, 8), torch.arange(32) % 3)
+
+
+def test_a_network_that_trains_passes_and_stays_as_it_is() -> None:
+    net, batch = perceptron()
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-2)
+    before, random = deepcopy((net.state_dict(), optimizer.state_dict())), torch.get_rng_state()
+    diagnosis = nl.testing.assert_trains(net.eval(), batch, optimizer, known=["evaluation_mode"])
+    assert {found.kind for found in diagnosis.findings} <= {"evaluation_mode"}
+    after = net.state_dict(), optimizer.state_dict()
+    for was, now in zip(*map(tree_leaves, (before, after)), strict=True):
+        assert torch.equal(was, now) if isinstance(was, torch.Tensor) else was == now
+    assert torch.equal(random, torch.get_rng_state())
+    assert not net.training
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_a_network_that_does_not_train_fails_with_the_diagnosis() -> None:
+    net, batch = perceptron()
+    for parameter in net[0].parameters():
+        parameter.requires_grad_(False)
+    last = torch.optim.SGD(net[2].parameters(), 0.1)
+    with pytest.raises(AssertionError, match="This Sequential does not train: ") as failed:
+        nl.testing.assert_trains(net, batch, last)
+    said = str(failed.value)
+    kinds = said.partition("train: ")[2].partition(".\n")[0].split(", ")
+    assert "untrained_parameters" in kinds
+    assert "   cure: " in said
+    nl.testing.assert_trains(net, batch, last, known=kinds)

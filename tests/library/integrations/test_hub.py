@@ -1,0 +1,221 @@
+"""Networks as folders of the Hugging Face hub: written, read back, described, and harmless to read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from torch import nn
+
+import normless as nl
+from normless.integrations import HubNetwork, hub
+from normless.models import resnet_cifar
+
+SPEC = "normless:resnet_cifar(depth=8, classes=3)"
+X = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def converted(scheme: str = "skipinit") -> nn.Module:
+    torch.manual_seed(0)
+    return nl.convert(resnet_cifar(8, classes=3), scheme, X).eval()
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.branch, self.norm = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        return (x + self.norm(self.branch(x))).mean((2, 3))
+
+
+class Hub:
+    """A hub in a folder, with the calls of huggingface_hub that push and pull."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def create_repo(self, repo_id: str, **_: Any) -> Any:
+        (self.folder / repo_id).mkdir(parents=True, exist_ok=True)
+        return type("Repo", (), {"repo_id": repo_id})
+
+    def upload_folder(self, *, repo_id: str, folder_path: Path, **_: Any) -> str:
+        shutil.copytree(folder_path, self.folder / repo_id, dirs_exist_ok=True)
+        return f"hub/{repo_id}"
+
+    def download(self, repo_id: str, *, allow_patterns: list[str], **_: Any) -> str:
+        taken = self.folder / "taken"
+        taken.mkdir()
+        for pattern in allow_patterns:
+            for path in (self.folder / repo_id).glob(pattern):
+                shutil.copy(path, taken)
+        return str(taken)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("saved")
+    HubNetwork(converted(), SPEC).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("scheme", ["skipinit", "fixup(gain=0.5) + ZeroClassifier()"])
+def test_a_network_is_the_same_after_a_round_trip_through_a_folder(scheme: str, tmp_path: Path) -> None:
+    net = converted(scheme)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter += 0.1
+    HubNetwork(net, SPEC).save_pretrained(tmp_path)
+    back = HubNetwork.from_pretrained(tmp_path)
+    assert torch.equal(back.network(X), net(X))
+    # It can be saved again, and the card is the same.
+    back.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/README.md").read_text() == (tmp_path / "README.md").read_text()
+    assert sorted(path.name for path in (tmp_path / "again").iterdir()) == [
+        "README.md",
+        "model.safetensors",
+        "recipe.json",
+    ]
+
+
+def test_pushing_and_pulling_transfers_recipe_weights_and_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Hub(tmp_path)
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", lambda token: fake)
+    monkeypatch.setattr(hub, "snapshot_download", fake.download)
+    net = converted()
+    assert HubNetwork(torch.compile(net, backend="eager"), SPEC).push_to_hub("me/net") == "hub/me/net"
+    (tmp_path / "me/net/model.py").write_text("1 / 0")
+    assert torch.equal(HubNetwork.from_pretrained("me/net").network(X), net(X))
+    assert {path.name for path in (tmp_path / "taken").iterdir()} == {"model.safetensors", "recipe.json"}
+
+
+def test_the_card_is_written_from_the_plan(tmp_path: Path) -> None:
+    net = converted()
+    options = {"description": "Digits, 99.0%.", "license": "apache-2.0", "tags": ["digits"]}
+    HubNetwork(net, SPEC).save_pretrained(tmp_path, model_card_kwargs=options)
+    card = ModelCard.load(tmp_path / "README.md")
+    assert card.data.library_name == "normless"
+    assert card.data.license == "apache-2.0"
+    assert {"normless", "digits"} <= set(card.data.tags)
+    for text in (SPEC, "`skipinit`", nl.__version__, "Digits, 99.0%.", 'from_pretrained("OWNER/NAME").network'):
+        assert text in card.text
+    # The three branches of the network have a multiplier each.
+    assert "| `BranchMultiplier(init=0.0)` | 3 | Add a learnable scalar" in card.text
+    assert "| scalars | 3 | 3 |" in card.text
+    weights = sum(own.numel() for own in net.parameters() if own.dim() > 1)
+    assert f"| {weights:,} |" in card.text
+    HubNetwork(converted("zero_gamma"), SPEC).save_pretrained(tmp_path / "norms")
+    assert "3 residual blocks; norms by role: stem 1, other 3, last 3." in (tmp_path / "norms/README.md").read_text()
+
+
+def test_a_network_of_ones_own_is_loaded_with_its_class_and_no_path_is_written(tmp_path: Path) -> None:
+    net = nl.convert(Own(), "skipinit", X).eval()
+    HubNetwork(net).save_pretrained(tmp_path)
+    written = (tmp_path / "README.md").read_text() + (tmp_path / "recipe.json").read_text()
+    assert "network = …  # the Own before its conversion" in written
+    assert 'from_pretrained("OWNER/NAME", model=network)' in written
+    assert str(Path(__file__).parent) not in written
+    assert str(tmp_path) not in written
+    assert torch.equal(HubNetwork.from_pretrained(tmp_path, model=Own()).network(X), net(X))
+    with pytest.raises(nl.RecipeError, match="does not name the network"):
+        HubNetwork.from_pretrained(tmp_path)
+
+
+def test_folded_networks_are_shared_too(tmp_path: Path) -> None:
+    folded, _ = nl.fold(resnet_cifar(8, classes=3).eval(), X)
+    HubNetwork(folded, SPEC, example_inputs=X).save_pretrained(tmp_path)
+    assert "trained norms folded or frozen" in (tmp_path / "README.md").read_text()
+    assert torch.equal(HubNetwork.from_pretrained(tmp_path).network(X), folded(X))
+
+
+@pytest.mark.slow
+def test_networks_of_transformers_name_themselves(tmp_path: Path) -> None:
+    hf = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = hf.BertConfig(vocab_size=50, id2label={0: "n/a", 1: "a: b"}, **sizes)
+    inputs = {"input_ids": torch.arange(14).reshape(2, 7) + 2}
+    net = nl.convert(hf.BertForSequenceClassification(config).eval(), "batch_norm_sqrt2", **inputs)
+    HubNetwork(net).save_pretrained(tmp_path)
+    back = HubNetwork.from_pretrained(tmp_path)
+    assert torch.equal(back.network(**inputs).logits, net(**inputs).logits)
+    assert (tmp_path / "README.md").read_text().count("# BertForSequenceClassification, converted") == 1
+    back.save_pretrained(tmp_path / "again")
+    assert (tmp_path / "again/README.md").read_text() == (tmp_path / "README.md").read_text()
+
+
+def _set(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda recipe: recipe.update({name: value})
+
+
+EVIL = {
+    "a file beside it as the model": _set("model", "./evil.py:net"),
+    "a function of an installed module": _set("model", "evil:net"),
+    "a function of the standard library": _set("model", "os:system(command='touch marker')"),
+    "a function beside that of transformers' networks": _set(
+        "model", "normless.integrations.pretrained:import_extra(extra='', what='', module='evil')"
+    ),
+    "a file beside it as the scheme": _set("scheme", "./evil.py:scheme"),
+    "a module as the scheme": _set("scheme", "evil:scheme"),
+    "a file beside it as a further edit": _set("scheme", "skipinit + ./evil.py:scheme()"),
+    "a module as a further edit": _set("scheme", "skipinit + evil:scheme()"),
+    "a checkpoint of transformers beside it": _set("model", "transformers:./checkpoint"),
+    "weights of another file": _set("model", "timm:resnet18(pretrained=True, checkpoint_path='evil.pth')"),
+    "weights of an address": _set(
+        "model", "timm:resnet18(pretrained=True, pretrained_cfg={'url': 'https://evil.example/x.pth'})"
+    ),
+    "kernels of another repository": _set("model", "transformers:bert(attn_implementation='evil/kernel')"),
+    "kernels of another repository in a configuration": _set(
+        "model",
+        "normless.integrations.pretrained:network(architecture='BertModel', "
+        "config={'text_config': {'attn_implementation': 'evil/kernel'}})",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", EVIL.values(), ids=EVIL)
+def test_nothing_that_a_downloaded_recipe_names_is_run(
+    change: Callable[[dict[str, Any]], None], saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "recipe.json"
+    recipe = json.loads(path.read_text())
+    change(recipe)
+    path.write_text(json.dumps(recipe))
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('marker').touch()\nscheme = net = dict\n")
+    # The mixin hands what this file says to the loading function, as if the user had said it.
+    (tmp_path / "config.json").write_text(json.dumps({"model": SPEC, "network": 1, "scheme": "skipinit"}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(nl.RecipeError, match="was not run"):
+        HubNetwork.from_pretrained(tmp_path)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_setting_cannot_smuggle_in_a_function_of_torch(saved: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "recipe.json"
+    recipe = json.loads(path.read_text())
+    recipe["state"]["modules"][0]["settings"]["forward"] = {"dtype": "load"}
+    path.write_text(json.dumps(recipe))
+    with pytest.raises(nl.RecipeError, match="a recipe cannot hold it"):
+        HubNetwork.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("model", [f"{__file__}:Own", "mine:net", "transformers:./checkpoint"])
+def test_what_the_hub_would_not_have_is_refused_before_a_file_is_written(model: str, tmp_path: Path) -> None:
+    with pytest.raises(nl.RecipeError, match="Leave the model out"):
+        HubNetwork(converted(), model)
+    file = tmp_path / "mine.py"
+    file.write_text("from normless.schemes import skipinit as own\n")
+    net = nl.convert(resnet_cifar(8, classes=3), f"{file}:own", X)
+    with pytest.raises(nl.RecipeError, match="together with its file"):
+        HubNetwork(net, SPEC)
