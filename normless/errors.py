@@ -27,6 +27,10 @@ class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or cannot be loaded from them."""
 
 
+class UntrustedCodeError(NormlessError, ValueError):
+    """Data name code, FILE.py:NAME or MODULE:NAME, that nobody named in this process."""
+
+
 class MissingExtraError(NormlessError, ModuleNotFoundError):
     """A library is not installed; the message names the extra that installs it."""
 

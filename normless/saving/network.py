@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
 from normless._internal.copying import copied
+from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
@@ -91,28 +92,40 @@ def save(
 
 
 def load(
-    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+    path: str | Path,
+    model: str | nn.Module | None = None,
+    *,
+    example_inputs: Inputs | None = None,
+    trust_code: bool = False,
 ) -> nn.Module:
     """Load the network that `save` wrote to a folder, on the CPU and in the mode in which it was saved.
 
-    If the recipe names a file, the code of that file is run, as if it were imported.
+    Code that the recipe names (`FILE.py:NAME`, `MODULE:NAME`) is executed with `trust_code` or the environment
+    variable `NORMLESS_TRUST_CODE=1`, or if it was named in this process before: as `model`, or in a call such as
+    `nl.scheme("FILE.py:NAME")`.
 
     Args:
         path: the folder.
         model: the network before its conversion, or a text that names it, in place of the model in the recipe. A
             network is not changed; its copy is converted on its device and loaded.
         example_inputs: example inputs in place of those in the recipe; as in `save`.
+        trust_code: execute the code that the recipe names; for folders whose origin you trust.
 
     Raises:
+        UntrustedCodeError: the recipe names code that is not trusted.
         RecipeError: the folder does not hold a saved network, the recipe and `model` do not name the network, or the
             weights or settings do not fit it.
         ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
     """
-    return load_with_inputs(path, model, example_inputs=example_inputs)[0]
+    return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)[0]
 
 
 def load_with_inputs(
-    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+    path: str | Path,
+    model: str | nn.Module | None = None,
+    *,
+    example_inputs: Inputs | None = None,
+    trust_code: bool = False,
 ) -> tuple[nn.Module, Inputs | None]:
     """Load a network as `load` does, and return it with the example inputs of its conversion, if there are any."""
     folder = Path(path)
@@ -123,7 +136,10 @@ def load_with_inputs(
             f"The recipe in {folder} does not name the network that was converted; pass the network as it was before "
             "its conversion: nl.load(path, model=…)."
         )
-    net, inputs = _rebuilt(recipe, original, example_inputs)
+    if isinstance(model, str):
+        name_code(model)
+    with names_of_data(folder / RECIPE_FILE, trust_code=trust_code):
+        net, inputs = _rebuilt(recipe, original, example_inputs)
     intact = _intact_weights(folder, recipe.digest)
     stored = _stored(intact or folder / WEIGHTS_FILE)
     try:

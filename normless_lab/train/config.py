@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
+from normless.code_names import name_code
 from normless_lab.train.contents import contents_of
 from normless_lab.train.result import RunResult, TrainingResult
 from normless_lab.train.settings import (
@@ -95,6 +96,7 @@ class RunConfig(Settings, Generic[Result]):
         super().__post_init__()
         contents = contents_of(self.model, self.scheme, self.data, self.data_root, self.FOLDERS)
         object.__setattr__(self, "_contents", MappingProxyType(contents))
+        name_code(self.model, self.scheme, self.data)
 
     @property
     def contents(self) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from normless.code_names import names_of_data
 from normless.errors import NormlessError
 from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
@@ -206,7 +207,8 @@ class RunDirectory:
 
     def _stored_config(self) -> Any:
         try:
-            return self.config_type.from_dict(dict(read_yaml(self.config)))
+            with names_of_data(self.config):
+                return self.config_type.from_dict(dict(read_yaml(self.config)))
         except (ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.saving import digest_of, digest_of_values, replaced
+from normless.saving import digest_of, digest_of_values, inside, replaced
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -19,8 +19,8 @@ _FILES = (TABLE, FIGURE, PICTURE)
 
 
 def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what the papers' index calls it
-    """Return the folder of the result of an artefact at a budget."""
-    return out / "artefacts" / id / budget
+    """Return the folder of the result of an artefact at a budget; a ValueError if it is not inside `artefacts/`."""
+    return inside(out / "artefacts", id, budget)
 
 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:

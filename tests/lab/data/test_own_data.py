@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from normless.registry import module_of_file
+from normless.code_names import module_of_file
 from normless_lab.data import load_data
 
 FILE = """
