@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from normless.errors import UnresolvedStructureError as UnresolvedStructureError
     from normless.errors import UnstableConversionWarning as UnstableConversionWarning
     from normless.errors import UnsupportedEditError as UnsupportedEditError
+    from normless.errors import UntrustedCodeError as UntrustedCodeError
     from normless.folding import FoldReport as FoldReport
     from normless.folding import fold as fold
     from normless.folding import freeze as freeze
