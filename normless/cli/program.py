@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from normless._version import __version__
 from normless.cli.mistakes import report
 from normless.cli.parser import interruption, main_help, parse
-from normless.cli.streams import READER_GONE, discard_if_reader_is_gone, usable_streams
+from normless.cli.streams import READER_GONE, discard_rest, usable_streams
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout.flush()
             return code
         except OSError as error:
-            return READER_GONE if discard_if_reader_is_gone() else report(error, debug=debug)
+            discard_rest()
+            return READER_GONE if isinstance(error, BrokenPipeError) else report(error, debug=debug)
 
 
 def _run(words: Sequence[str], *, debug: bool) -> int:
@@ -50,9 +51,7 @@ def _run(words: Sequence[str], *, debug: bool) -> int:
     except KeyboardInterrupt:
         sys.stderr.write(f"normless: {interruption(words)}\n")
         return 130
-    except BrokenPipeError as error:
-        if discard_if_reader_is_gone():
-            return READER_GONE
-        return report(error, debug=debug)
+    except BrokenPipeError:
+        raise
     except (Exception, SystemExit) as error:
         return report(error, debug=debug)

@@ -40,15 +40,13 @@ def is_unicode() -> bool:
     return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
 
 
-def discard_if_reader_is_gone() -> bool:
-    """Return whether the reader of standard output has ended; what cannot be written is discarded."""
+def discard_rest() -> None:
+    """Discard what standard output still holds and cannot write."""
     try:
         sys.stdout.flush()
-    except OSError as error:
+    except OSError:
         with suppress(OSError, ValueError), open(os.devnull, "w") as nowhere:  # noqa: PTH123 - as above
             os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return isinstance(error, BrokenPipeError)
-    return False
 
 
 def _open_handles() -> None:
