@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
 import shutil
@@ -199,8 +200,11 @@ def is_locked(folder: Path, lock: str = LOCK) -> bool:
     try:
         with FileLock(folder / lock, timeout=0):
             return False
-    except (Timeout, OSError):
+    except Timeout:
         return True
+    except OSError as error:
+        # Nothing runs on a medium that cannot be written.
+        return error.errno != errno.EROFS
 
 
 def newest_curves(folder: Path) -> Path:
