@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
     from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import ChangedCodeWarning as ChangedCodeWarning
     from normless.errors import DataFormatError as DataFormatError
     from normless.errors import DataNotFoundError as DataNotFoundError
     from normless.errors import EvaluationOnlyWarning as EvaluationOnlyWarning

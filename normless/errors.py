@@ -65,5 +65,9 @@ class UnstableConversionWarning(UserWarning):
     """Signals of a converted network grow over depth until they are not finite; the message names the place."""
 
 
+class ChangedCodeWarning(UserWarning):
+    """The code of a saved network or its scheme changed since the network was saved."""
+
+
 class MissingValuesError(NormlessError, RuntimeError):
     """Weights or example inputs without values are read, such as those on torch's device `meta`."""

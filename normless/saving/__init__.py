@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.saving.code_digest import modules_of as modules_of
     from normless.saving.durable import Digests as Digests
     from normless.saving.durable import digest_of as digest_of
     from normless.saving.durable import digest_of_values as digest_of_values

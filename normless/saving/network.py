@@ -7,6 +7,7 @@ converts it, and restores the weights and settings. Before a network is saved, l
 from __future__ import annotations
 
 import stat
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,10 +25,11 @@ from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywo
 from normless._internal.copying import copied
 from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
-from normless.errors import NormlessError, RecipeError
+from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
-from normless.models.spec import Inputs, build_model, build_with_inputs
+from normless.models.spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
+from normless.saving.code_digest import code_named, digest_of_code
 from normless.saving.durable import digest_of, replaced
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
@@ -86,6 +88,7 @@ def save(
     recipe = replace(recipe, state=state_of(net))
     if model is not None:
         recipe = _tried(net, recipe)
+    recipe = replace(recipe, code={name: digest_of_code(file) for name, file in _code(recipe, recipe.model).items()})
     recipe.written(folder)
     _write(net, recipe, folder)
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
@@ -140,6 +143,7 @@ def load_with_inputs(
         name_code(model)
     with names_of_data(folder / RECIPE_FILE, trust_code=trust_code):
         net, inputs = _rebuilt(recipe, original, example_inputs)
+    _warn_of_changed_code(recipe, original, folder)
     intact = _intact_weights(folder, recipe.digest)
     stored = _stored(intact or folder / WEIGHTS_FILE)
     try:
@@ -178,6 +182,26 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
         # Whether the conversion may be partial was decided before; that it is the same is checked later.
         with silent_conversions():
             return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
+
+
+def _code(recipe: Recipe, original: str | nn.Module | None) -> dict[str, Path]:
+    """Return the files of users that define the network and its scheme, by their names in the texts."""
+    texts = [recipe.scheme, *([original] if isinstance(original, str) else [])]
+    return code_named(*texts, others=(*ZOOS, "normless"))
+
+
+def _warn_of_changed_code(recipe: Recipe, original: str | nn.Module, folder: Path) -> None:
+    files = _code(recipe, original)
+    changed = [
+        name for name, digest in recipe.code.items() if name in files and digest_of_code(files[name]) != digest
+    ]
+    if changed:
+        warnings.warn(
+            f"{', '.join(changed)} changed since the network in {folder} was saved, so that it may compute something "
+            "else. Restore the code, or save the network again.",
+            ChangedCodeWarning,
+            stacklevel=4,
+        )
 
 
 def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:
