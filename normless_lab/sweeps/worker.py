@@ -224,7 +224,8 @@ def finished_epochs(folder: Path) -> int:
     """Return the number of epochs in the curves of a run's folder."""
     import pyarrow.parquet
 
+    curves = newest_curves(folder)
     try:
-        return int(pyarrow.parquet.read_metadata(newest_curves(folder)).num_rows)
+        return int(pyarrow.parquet.read_metadata(curves).num_rows) if curves.is_file() else 0
     except (OSError, ValueError):
         return 0

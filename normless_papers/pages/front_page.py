@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,9 +54,15 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
     authors = PAPERS[headline.paper].partition(",")[0]
     figure = f" ([figure]({headline.paper}.html#{headline.anchor}))" if row.results else ""
-    verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{row.whole}"
-    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{figure}", verdict, *row.distance, *cost]
-    return row_of([str(place), *cells, row.why, f"`{row.command}`"])
+    verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{as_text(row.whole)}"
+    distance = map(as_text, row.distance)
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{as_text(row.ours)}{figure}", verdict, *distance]
+    return row_of([str(place), *cells, *cost, as_text(row.why), f"`{row.command}`"])
+
+
+def as_text(text: str) -> str:
+    """Return a text of a result, which is data, for Markdown: in one line, without HTML, links and images."""
+    return re.sub(r"\](?=[(\[:])", r"]\\", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))
 
 
 def row_of(cells: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +14,7 @@ import pandas as pd
 
 from normless.code_names import names_of_data
 from normless.saving import digest_of_values, replaced
+from normless_lab.process import read_table
 from normless_lab.sweeps import MissingRunsError, PlannedLaboratory, RunRow
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.pages.headline import DECIDING, headline_artefacts
@@ -35,7 +36,9 @@ def write_runs(out: Path, path: Path) -> int:
     results = [result for result in stored if result is not None and not result.error]
     with laboratory_in(out) as laboratory:
         runs = laboratory.state.read({name for result in results for name in result.runs})
-    rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(result) for result in results]
+    # Where the data were on this machine is no part of a run's identity.
+    rows = [vars(run) | {"config": _without_places(run.config)} for _, run in sorted(runs.items())]
+    rows += [_artefact_row(result) for result in results]
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
@@ -43,6 +46,10 @@ def write_runs(out: Path, path: Path) -> int:
     with replaced(path) as part:
         table.to_parquet(part, index=False, compression="zstd", compression_level=19)
     return len(runs)
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if name == "data_root" else value for name, value in config.items()}
 
 
 def _artefact_row(result: Reproduction) -> dict[str, Any]:
@@ -106,7 +113,7 @@ def _result_of(values: Any, artefact: str, budget: Budget, path: Path) -> Reprod
 
 def _read(path: Path) -> Sequence[dict[str, Any]]:
     try:
-        table = pd.read_parquet(path)
+        table = read_table(path)
         rows = _rows(table[_COLUMNS])
         if [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
             raise ValueError("it was damaged after it was written")
