@@ -1,9 +1,9 @@
-"""Parquet tables of others, of which a small file may stand for more values than fit in memory."""
+"""Tables in files that others wrote or will open: Parquet of bounded size, and CSV without formulas."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,3 +28,23 @@ def read_table(path: Path) -> pd.DataFrame:
         )
     table: pd.DataFrame = pd.read_parquet(path)
     return table
+
+
+def write_csv(table: pd.DataFrame, path: Path) -> None:
+    """Write a table as CSV, with an apostrophe before texts that a spreadsheet would take for formulas."""
+    texts = table.select_dtypes(exclude="number")
+    table.assign(**{str(name): texts[name].map(_as_text) for name in texts}).to_csv(path, index=False)
+
+
+def _as_text(cell: Any) -> Any:
+    if not isinstance(cell, str):
+        return cell
+    # A carriage return alone would end a row for some readers, and is not quoted.
+    cell = cell.replace("\r\n", "\n").replace("\r", "\n")
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\n")):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell

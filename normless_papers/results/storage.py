@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from normless.saving import digest_of, digest_of_values, inside, replaced
+from normless_lab.process import write_csv
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -34,7 +35,7 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (RESULT, *_FILES):
         (folder / name).unlink(missing_ok=True)
-    reproduction.measured.to_csv(folder / TABLE, index=False)
+    write_csv(reproduction.measured, folder / TABLE)
     if axes is not None:
         save_svg(axes, folder / FIGURE)
         save_png(axes, folder / PICTURE, dpi=150)
