@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from normless.edits import Change as Change
     from normless.edits import Edit as Edit
     from normless.errors import AlreadyConvertedError as AlreadyConvertedError
+    from normless.errors import ChangedCodeWarning as ChangedCodeWarning
     from normless.errors import DataFormatError as DataFormatError
     from normless.errors import DataNotFoundError as DataNotFoundError
     from normless.errors import EvaluationOnlyWarning as EvaluationOnlyWarning
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from normless.errors import UnresolvedStructureError as UnresolvedStructureError
     from normless.errors import UnstableConversionWarning as UnstableConversionWarning
     from normless.errors import UnsupportedEditError as UnsupportedEditError
+    from normless.errors import UntrustedCodeError as UntrustedCodeError
     from normless.folding import FoldReport as FoldReport
     from normless.folding import fold as fold
     from normless.folding import freeze as freeze

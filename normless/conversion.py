@@ -28,6 +28,7 @@ from normless.registry import EXTENSIONS, did_you_mean
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 from normless.residual.batch_statistics import require_finite
+from normless.residual.classify import kind_of
 from normless.schemes import Scheme
 
 MARK = "normless_scheme"
@@ -241,9 +242,23 @@ def _name_of(model: nn.Module, part: Part) -> str:
     return name
 
 
+def _refuse_integers(network: nn.Module) -> None:
+    """Raise an UnsupportedEditError for a layer or norm of whole numbers, as of a quantized network."""
+    for path, module in network.named_modules():
+        if kind_of(module) in ("weight", "norm"):
+            for name, parameter in module.named_parameters(recurse=False):
+                if not (parameter.is_floating_point() or parameter.is_complex()):
+                    raise UnsupportedEditError(
+                        f"{name} of {path or 'the network'}, a {type(module).__name__}, has whole numbers "
+                        f"({parameter.dtype}), which no edit scales; convert the network before it is quantized."
+                    )
+
+
 def _operate(surgery: Surgery, scheme: Scheme) -> Surgery:
     """Apply the scheme's edits."""
     never_fuse(surgery.model)
+    if scheme.edits:
+        _refuse_integers(surgery.model)
     with collection_paused():
         for edit in scheme.edits:
             try:

@@ -27,6 +27,10 @@ class RecipeError(NormlessError, ValueError):
     """A network cannot be saved as weights and a recipe, or cannot be loaded from them."""
 
 
+class UntrustedCodeError(NormlessError, ValueError):
+    """Data name code, FILE.py:NAME or MODULE:NAME, that nobody named in this process."""
+
+
 class MissingExtraError(NormlessError, ModuleNotFoundError):
     """A library is not installed; the message names the extra that installs it."""
 
@@ -59,6 +63,10 @@ class EvaluationOnlyWarning(UserWarning):
 
 class UnstableConversionWarning(UserWarning):
     """Signals of a converted network grow over depth until they are not finite; the message names the place."""
+
+
+class ChangedCodeWarning(UserWarning):
+    """The code of a saved network or its scheme changed since the network was saved."""
 
 
 class MissingValuesError(NormlessError, RuntimeError):

@@ -5,30 +5,20 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from hashlib import sha256
-from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
-from types import ModuleType, NoneType, UnionType
-from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Generic, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
+from normless.code_names import file_of_module, neighbours_of, object_named
 from normless.errors import MissingExtraError
 from normless.extras import missing_extra
 from normless.spec import parse_call
 
 Entry = TypeVar("Entry")
 
-# The files of modules that `module_of_file` executed, by module name.
-_FILES: dict[str, Path] = {}
-# The folders of the modules that those imported from beside them, by module name.
-_NEIGHBOURS: dict[str, Path] = {}
-FILES_OF_USERS: set[str] = set()
-"""The paths of the files that were executed since a text named them, as FILE.py:NAME or MODULE:NAME."""
 _WORDS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", NoneType: "None"}
 
 
@@ -52,12 +42,19 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         plural: its plural; `kind` with an s by default.
         sources: prefixes of names that are resolved elsewhere, as ``timm`` in ``timm:NAME``.
         package: the package that imports the modules of its own entries.
+        of: the class of the entries, if they are neither functions nor classes.
     """
 
     def __init__(
-        self, kind: str, plural: str | None = None, *, sources: Collection[str] = (), package: str = "normless"
+        self,
+        kind: str,
+        plural: str | None = None,
+        *,
+        sources: Collection[str] = (),
+        package: str = "normless",
+        of: type | None = None,
     ) -> None:
-        self.kind, self.sources, self.package = kind, sources, package
+        self.kind, self.sources, self.package, self.of = kind, sources, package, of
         self.plural = plural or f"{kind}s"
         self._own: dict[str, Entry] = {}
 
@@ -124,19 +121,18 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self.require(name)
         if name in self:
             return self[name]
-        source, name = (part.strip() for part in name.rsplit(":", 1))
+        source, own = (part.strip() for part in name.rsplit(":", 1))
         try:
-            module = module_of_file(source) if source.endswith(".py") else import_module(source)
+            entry = object_named(name)
         except ModuleNotFoundError as error:
             if source.endswith(".py"):
                 raise
             meant = did_you_mean(source, self.sources)
-            raise ValueError(f"There is no module {source} with a {self.kind} {name!r}: {error}.{meant}") from error
-        FILES_OF_USERS.add(str(getattr(module, "__file__", source)))
-        if not callable(getattr(module, name, None)):
-            raise ValueError(f"{source} has no function or class {name!r}, so no {self.kind} of that name.")
-        entry: Entry = getattr(module, name)
-        return entry
+            raise ValueError(f"There is no module {source} with a {self.kind} {own!r}: {error}.{meant}") from error
+        if not (callable(entry) if self.of is None else isinstance(entry, self.of)):
+            what = "function or class" if self.of is None else self.of.__name__
+            raise ValueError(f"{source} has no {what} {own!r}, so no {self.kind} of that name.")
+        return cast(Entry, entry)
 
     def make(self, text: str, **given: Any) -> Any:
         """Call the entry that a text such as ``name(key=value)`` names, with its arguments and those given."""
@@ -156,7 +152,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         home, own = entry.__module__, entry.__qualname__
         if name is not None and (name in self._points or home.partition(".")[0] == self.package):
             return name
-        file = _FILES.get(home) or (getattr(sys.modules[home], "__file__", None) if home == "__main__" else home)
+        file = file_of_module(home) or (getattr(sys.modules[home], "__file__", None) if home == "__main__" else home)
         return own if "." in own or file is None else f"{file}:{own}"
 
     def describe(self) -> tuple[Description, ...]:
@@ -193,59 +189,8 @@ def _distribution(point: EntryPoint) -> str:
 def _same_definition(first: Any, second: Any) -> bool:
     """Whether two functions or classes are the same definition, executed twice."""
     name = getattr(first, "__qualname__", None)
-    homes = [_FILES.get(entry.__module__, entry.__module__) for entry in (first, second)]
+    homes = [file_of_module(entry.__module__) or entry.__module__ for entry in (first, second)]
     return name is not None and name == getattr(second, "__qualname__", None) and homes[0] == homes[1]
-
-
-def module_of_file(path: str | Path) -> ModuleType:
-    """Import a Python file as a module, once per version of the file."""
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise ValueError(f"There is no file {path}.")
-    version = sha256(f"{file}:{file.stat().st_mtime_ns}".encode()).hexdigest()[:12]
-    name = f"{file.stem}_{version}"
-    if name not in sys.modules:
-        spec = spec_from_file_location(name, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = module_from_spec(spec)
-        # Dataclasses and pickle look their module up by name.
-        sys.modules[name] = module
-        _FILES[name] = file
-        FILES_OF_USERS.add(str(file))
-        try:
-            with neighbours_of(file):
-                spec.loader.exec_module(module)
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
-
-
-@contextmanager
-def neighbours_of(source: str | Path) -> Iterator[None]:
-    """Let the code of a file import the modules beside it, as ``python FILE.py`` does; nothing for other sources."""
-    if not str(source).endswith(".py"):
-        yield
-        return
-    folder = Path(source).resolve().parent
-    for name, home in list(_NEIGHBOURS.items()):
-        if home != folder and ((folder / f"{name}.py").is_file() or (folder / name).is_dir()):
-            # The module of this name beside another file.
-            for module in [module for module in sys.modules if module.partition(".")[0] == name]:
-                del sys.modules[module]
-            del _NEIGHBOURS[name]
-    before = set(sys.modules)
-    sys.path.insert(0, str(folder))
-    try:
-        yield
-    finally:
-        with suppress(ValueError):
-            sys.path.remove(str(folder))
-        for name in sys.modules.keys() - before:
-            file = getattr(sys.modules[name], "__file__", None)
-            if "." not in name and name not in _FILES and file is not None and folder in Path(file).parents:
-                _NEIGHBOURS[name] = folder
 
 
 def check_arguments(

@@ -14,6 +14,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from normless import edits
+from normless.code_names import name_code
 from normless.edits import EDITS, Edit
 from normless.nn.initialization import Kind
 from normless.registry import Registry, check_arguments
@@ -83,6 +84,8 @@ def scheme(name: str | Callable[..., Edits] | Scheme, **arguments: Any) -> Schem
             f"Expected a scheme or its name, such as 'fixup', got an object of type {type(name).__name__}."
         )
     terms = split_terms(name) if isinstance(name, str) else [SCHEMES.text_of(name)]
+    if not isinstance(name, str):
+        name_code(*terms)
     first, *further = map(absolute, terms)
     own, written = parse_call(first)
     text = format_call(own, written | arguments) if arguments else first

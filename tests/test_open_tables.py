@@ -117,7 +117,7 @@ def test_definitions_of_a_file_convert_save_and_load(text: str, folder: Path) ->
 
 
 def test_a_scheme_of_an_outside_function_or_with_an_outside_edit_is_saved(folder: Path) -> None:
-    from normless.registry import module_of_file
+    from normless.code_names import module_of_file
 
     mine = module_of_file("mine.py")
     scheme = nl.scheme(mine.scaled, factor=0.25)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from traceback import TracebackException, print_exception
 
+from normless.code_names import FILES_OF_USERS
 from normless.errors import NormlessError
 from normless.extras import named_missing
-from normless.registry import FILES_OF_USERS
 
 # Errors with messages for the user.
 MISTAKES = (NormlessError, ValueError, OSError, ModuleNotFoundError)

@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
+from normless.cli.streams import is_unicode
+
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def print_json(value: dict[str, Any]) -> None:
     """Write one JSON object and nothing else; ValueError for a number that is not finite, which JSON lacks."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=not is_unicode(), allow_nan=False) + "\n")
 
 
 def add_json_flag(parser: Any) -> None:

@@ -6,7 +6,8 @@ import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from jsonargparse import ArgumentParser, DefaultHelpFormatter, Namespace, get_loader, set_loader
 from yaml import YAMLError
@@ -57,11 +58,24 @@ def parse(words: Sequence[str]) -> tuple[Callable[[Namespace], int], Namespace]:
     )
     implementation.add_arguments(parser)
     set_loader("yaml", _without_aliases, (YAMLError, ValueError, TypeError, RecursionError))
+    _check_paths(parser, rest)
     try:
         return implementation.run, parser.parse_args(rest)
     except ArgumentError as error:
         known = parser._option_string_actions
         raise NormlessError(f"{_sentence(str(error), rest, known)}; see normless {_words(name)} --help.") from error
+
+
+def _check_paths(parser: ArgumentParser, words: Sequence[str]) -> None:
+    """Raise a NormlessError for an empty text as a path, as of an unset variable: it would be the current folder."""
+    for action in parser._actions:
+        kind = getattr(action, "_typehint", action.type)
+        if Path in (kind, *get_args(kind)):
+            pairs = zip(words, [*words[1:], None], strict=True)
+            empty = [flag for flag, value in pairs if flag in action.option_strings and value == ""]
+            empty += [word[:-1] for word in words if word.endswith("=") and word[:-1] in action.option_strings]
+            if empty or (not action.option_strings and "" in words):
+                raise NormlessError(f"Expected a path as {empty[0] if empty else action.dest}, got an empty text.")
 
 
 def interruption(words: Sequence[str]) -> str:

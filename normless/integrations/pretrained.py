@@ -12,21 +12,12 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import carried_as_keywords
 from normless.errors import RecipeError
-from normless.extras import import_extra
 from normless.models.text_classifier import TRANSFORMERS
 from normless.saving import save
 from normless.spec import format_call
 
 # A name of weights that are not there: `from_pretrained` of any class fails on it, and says it.
 REFUSING = {"model_type": "normless", "transformers_weights": "read this folder by normless.load.safetensors"}
-
-
-def network(architecture: str, config: dict[str, Any]) -> nn.Module:
-    """Create a network of transformers with random weights from the name of its class and its configuration."""
-    library = import_extra("zoo", f"{TRANSFORMERS}:{architecture}", TRANSFORMERS)
-    kind: Any = getattr(library, architecture)
-    built: nn.Module = kind(kind.config_class.from_dict(config))
-    return built
 
 
 def save_pretrained(
@@ -58,7 +49,7 @@ def text_of(net: nn.Module) -> str | None:
     if getattr(sys.modules.get(TRANSFORMERS), name, None) is not kind:
         return None
     config: Any = net.config
-    settings = {"architecture": name, "config": json.loads(config.to_json_string())}
+    settings = json.loads(config.to_json_string())
     # The folder of this machine that the weights came from.
-    settings["config"].pop("_name_or_path", None)
-    return format_call(f"{__name__}:network", settings)
+    settings.pop("_name_or_path", None)
+    return format_call(f"{TRANSFORMERS}:{name}", {"config": settings})

@@ -7,18 +7,18 @@ import inspect
 import linecache
 import pickle
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial, update_wrapper
 from hashlib import sha256
 from itertools import chain
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from normless.errors import FixedArgumentError, LiftError
 from normless.lifting.places import Place, Routine
+from normless.lifting.source import definition_of
 
 Arguments = Callable[[Any], tuple[list[ast.expr], list[ast.keyword]]]
 """Returns the arguments for the child that replaces an expression; parts of the expression are already replaced."""
@@ -28,8 +28,6 @@ Sources = tuple[tuple[str, str, "FunctionType | tuple[type, str]"], ...]
 """The name and source of each new function, and the original function, or its class and name there."""
 
 MODULE, TURNS = "normless_module", "normless_turns"
-
-_parsed = cache(ast.parse)
 
 
 def turn(turns: list[int], place: int, modules: tuple[nn.Module, ...]) -> nn.Module:
@@ -129,7 +127,7 @@ class Rewriter:
 
     def _source(self, key: Place | Routine, function: _Function) -> str:
         """Return the new source of a function."""
-        definition = _definition(function.function)
+        definition = definition_of(function.function)
         targets: dict[ast.AST, tuple[str, Arguments]] = {}
         for number, (place, (names, arguments)) in enumerate(self.replacements.items()):
             if key == (place.caller or place.routine):
@@ -158,7 +156,7 @@ class Rewriter:
             made = _Function(routine.name, inspect.unwrap(vars(routine.owner)[routine.name]), self.module, origin)
         else:
             outer = self._function(caller)
-            call: Any = _at(_definition(outer.function), caller.position)
+            call: Any = _at(definition_of(outer.function), caller.position)
             value, receiver = _called(outer, call.func)
             given = None
             if _code(value) is not routine.code:
@@ -262,42 +260,6 @@ def _at(definition: ast.FunctionDef, position: Position) -> ast.AST:
 
 def _position(node: Any) -> Position:
     return node.lineno, node.end_lineno, node.col_offset, node.end_col_offset
-
-
-def _definition(function: Any) -> ast.FunctionDef:
-    """Return a copy of a function's syntax tree, which blocks of one class share, with positions as in its file."""
-    return deepcopy(_shared_definition(function.__code__, function.__qualname__))
-
-
-@cache
-def _shared_definition(code: CodeType, name: str) -> ast.FunctionDef:
-    try:
-        tree = _parsed("".join(inspect.findsource(code)[0]))
-    except (OSError, SyntaxError) as error:
-        raise LiftError(f"the source of its {code.co_name} is not there ({error})") from error
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-            if first == code.co_firstlineno:
-                return _bare(deepcopy(node), name)
-    raise LiftError(f"the source of its {code.co_name} is not there")
-
-
-def _bare(node: ast.FunctionDef, name: str) -> ast.FunctionDef:
-    """Strip the parts of a definition that are evaluated when it runs; the new function copies them from the old."""
-    # Python writes self.__name in a class C as self._C__name.
-    owner = name.rpartition(".")[0].rpartition(".")[2].lstrip("_")
-    for part in ast.walk(node):
-        if isinstance(part, ast.Attribute) and part.attr.startswith("__") and not part.attr.endswith("__"):
-            part.attr = f"_{owner}{part.attr}"
-    node.decorator_list, node.returns = [], None
-    arguments = node.args
-    for argument in ast.walk(arguments):
-        if isinstance(argument, ast.arg):
-            argument.annotation = None
-    arguments.defaults = [ast.Constant(None) for _ in arguments.defaults]
-    arguments.kw_defaults = [default and ast.Constant(None) for default in arguments.kw_defaults]
-    return node
 
 
 def _enclosed(function: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from normless._internal.copying import copied
 from normless.errors import NormlessError
 from normless.models import zoos
 from normless.models.layers import MODELS
+from normless.models.network_class import is_class, network_of_class
 from normless.models.text_classifier import TRANSFORMERS, is_path, text_classifier
 from normless.registry import check_arguments, did_you_mean
 from normless.spec import format_call, parse_call, split_source
@@ -33,7 +34,8 @@ def build_model(spec: str, *, classes: int | None = None, image_shape: Shape | N
     Args:
         spec: `normless:NAME`, `torchvision:NAME` or `timm:NAME`, each with optional `(key=value, …)`;
             `transformers:KIND(key=value, …)`, `transformers:FILE.json` or `transformers:FOLDER` (a classifier of
-            sentences, see `normless.models.text_classifier`); or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, a function
+            sentences, see `normless.models.text_classifier`); `transformers:CLASS(config={…})`, a network of this
+            class with random weights; or `FILE.py:FUNCTION` or `MODULE:FUNCTION`, a function
             that is called and may return inputs with the network, which are ignored here, or FILE.py:NETWORK, a
             network, which is copied. Arguments in the text take precedence over those of the data set.
         classes: number of logits, or None for the model's own default.
@@ -130,6 +132,9 @@ def _build(spec: str, classes: int | None, image_shape: Shape | None) -> tuple[n
     if large:
         raise ValueError(f"Expected whole numbers of at most {MOST:,} in {spec.strip()}, got {', '.join(large)}.")
     try:
+        if source == TRANSFORMERS and is_class(call):
+            check_arguments(f"class {name}", arguments, network_of_class, given=("name",))
+            return network_of_class(name, **arguments), None
         if source == TRANSFORMERS:
             return text_classifier(call, classes=classes), None
         if source in ZOOS:

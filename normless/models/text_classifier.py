@@ -161,7 +161,8 @@ def _read_config(library: Any, path: Path) -> Any:
             f"Save the model with save_pretrained, or name {file} for a network with random weights."
         )
     try:
-        return library.AutoConfig.from_pretrained(str(file), local_files_only=True)
+        # Without a value, a person at a terminal is asked whether code of the configuration may be executed.
+        return library.AutoConfig.from_pretrained(str(file), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # of types that differ by version
         raise ValueError(f"{file} is not a configuration of a transformers model: {error}") from error
 
@@ -188,9 +189,10 @@ def _network(library: Any, text: str, folder: Path | None, config: Any) -> nn.Mo
     build = library.AutoModelForSequenceClassification
     try:
         if folder is None:
-            network: nn.Module = build.from_config(config)
+            network: nn.Module = build.from_config(config, trust_remote_code=False)
         else:
-            network = build.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
+            local = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+            network = build.from_pretrained(str(folder), config=config, **local)
     except (ValueError, OSError, RuntimeError, LookupError, TypeError) as error:
         failed = "transformers cannot build {}" if folder is None else "The checkpoint {} cannot be read"
         raise ValueError(f"{failed.format(folder or text.strip())} as a classifier of sentences: {error}") from error

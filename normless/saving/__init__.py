@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.saving.code_digest import modules_of as modules_of
     from normless.saving.durable import Digests as Digests
     from normless.saving.durable import digest_of as digest_of
     from normless.saving.durable import digest_of_values as digest_of_values
+    from normless.saving.durable import inside as inside
     from normless.saving.durable import replaced as replaced
     from normless.saving.network import load as load
     from normless.saving.network import load_with_inputs as load_with_inputs

@@ -55,6 +55,14 @@ def _flush(path: Path) -> None:
         os.close(handle)
 
 
+def inside(folder: Path, *names: str) -> Path:
+    """Return a path in a folder, by names that may come from data; a ValueError if it leads out of the folder."""
+    path = folder.joinpath(*names)
+    if folder.resolve() not in path.resolve().parents:
+        raise ValueError(f"Expected a place in the folder {folder}, got {'/'.join(names)!r}, which is outside of it.")
+    return path
+
+
 class Digests:
     """SHA-256 of files in a folder, in its `digests.json`; a file without a digest counts as intact."""
 

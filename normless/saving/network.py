@@ -7,6 +7,7 @@ converts it, and restores the weights and settings. Before a network is saved, l
 from __future__ import annotations
 
 import stat
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,11 +23,13 @@ from torch import Tensor, nn
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
 from normless._internal.copying import copied
+from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
-from normless.errors import NormlessError, RecipeError
+from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
 from normless.folding.frozen_norms import FROZEN
-from normless.models.spec import Inputs, build_model, build_with_inputs
+from normless.models.spec import ZOOS, Inputs, build_model, build_with_inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
+from normless.saving.code_digest import code_named, digest_of_code
 from normless.saving.durable import digest_of, replaced
 from normless.saving.recipe import Recipe, State, described, example_of, read_recipe, versions_with
 from normless.saving.state import check_equal, complete, further_buffers, prepare, state_of
@@ -85,34 +88,47 @@ def save(
     recipe = replace(recipe, state=state_of(net))
     if model is not None:
         recipe = _tried(net, recipe)
+    recipe = replace(recipe, code={name: digest_of_code(file) for name, file in _code(recipe, recipe.model).items()})
     recipe.written(folder)
     _write(net, recipe, folder)
     return folder / WEIGHTS_FILE, folder / RECIPE_FILE
 
 
 def load(
-    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+    path: str | Path,
+    model: str | nn.Module | None = None,
+    *,
+    example_inputs: Inputs | None = None,
+    trust_code: bool = False,
 ) -> nn.Module:
     """Load the network that `save` wrote to a folder, on the CPU and in the mode in which it was saved.
 
-    If the recipe names a file, the code of that file is run, as if it were imported.
+    Code that the recipe names (`FILE.py:NAME`, `MODULE:NAME`) is executed with `trust_code` or the environment
+    variable `NORMLESS_TRUST_CODE=1`, or if it was named in this process before: as `model`, or in a call such as
+    `nl.scheme("FILE.py:NAME")`.
 
     Args:
         path: the folder.
         model: the network before its conversion, or a text that names it, in place of the model in the recipe. A
             network is not changed; its copy is converted on its device and loaded.
         example_inputs: example inputs in place of those in the recipe; as in `save`.
+        trust_code: execute the code that the recipe names; for folders whose origin you trust.
 
     Raises:
+        UntrustedCodeError: the recipe names code that is not trusted.
         RecipeError: the folder does not hold a saved network, the recipe and `model` do not name the network, or the
             weights or settings do not fit it.
         ValueError, ModuleNotFoundError: the recipe's model or scheme is unknown, or its library is not installed.
     """
-    return load_with_inputs(path, model, example_inputs=example_inputs)[0]
+    return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)[0]
 
 
 def load_with_inputs(
-    path: str | Path, model: str | nn.Module | None = None, *, example_inputs: Inputs | None = None
+    path: str | Path,
+    model: str | nn.Module | None = None,
+    *,
+    example_inputs: Inputs | None = None,
+    trust_code: bool = False,
 ) -> tuple[nn.Module, Inputs | None]:
     """Load a network as `load` does, and return it with the example inputs of its conversion, if there are any."""
     folder = Path(path)
@@ -123,7 +139,11 @@ def load_with_inputs(
             f"The recipe in {folder} does not name the network that was converted; pass the network as it was before "
             "its conversion: nl.load(path, model=…)."
         )
-    net, inputs = _rebuilt(recipe, original, example_inputs)
+    if isinstance(model, str):
+        name_code(model)
+    with names_of_data(folder / RECIPE_FILE, trust_code=trust_code):
+        net, inputs = _rebuilt(recipe, original, example_inputs)
+    _warn_of_changed_code(recipe, original, folder)
     intact = _intact_weights(folder, recipe.digest)
     stored = _stored(intact or folder / WEIGHTS_FILE)
     try:
@@ -162,6 +182,26 @@ def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -
         # Whether the conversion may be partial was decided before; that it is the same is checked later.
         with silent_conversions():
             return convert(original, recipe.scheme, *positional, allow_partial=True, **keywords), inputs
+
+
+def _code(recipe: Recipe, original: str | nn.Module | None) -> dict[str, Path]:
+    """Return the files of users that define the network and its scheme, by their names in the texts."""
+    texts = [recipe.scheme, *([original] if isinstance(original, str) else [])]
+    return code_named(*texts, others=(*ZOOS, "normless"))
+
+
+def _warn_of_changed_code(recipe: Recipe, original: str | nn.Module, folder: Path) -> None:
+    files = _code(recipe, original)
+    changed = [
+        name for name, digest in recipe.code.items() if name in files and digest_of_code(files[name]) != digest
+    ]
+    if changed:
+        warnings.warn(
+            f"{', '.join(changed)} changed since the network in {folder} was saved, so that it may compute something "
+            "else. Restore the code, or save the network again.",
+            ChangedCodeWarning,
+            stacklevel=4,
+        )
 
 
 def _fill(net: nn.Module, recipe: Recipe, stored: Mapping[str, Tensor]) -> None:

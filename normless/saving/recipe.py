@@ -19,7 +19,7 @@ from normless.models.spec import ZOOS
 from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.spec import RECIPE_FILE, split_source, split_terms
 
-_FORMAT = 2
+_FORMAT = 3
 _TENSOR = {"shape", "dtype"}
 
 
@@ -55,6 +55,8 @@ class Recipe:
     state: State
     digest: str = ""
     """SHA-256 of the file of weights."""
+    code: dict[str, str | None] = field(default_factory=dict)
+    """SHA-256 of the code that the texts name, by file or module, see `digest_of_code`."""
 
     def written(self, folder: Path) -> str:
         """The text of the recipe's file in a folder; paths in it are relative to the folder."""
@@ -68,7 +70,8 @@ class Recipe:
             return way if way.startswith("..") else f"./{way}"
 
         model = None if self.model is None else _with_paths(self.model, relative)
-        values = asdict(self) | {"model": model, "scheme": _scheme_with_paths(self.scheme, relative)}
+        code = {_with_path(name, relative): digest for name, digest in self.code.items()}
+        values = asdict(self) | {"model": model, "scheme": _scheme_with_paths(self.scheme, relative), "code": code}
         modules, values["state"]["modules"] = values["state"]["modules"], []
         text = json.dumps({"format": _FORMAT} | values, indent=2, ensure_ascii=False, allow_nan=False)
         # A line for each kind of module: indented, they would take thousands.
@@ -88,11 +91,12 @@ def read_recipe(folder: Path) -> Recipe:
     except (ValueError, RecursionError) as error:
         raise RecipeError(f"{path} is not the JSON text that normless writes: {error}.") from error
     kinds = {"model": str | None, "scheme": str, "inputs": object, "training": dict, "versions": dict}
-    kinds |= {"state": dict, "digest": str}
+    kinds |= {"state": dict, "digest": str, "code": dict}
     if not isinstance(values, dict) or not isinstance(values.get("format"), int):
         raise RecipeError(f"{path} is not a recipe of a network: it states no format.")
     if values.pop("format") > _FORMAT:
         raise RecipeError(f"{path} was written by a later version of normless; update normless to read it.")
+    values.setdefault("code", {})
     wrong = sorted(kinds.keys() ^ values.keys())
     wrong = wrong or [name for name, kind in kinds.items() if not isinstance(values[name], kind)]
     wrong = wrong or [name for name, part in values["state"].items() if not _is_part_of_state(name, part)]
@@ -103,7 +107,8 @@ def read_recipe(folder: Path) -> Recipe:
         return os.path.normpath(folder.resolve() / file)
 
     model = None if values["model"] is None else _with_paths(values["model"], resolved)
-    values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved)}
+    code = {_with_path(name, resolved): digest for name, digest in values["code"].items()}
+    values |= {"model": model, "scheme": _scheme_with_paths(values["scheme"], resolved), "code": code}
     return Recipe(**values | {"state": State(**values["state"])})
 
 
@@ -116,6 +121,11 @@ def _is_part_of_state(name: str, value: Any) -> bool:
         "buffers": lambda item: isinstance(item, str),
     }
     return name in parts and isinstance(value, list) and all(map(parts[name], value))
+
+
+def _with_path(source: str, change: Callable[[str], str]) -> str:
+    """Return a file, with a changed path, or a module."""
+    return change(source) if source.endswith(".py") else source
 
 
 def _with_paths(text: str, change: Callable[[str], str]) -> str:

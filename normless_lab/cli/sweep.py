@@ -15,7 +15,7 @@ from jsonargparse import ArgumentParser, Namespace
 from normless.cli import add_json_flag, answer, check_names, print_json
 from normless.spec import jsonable
 from normless_lab.cli.laboratory import add_executor_arguments, add_state_arguments, laboratory_of
-from normless_lab.process import read_yaml
+from normless_lab.process import read_yaml, write_csv
 
 if TYPE_CHECKING:
     from normless_lab.sweeps import Laboratory, Sweep, SweepFigure
@@ -167,8 +167,10 @@ def _export(namespace: Namespace) -> int:
         result = lab.read(sweep, metrics=namespace.metrics)
     table = result.epochs if namespace.epochs else result.runs
     to.parent.mkdir(parents=True, exist_ok=True)
-    write: Callable[..., Any] = table.to_csv if to.suffix == ".csv" else table.to_parquet
-    write(to, index=False)
+    if to.suffix == ".csv":
+        write_csv(table, to)
+    else:
+        table.to_parquet(to, index=False)
     missing = f"; {result.missing} runs of the sweep are missing" if result.missing else ""
     facts = {"name": sweep.name, "file": str(to), "rows": len(table), "missing": result.missing}
     return answer(namespace, facts, f"wrote {to}: {len(table)} {'epochs' if namespace.epochs else 'runs'}{missing}")

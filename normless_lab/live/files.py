@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from normless_lab.live.view import Line
+from normless_lab.process import read_table
 
 
 class Files:
@@ -21,6 +22,9 @@ class Files:
         """Return the contents of a file by `reader`, or an empty `kind` if it fails or the file does not exist."""
 
         def content() -> Any:
+            if path.exists() and not path.is_file():
+                # Reading a pipe would wait for whoever writes to it.
+                raise TypeError("expected a file")
             value = reader(path) if path.exists() else kind()
             if not isinstance(value, type(kind())):
                 raise TypeError(f"expected a {type(kind()).__name__}, got a {type(value).__name__}")
@@ -30,7 +34,7 @@ class Files:
 
     def table(self, path: Path) -> pd.DataFrame:
         """Return a table, which is empty if the file does not exist."""
-        return self.read(path, pd.read_parquet, pd.DataFrame)  # type: ignore[no-any-return]
+        return self.read(path, read_table, pd.DataFrame)  # type: ignore[no-any-return]
 
     def lines(self, path: Path, drawn: Callable[[], list[Line] | Line]) -> list[Line]:
         """Return lines of a table; its columns may be missing or of any type."""

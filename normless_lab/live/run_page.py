@@ -47,6 +47,8 @@ _PROBES = {
     "signal": ("Signal after each block, E[x²]", "block", "block", "sum_second_moment"),
     "gradients": ("Gradient of each layer, ‖∂L/∂w‖", "layer, in order of execution", "order", "norm"),
 }
+# A larger number of epochs, or step of a finding, is damage.
+MOST_EPOCHS = 10**12
 # Steps of a probe that are drawn.
 _SHOWN = 5
 
@@ -68,10 +70,11 @@ def run_view(folder: Path) -> View:
         lines = [*charts.pop(title, ()), *files.lines(inner.epochs, draw)]
         charts |= {title: lines} if lines else {}
     of = config.get("epochs")
-    of = of if isinstance(of, int) else 0
+    of = of if isinstance(of, int) and 0 < of < MOST_EPOCHS else 0
     running = not result and is_locked(folder, place.lock.name)
     x_label, key = ("step", "step") if in_steps else ("epoch", "epochs")
-    marks = [float(finding[key]) for finding in findings if isinstance(finding.get(key), (int, float))]
+    places = [finding.get(key) for finding in findings]
+    marks = [float(place) for place in places if isinstance(place, (int, float)) and abs(place) < MOST_EPOCHS]
     return View(
         title=folder.resolve().name,
         state=str(result.get("outcome", "unknown")) if result else "running" if running else "interrupted",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock
+from typing import Any
 
 from normless.spec import jsonable
 from normless_lab.live.view import View
@@ -44,6 +46,11 @@ class LiveServer(ThreadingHTTPServer):
         if path == "/":
             return "text/html", self._page
         return ("application/json", self._view()) if path == "/view.json" else None
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a browser that has gone."""
+        if not isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            super().handle_error(request, client_address)
 
     def _view(self) -> bytes:
         """Return the view; browsers that ask at about the same time share it."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +16,7 @@ from normless_lab.sweeps.executors.executor import Executor, WorkerDiedError
 from normless_lab.sweeps.progress import LaboratoryListener
 from normless_lab.sweeps.runs import RunRow
 from normless_lab.sweeps.store import RunState
-from normless_lab.sweeps.worker import carry_out_run, failed_row
+from normless_lab.sweeps.worker import carry_out_run, failed_row, put_away
 from normless_lab.train import Settings
 from normless_lab.train.pauses import TimeLimitError
 
@@ -50,6 +49,8 @@ def dispatch(
 ) -> None:
     """Execute runs, given by hash, and store their rows; return when every run has a row.
 
+    The table is read again before runs begin, since other drivers may share it.
+
     Each running run has a folder in `work`. Once its row is stored, the folder is moved to `keep` or removed; the
     folder of a failed run stays. `options` are as in `carry_out_run`. `left` returns the seconds that remain; a
     TimeLimitError is raised when there are none.
@@ -59,8 +60,8 @@ def dispatch(
     ended: SimpleQueue[Future[RunRow]] = SimpleQueue()
     while waiting or running:
         seconds = None if left is None else _remaining(left)
-        while waiting and len(running) < executor.window:
-            attempt = waiting.popleft()
+        begun, rows = _to_begin(waiting, executor.window - len(running), state, keep)
+        for attempt in begun:
             config, values = attempt.config, attempt.config.to_dict()
             group = repr([value for name, value in values.items() if name not in REPLICATE])
             # The process may have another working directory.
@@ -68,8 +69,10 @@ def dispatch(
             future = executor.submit(carry_out_run, config.KIND, values, directory, options, group=group)
             running[future] = attempt
             future.add_done_callback(ended.put)
+        if rows:
+            listener.on_runs(rows)
         rows = []
-        for future in _all_of(ended, seconds):
+        for future in _all_of(ended, seconds) if running else ():
             attempt = running.pop(future)
             row = _row_of(future, attempt)
             if row is None:
@@ -80,9 +83,26 @@ def dispatch(
         state.add(rows)
         for row in rows:
             if row.outcome != "failed":
-                _put_away(work / row.hash, keep)
+                put_away(work / row.hash, keep)
         if rows:
             listener.on_runs(rows)
+
+
+def _to_begin(
+    waiting: deque[Attempt], most: int, state: RunState, keep: Path | None
+) -> tuple[list[Attempt], list[RunRow]]:
+    """Take at most so many runs to begin, and the rows of those that another driver has carried out meanwhile.
+
+    A run whose folder is to be kept is carried out again if the folder is not there.
+    """
+    begun: list[Attempt] = []
+    rows: list[RunRow] = []
+    while waiting and len(begun) < most:
+        first = [waiting.popleft() for _ in range(min(most - len(begun), len(waiting)))]
+        there = state.read([run.hash for run in first if keep is None or (keep / run.hash).exists()])
+        begun += [attempt for attempt in first if attempt.hash not in there]
+        rows += there.values()
+    return begun, rows
 
 
 def _remaining(left: Callable[[], float]) -> float:
@@ -118,12 +138,3 @@ def _row_of(future: Future[RunRow], attempt: Attempt) -> RunRow | None:
     files = ", ".join(attempt.config.contents) or "its settings"
     text = f"SweepError: the content of {files} changed while the sweep ran; start the sweep again."
     return failed_row(attempt.config, text, row.seconds)
-
-
-def _put_away(folder: Path, keep: Path | None) -> None:
-    """Remove the folder of a finished run, or move it atomically to the kept folders."""
-    if keep is not None and folder.is_dir() and not (keep / folder.name).exists():
-        keep.mkdir(parents=True, exist_ok=True)
-        folder.replace(keep / folder.name)
-    else:
-        shutil.rmtree(folder, ignore_errors=True)

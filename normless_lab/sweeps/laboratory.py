@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 
 from sqlalchemy import URL
 
+from normless.code_names import name_code
 from normless.errors import NormlessError
 from normless_lab.sweeps.dispatch import dispatch
 from normless_lab.sweeps.executors.card import CardExecutor, uses_card
@@ -184,6 +185,8 @@ class Laboratory:
         The rows are in the order of the configurations, with outcome `failed` for runs that raised an error.
         """
         names = [config.hash for config in configs]
+        # The rows name the kinds of these runs.
+        name_code(*{config.KIND for config in configs})
         self.asked.update(names)
         mine = {name: config for name, config in zip(names, configs, strict=True) if self._takes(name)}
         finished = self.state.finished(mine)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from normless.code_names import names_of_data
 from normless.errors import NormlessError
-from normless.registry import Registry, module_of_file
+from normless.registry import Registry
 from normless_lab.train import Report, Settings
 
 if TYPE_CHECKING:
@@ -80,26 +82,20 @@ class Kind:
         return cast(type[Report], resolve_name(self.result))
 
 
-KINDS: Registry[Kind] = Registry("kind of run", "kinds", package="normless_lab")
+KINDS: Registry[Kind] = Registry("kind of run", "kinds", package="normless_lab", of=Kind)
 """The kinds of runs by name; other distributions add theirs by entry points."""
 KINDS.register("train")(Kind.of_training("normless_lab.train:TrainConfig", "normless_lab.train:RunResult"))
 
 
 def kind_of(name: str) -> Kind:
     """Return the kind of run of a name in `KINDS`, FILE.py:NAME or MODULE:NAME, or raise UnknownKindError."""
-    if name in KINDS:
-        return KINDS[name]
-    source, _, own = name.rpartition(":")
     try:
-        kind = getattr(module_of_file(source), own) if source.endswith(".py") else resolve_name(name)
-    except (ImportError, AttributeError, ValueError):
-        kind = None
-    if not isinstance(kind, Kind):
+        return KINDS.find(name)
+    except (ValueError, ModuleNotFoundError) as error:
         raise UnknownKindError(
             f"There is no kind of run {name!r}; there are {', '.join(KINDS)}, and one of your own is FILE.py:NAME or "
-            "MODULE:NAME of a normless_lab.sweeps.Kind."
-        )
-    return kind
+            f"MODULE:NAME of a normless_lab.sweeps.Kind. {error}"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -132,21 +128,31 @@ class RunRow:
 
     def settings(self) -> Settings:
         """The configuration."""
-        return kind_of(self.kind).settings_class().from_dict(self.config)
+        kind = self._kind().settings_class()
+        with names_of_data(f"The row of run {self.hash[:8]}"):
+            return kind.from_dict(self.config)
 
     def report(self) -> Report | None:
         """The result; None for a failed run."""
-        return None if self.result is None else kind_of(self.kind).result_class().from_dict(self.result)
+        return None if self.result is None else self._kind().result_class().from_dict(self.result)
 
     def columns(self) -> dict[str, Any]:
         """The row of the table of runs, without labels; numbers that the run does not have are NaN."""
         result = self.result or {}
         last = result["epochs"][-1] if result.get("epochs") else {}
-        columns = {name: name for name in RESULT_COLUMNS} | {**kind_of(self.kind).metrics}
+        columns = {name: name for name in RESULT_COLUMNS}
+        # Rows of others in the same database may be of a kind that nobody named here.
+        with suppress(UnknownKindError):
+            columns |= self._kind().metrics
         numbers = {column: number(result.get(name)) for column, name in columns.items()}
         numbers |= {name: number(last.get(name)) for name in EPOCH_COLUMNS}
         about = {"epochs": self.config.get("epochs"), "hash": self.hash, "error": self.error}
         return {"outcome": self.outcome} | numbers | about
+
+    def _kind(self) -> Kind:
+        """Return the kind of run, of which the name is data."""
+        with names_of_data(f"The row of run {self.hash[:8]}"):
+            return kind_of(self.kind)
 
     def epochs(self) -> list[dict[str, Any]]:
         """The rows of the table of epochs, without labels."""

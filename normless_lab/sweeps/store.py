@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -210,12 +211,21 @@ def _engine(url: str | sa.URL, shown: str) -> tuple[sa.Engine, Path | None]:
             return sa.create_engine(place, pool_pre_ping=True, pool_size=2, json_deserializer=_json), None
         elif kind != "sqlite":
             problem = f"{kind} is neither SQLite nor PostgreSQL"
-        elif place.database in (None, "", ":memory:") or place.query:
+        elif place.query:
+            problem = "no ? can be in it; name the folder by --out instead"
+        elif place.database in (None, "", ":memory:"):
             problem = "a database in memory, and the runs in it, would be gone with this process"
         else:
+            file = Path(str(place.database))
+            read_only = _is_read_only(file, shown)
+            if read_only:
+                # SQLite would write a log beside the file, even to read it.
+                place = sa.URL.create(
+                    "sqlite", database=file.absolute().as_uri(), query={"immutable": "1", "uri": "true"}
+                )
             engine = sa.create_engine(place, connect_args={"timeout": BUSY_SECONDS}, json_deserializer=_json)
-            sa.event.listen(engine, "connect", _prepare_sqlite)
-            return engine, Path(str(place.database))
+            sa.event.listen(engine, "connect", _read_any_text if read_only else _prepare_sqlite)
+            return engine, file
     except ModuleNotFoundError as error:
         raise StateError(
             f"{error.name}, the driver of {shown}, is not installed: pip install 'normless[cluster]'."
@@ -228,6 +238,19 @@ def _engine(url: str | sa.URL, shown: str) -> tuple[sa.Engine, Path | None]:
     )
 
 
+def _is_read_only(file: Path, shown: str) -> bool:
+    """Whether a database is in a folder that cannot be written; a StateError if it has a log there."""
+    if not file.is_file() or os.access(file.parent, os.W_OK):
+        return False
+    log = file.with_name(f"{file.name}-wal")
+    if log.is_file() and log.stat().st_size:
+        raise StateError(
+            f"The runs' database {shown} cannot be written, and its log {log.name} is not folded in; copy the folder "
+            "to a place that can be written, and read it there."
+        )
+    return True
+
+
 def _identity(file: Path | None) -> tuple[int, int] | None:
     """Which file a path leads to; None if to none."""
     try:
@@ -237,10 +260,14 @@ def _identity(file: Path | None) -> tuple[int, int] | None:
     return None if found is None else (found.st_dev, found.st_ino)
 
 
+def _read_any_text(connection: Any, _: Any) -> None:
+    """Read a damaged text as one, which its row's digest tells."""
+    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+
+
 def _prepare_sqlite(connection: Any, _: Any) -> None:
     """Let readers and a writer work at the same time, and a killed process leave the file intact."""
-    # A damaged text is read as one, and told by its row's digest.
-    connection.text_factory = lambda text: text.decode("utf-8", "replace")
+    _read_any_text(connection, _)
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=NORMAL")

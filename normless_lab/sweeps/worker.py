@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import platform
+import shutil
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from multiprocessing import parent_process
@@ -118,12 +121,30 @@ def _row_of(config: Settings, folder: Path, steps: Steps[Report], *, in_turns: b
 
 
 def _is_acquired(lock: FileLock) -> bool:
-    """Return whether a lock could be acquired immediately."""
+    """Return whether a lock could be acquired immediately; a WorkerDiedError if its folder was removed."""
+    folder = Path(lock.lock_file).parent
     try:
+        # The lock would make the folder again.
+        folder.stat()
         lock.acquire(timeout=0)
     except Timeout:
         return False
+    except FileNotFoundError as error:
+        raise WorkerDiedError(f"another process carried out run {folder.name[:8]} and removed its folder.") from error
     return True
+
+
+def put_away(folder: Path, keep: Path | None) -> None:
+    """Remove the folder of a finished run, or move it atomically to the kept folders.
+
+    One that another process has locked is left to that process, which reads the result in it.
+    """
+    with suppress(Timeout, OSError), FileLock(folder / LOCK, timeout=0):
+        if keep is not None and not (keep / folder.name).exists():
+            keep.mkdir(parents=True, exist_ok=True)
+            folder.replace(keep / folder.name)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_run(kind: str, values: Mapping[str, Any], directory: str) -> str | None:
@@ -179,8 +200,11 @@ def is_locked(folder: Path, lock: str = LOCK) -> bool:
     try:
         with FileLock(folder / lock, timeout=0):
             return False
-    except (Timeout, OSError):
+    except Timeout:
         return True
+    except OSError as error:
+        # Nothing runs on a medium that cannot be written.
+        return error.errno != errno.EROFS
 
 
 def newest_curves(folder: Path) -> Path:
@@ -200,7 +224,8 @@ def finished_epochs(folder: Path) -> int:
     """Return the number of epochs in the curves of a run's folder."""
     import pyarrow.parquet
 
+    curves = newest_curves(folder)
     try:
-        return int(pyarrow.parquet.read_metadata(newest_curves(folder)).num_rows)
+        return int(pyarrow.parquet.read_metadata(curves).num_rows) if curves.is_file() else 0
     except (OSError, ValueError):
         return 0

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic
 
 from typing_extensions import TypeVar
 
+from normless.code_names import name_code
 from normless_lab.train.contents import contents_of
 from normless_lab.train.optimizer_settings import OWN, SGD, settle
 from normless_lab.train.result import RunResult, TrainingResult
@@ -97,6 +98,7 @@ class RunConfig(Settings, Generic[Result]):
         others = (getattr(self, "optimizer", ""),)
         contents = contents_of(self.model, self.scheme, self.data, self.data_root, self.FOLDERS, *others)
         object.__setattr__(self, "_contents", MappingProxyType(contents))
+        name_code(self.model, self.scheme, self.data)
 
     @property
     def contents(self) -> Mapping[str, str]:

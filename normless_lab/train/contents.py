@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import os
 import time
@@ -10,6 +9,7 @@ from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from normless.saving import modules_of
 from normless.spec import is_saved, split_source, split_terms
 
 # In larger folders only the names and lengths of files count.
@@ -56,37 +56,10 @@ def _paths(text: str) -> Iterator[Path]:
 def _files(path: Path) -> list[Path]:
     """Return a file, with its modules if it is code; for a folder all its files, or those of a saved network."""
     if path.is_file():
-        return _modules(path) if path.suffix == ".py" else [path]
+        return modules_of(path) if path.suffix == ".py" else [path]
     if is_saved(path):
         return sorted(file for file in path.iterdir() if file.suffix in (".json", ".safetensors"))
     return sorted(file for file in path.rglob("*") if file.is_file())
-
-
-def _modules(path: Path) -> list[Path]:
-    """Return a Python file and the modules that it imports from its folder, recursively."""
-    files = [path]
-    for file in files:
-        roots = {path.parent, file.parent}
-        names = _imported(file, file.stat().st_mtime_ns)
-        places = (root.joinpath(*name.split(".")) for root in roots for name in names)
-        modules = (candidate for place in places for candidate in (place.with_suffix(".py"), place / "__init__.py"))
-        files += [module for module in dict.fromkeys(modules) if module not in files and module.is_file()]
-    return [path, *sorted(files[1:])]
-
-
-@lru_cache(maxsize=64)
-def _imported(file: Path, _time: int) -> list[str]:
-    """Return the module names in the import statements of a file; none if the file cannot be parsed."""
-    try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
-    except (SyntaxError, ValueError):
-        return []
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            names += [module, *(f"{module}.{alias.name}".lstrip(".") for alias in node.names)]
-    return [name for name in names if name]
 
 
 @lru_cache(maxsize=8)

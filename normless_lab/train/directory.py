@@ -11,11 +11,15 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
+from normless.code_names import names_of_data
 from normless.errors import NormlessError
 from normless.saving import Digests, replaced
 from normless_lab.process import read_yaml
 from normless_lab.train.result import Report
 from normless_lab.train.settings import Settings
+
+# Of `contents.json`: the hashes that the settings in config.yaml may have.
+SETTINGS = "config.yaml, by its settings"
 
 
 class RunDirectoryError(NormlessError, ValueError):
@@ -29,9 +33,10 @@ class RunDirectory:
     it ends, `checkpoint.previous.pt` the one before, `epochs.parquet` and `steps.parquet` are its curves,
     `tensorboard/` the same for TensorBoard, `loggers.json` what loggers have, `unfinished.csv` the losses of an
     epoch under way, `findings.json` what a watch says of the training, `probes/` the tables of probes;
-    `digests.json` the SHA-256 of files that are read again, `contents.json` that of the user's own files and the
-    provenance of the data; `files` are those of its kind of run. If a run has several trainings, each has its own
-    folder `epochs-N/`. A process that trains locks `run.lock`. `former/` holds the previous run after a restart.
+    `digests.json` the SHA-256 of files that are read again, `contents.json` that of the user's own files, of the
+    settings and the provenance of the data; `files` are those of its kind of run. If a run has several trainings,
+    each has its own folder `epochs-N/`. A process that trains locks `run.lock`. `former/` holds the previous run
+    after a restart.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class RunDirectory:
         self.probes = path / "probes"
         self.files = tuple(files)
         self.former = path / "former"
+        self.leaving = path / "former.part"
         self.digests = Digests(path)
         self.contents = path / "contents.json"
         self.starts_over = False
@@ -72,6 +78,9 @@ class RunDirectory:
         """Raise a RunDirectoryError unless the directory is empty of runs, or holds this very run."""
         if self.path.exists() and not self.path.is_dir():
             raise RunDirectoryError(f"Expected a directory for the run, but {self.path} is a file; name another.")
+        if self.leaving.exists():
+            self._take_lock()
+            self._return_or_set_aside()
         if not self.config.exists():
             # A process that was killed as it began may have left these, and parts of files.
             early = {self.contents, self.digests.path, self.lock, *self.path.glob("*.part")}
@@ -85,6 +94,7 @@ class RunDirectory:
         if self.starts_over:
             return
         former = self._stored_config()
+        self._check_unedited(former)
         stored, wanted = former.fields_of_identity(), config.fields_of_identity()
         differing = [name for name in {**wanted, **stored} if stored.get(name) != wanted.get(name)]
         self._check_contents(config.contents)
@@ -108,10 +118,7 @@ class RunDirectory:
 
     def _check_contents(self, contents: Mapping[str, str]) -> None:
         """Raise a RunDirectoryError if the run began with another content of the user's files, or other data."""
-        if not self.contents.exists():
-            return
-        self.check_intact(self.contents)
-        stored = json.loads(self.contents.read_text(encoding="utf-8"))
+        stored = self._recorded()
         changed = [name for name, digest in contents.items() if stored.get(name, digest) != digest]
         if changed:
             raise RunDirectoryError(
@@ -119,6 +126,27 @@ class RunDirectory:
                 f"Restore it, name another directory, or start over there with resume=False (--restart). It is in "
                 f"{self.contents.name}: delete that file if the change does not matter."
             )
+
+    def _check_unedited(self, stored: Settings) -> None:
+        """Raise a RunDirectoryError if config.yaml has other settings than those of the run that wrote it."""
+        written = self._recorded().get(SETTINGS, [stored.hash_of_fields])
+        if stored.hash_of_fields not in written:
+            raise RunDirectoryError(
+                f"{self.config} was edited: its settings are not those of the run in {self.path}. Restore it, name "
+                "another directory for the new settings, or start over there with resume=False (--restart)."
+            )
+
+    def _recorded(self) -> dict[str, Any]:
+        """Return what `contents.json` holds; empty without the file. RunDirectoryError if it is damaged."""
+        if not self.contents.exists():
+            return {}
+        self.check_intact(self.contents)
+        recorded: dict[str, Any] = json.loads(self.contents.read_text(encoding="utf-8"))
+        return recorded
+
+    def _record(self, values: Mapping[str, Any]) -> None:
+        with self.digests.replaced(self.contents) as part:
+            part.write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def begin(self, config: Settings, data: str | None = None) -> None:
         """Create the directory and that of the surrounding run, and write the configuration and digests of its files.
@@ -133,11 +161,14 @@ class RunDirectory:
         self.starts_over = False
         recorded = dict(config.contents) | ({} if data is None else {"the data, by its provenance": data})
         if not self.config.exists():
-            with self.digests.replaced(self.contents) as part:
-                part.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            self._record(recorded | {SETTINGS: [config.hash_of_fields]})
         else:
             self._check_contents(recorded)
-            if self._stored_config().epochs != config.epochs:
+            former = self._stored_config()
+            if former.hash_of_fields != config.hash_of_fields and self.contents.exists():
+                # Both, since the process may be killed before the configuration is written.
+                self._record(self._recorded() | {SETTINGS: [config.hash_of_fields, former.hash_of_fields]})
+            if former.epochs != config.epochs:
                 # The result of the shorter run is not the result of the lengthened run.
                 self.result.unlink(missing_ok=True)
         with replaced(self.config) as part:
@@ -161,13 +192,30 @@ class RunDirectory:
             ) from error
 
     def _set_aside(self) -> None:
-        """Move only the files of a run, the configuration last."""
-        if self.former.exists():
-            shutil.rmtree(self.former)
-        self.former.mkdir()
-        for file in [*self._files(), self.config]:
-            if file != self.lock:
-                file.rename(self.former / file.name)
+        """Move only the files of a run, the configuration last, to `former/`, in place of what is there.
+
+        A run without a checkpoint, as of a restart that is repeated, is removed instead if there is a former one.
+        """
+        files = [file for file in [*self._files(), self.config] if file != self.lock]
+        if self.former.exists() and not {self.checkpoint, self.result, *self.path.glob("epochs-*[0-9]")} & {*files}:
+            for file in files:
+                shutil.rmtree(file) if file.is_dir() else file.unlink()
+            return
+        self.leaving.mkdir()
+        for file in files:
+            file.rename(self.leaving / file.name)
+        self._return_or_set_aside()
+
+    def _return_or_set_aside(self) -> None:
+        """Complete a restart if every file was moved; if it was killed before that, move the files back."""
+        if self.config.exists():
+            for file in self.leaving.iterdir():
+                file.rename(self.path / file.name)
+            self.leaving.rmdir()
+        else:
+            if self.former.exists():
+                shutil.rmtree(self.former)
+            self.leaving.rename(self.former)
 
     def check_intact(self, *files: Path) -> None:
         """Raise a RunDirectoryError if a file differs from what the run wrote."""
@@ -207,7 +255,8 @@ class RunDirectory:
 
     def _stored_config(self) -> Any:
         try:
-            return self.config_type.from_dict(dict(read_yaml(self.config)))
+            with names_of_data(self.config):
+                return self.config_type.from_dict(dict(read_yaml(self.config)))
         except (ValueError, TypeError) as error:
             raise RunDirectoryError(f"{self.config} is not the configuration of a run: {error}") from error
 
@@ -216,4 +265,4 @@ class RunDirectory:
         own = {file for file in vars(self).values() if isinstance(file, Path)} | {self.digests.path}
         own |= {*(self.path / name for name in self.files), *self.path.glob("*.part")}
         own |= {*self.path.glob("epochs-*[0-9]")}
-        return sorted(file for file in own - {self.path, self.config, self.former} if file.exists())
+        return sorted(file for file in own - {self.path, self.config, self.former, self.leaving} if file.exists())

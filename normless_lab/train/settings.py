@@ -127,8 +127,17 @@ class Settings:
     @property
     def hash(self) -> str:
         """SHA-256, in hexadecimal, of the identity as JSON with sorted keys and without spaces."""
-        text = json.dumps(self.identity(), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash_of(self.identity())
+
+    @property
+    def hash_of_fields(self) -> str:
+        """The same of `fields_of_identity`, which does not depend on the content of files."""
+        return _hash_of(self.fields_of_identity())
+
+
+def _hash_of(values: Mapping[str, Any]) -> str:
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def check_fields(instance: Any, error: type[ValueError] = ValueError, *, strict: bool = False) -> None:

@@ -13,6 +13,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
+from normless.code_names import names_of_data
 from normless.probes import RideAlong
 from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
 from normless_lab.train.config import Result, RunConfig, TrainConfig
@@ -285,27 +286,36 @@ def estimated_seconds(config: RunConfig) -> float:
     return (perf_counter() - began) * task.steps_per_epoch * config.epochs
 
 
-def trained_network(directory: Path | str, config_type: type[RunConfig] = TrainConfig) -> nn.Module:
+def trained_network(
+    directory: Path | str, config_type: type[RunConfig] = TrainConfig, *, trust_code: bool = False
+) -> nn.Module:
     """Return the network of a run of this type at its last checkpoint, on the CPU, in evaluation mode.
 
-    Raise a RunDirectoryError if the directory does not contain a run with a checkpoint.
+    Code that its `config.yaml` names is executed with `trust_code`, or as by `normless.load`.
+
+    Raises:
+        RunDirectoryError: the directory does not contain a run with a checkpoint.
+        UntrustedCodeError: the configuration names code that is not trusted.
     """
-    return network_and_data(directory, config_type)[0]
+    return network_and_data(directory, config_type, trust_code=trust_code)[0]
 
 
-def network_and_data(directory: Path | str, config_type: type[RunConfig] = TrainConfig) -> tuple[nn.Module, Any]:
+def network_and_data(
+    directory: Path | str, config_type: type[RunConfig] = TrainConfig, *, trust_code: bool = False
+) -> tuple[nn.Module, Any]:
     """Return the `trained_network` and the data of its task."""
     place = _place(directory, config_type)
     config = place.stored_config()
     checkpoint = intact_checkpoint(place)
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
-    with torch.random.fork_rng(devices=[]):
-        task = task_of(config_type)(config, place)
+    kind = task_of(config_type)
+    with names_of_data(place.config, trust_code=trust_code), torch.random.fork_rng(devices=[]):
+        task = kind(config, place)
         network = task.build_network()
     weights = load_weights(checkpoint)
-    kind = next(weights[name].dtype for name, _ in network.named_parameters())
-    network.to(kind).load_state_dict(weights)
+    dtype = next(weights[name].dtype for name, _ in network.named_parameters())
+    network.to(dtype).load_state_dict(weights)
     return network.eval(), task.data
 
 

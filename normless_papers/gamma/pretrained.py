@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import normless as nl
+from normless.code_names import names_of_data
 from normless.errors import NormlessError
 from normless.models import build_model, build_with_inputs, fitted_spec
 from normless.probes import RideAlong, Setting, Watcher, every
@@ -61,7 +62,8 @@ def pretrained(weights: str, model: str) -> tuple[str, nn.Module]:
             f"({', '.join(STATE_FILES)}), got {folder} with {len(files)} of them."
         )
     text, file = (folder / MODEL_FILE).read_text(encoding="utf-8").strip(), files[0]
-    network = build_model(text)
+    with names_of_data(folder / MODEL_FILE):
+        network = build_model(text)
     safe = file.suffix == ".safetensors"
     state: dict[str, Tensor] = load_file(file) if safe else torch.load(file, map_location="cpu", weights_only=True)
     try:

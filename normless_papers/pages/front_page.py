@@ -6,7 +6,7 @@ from pathlib import Path
 
 from normless_lab.sweeps import RunState
 from normless_papers.pages.headline import OUTCOMES, Decided, decide
-from normless_papers.pages.tables import ASPECTS, NOTHING, heading_of, row_of
+from normless_papers.pages.tables import ASPECTS, NOTHING, as_text, heading_of, row_of
 from normless_papers.pages.wording import counted
 from normless_papers.published import PAPERS
 from normless_papers.results.reproduce import laboratory_in
@@ -52,6 +52,7 @@ def _markdown(place: int, row: Decided, state: RunState) -> str:
     cost = [str(len(row.runs)), f"{hours:.2f}"] if row.runs else [NOTHING, NOTHING]
     authors = PAPERS[headline.paper].partition(",")[0]
     details = f" ([details]({headline.paper}.html#{headline.anchor}))" if row.results else ""
-    verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{row.whole}"
-    cells = [f"{headline.claim} ({authors})", headline.printed, f"{row.ours}{details}", verdict, *row.distance, *cost]
-    return row_of([str(place), *cells, row.why, f"`{row.command}`"])
+    verdict = f"**{row.outcome}**{', a demonstration' if row.demonstrates else ''}<br>{as_text(row.whole)}"
+    distance = map(as_text, row.distance)
+    cells = [f"{headline.claim} ({authors})", headline.printed, f"{as_text(row.ours)}{details}", verdict, *distance]
+    return row_of([str(place), *cells, *cost, as_text(row.why), f"`{row.command}`"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -100,6 +101,11 @@ def _is_numeric(column: pd.Series[Any]) -> bool:
 def heading_of(names: Sequence[str], right: Sequence[str] = ()) -> list[str]:
     """Return the heading of a table in Markdown; columns named in `right` are right-aligned."""
     return [row_of(names), row_of(["---:" if name in right else "---" for name in names])]
+
+
+def as_text(text: str) -> str:
+    """Return a text of a result, which is data, for Markdown: in one line, without HTML, links and images."""
+    return re.sub(r"\](?=[(\[:])", r"]\\", re.sub(r"<(?=[A-Za-z/!?])", "&lt;", " ".join(text.split())))
 
 
 def row_of(cells: Sequence[str]) -> str:

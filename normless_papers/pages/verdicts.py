@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from normless_papers.claims import BASES, CONCLUSIONS
-from normless_papers.pages.tables import NOTHING, heading_of, row_of
+from normless_papers.pages.tables import NOTHING, as_text, heading_of, row_of
 from normless_papers.pages.wording import counted, deciding_of, effect_of, found_by
 from normless_papers.published import PAPERS, published
 from normless_papers.results.reproduction import Reproduction
@@ -69,7 +69,9 @@ def _row(name: str, result: Reproduction | None, before: tuple[str, str]) -> str
         return row_of([name, "", "", verdict, "", earlier, ""])
     demonstration = ", a demonstration" if result.demonstrates and verdict == "reproduced" else ""
     number = result.number if result.number and result.shape else ""
-    return row_of([name, result.basis, result.budget, f"{verdict}{demonstration}", number, earlier, why_of(result)])
+    return row_of(
+        [name, result.basis, result.budget, f"{verdict}{demonstration}", number, earlier, as_text(why_of(result))]
+    )
 
 
 def _before(older: str) -> dict[str, tuple[str, str]]:

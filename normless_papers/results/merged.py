@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from normless.code_names import names_of_data
 from normless_lab.sweeps import PlannedLaboratory, RunRow
 from normless_papers.budgets import Budget
 from normless_papers.planning.plan import claims_at
@@ -88,6 +89,7 @@ def _difference(first: RunRow, second: RunRow) -> str:
 def _remake(artefact: str, budget: Budget, out: Path, laboratory: PlannedLaboratory, **options: Any) -> None:
     """Make an artefact from the rows in a folder, or leave it out if some are missing."""
     if load(out, artefact, budget) is None:
-        result = reproduce(artefact, budget, out=out, laboratory=laboratory, **options)
+        with names_of_data(f"The result of {artefact}"):
+            result = reproduce(artefact, budget, out=out, laboratory=laboratory, **options)
         if result.error:
             shutil.rmtree(folder_of(out, artefact, budget))

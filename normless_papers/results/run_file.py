@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
@@ -12,9 +12,13 @@ from typing import Any
 
 import pandas as pd
 
+from normless.code_names import names_of_data
 from normless.saving import digest_of_values, replaced
+from normless_lab.process import read_table
 from normless_lab.sweeps import MissingRunsError, PlannedLaboratory, RunRow
+from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.pages.headline import DECIDING
+from normless_papers.published import published
 from normless_papers.results.reproduce import laboratory_in, reproduce
 from normless_papers.results.reproduction import Reproduction, ResultError
 from normless_papers.results.storage import save, stored
@@ -32,7 +36,9 @@ def write_runs(out: Path, path: Path) -> int:
     results = [result for result in kept if not result.error]
     with laboratory_in(out) as laboratory:
         runs = laboratory.state.read({name for result in results for name in result.runs})
-    rows = [vars(runs[name]) for name in sorted(runs)] + [_artefact_row(result) for result in results]
+    # Where the data were on this machine is no part of a run's identity.
+    rows = [vars(run) | {"config": _without_places(run.config)} for _, run in sorted(runs.items())]
+    rows += [_artefact_row(result) for result in results]
     table = pd.DataFrame(rows, columns=_COLUMNS)
     for name in _JSON:
         table[name] = [None if value is None else json.dumps(value, ensure_ascii=False) for value in table[name]]
@@ -40,6 +46,10 @@ def write_runs(out: Path, path: Path) -> int:
     with replaced(path) as part:
         table.to_parquet(part, index=False, compression="zstd", compression_level=19)
     return len(runs)
+
+
+def _without_places(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: None if name == "data_root" else value for name, value in config.items()}
 
 
 def _artefact_row(result: Reproduction) -> dict[str, Any]:
@@ -68,24 +78,42 @@ def rebuilt(path: Path) -> Iterator[Path]:
         MissingRunsError: the file lacks runs of one of its artefacts.
     """
     rows = _read(path)
+    asked = [(row, *_asked(row["config"], path)) for row in rows if row["kind"] == _ARTEFACT]
     with tempfile.TemporaryDirectory(prefix="normless-report-") as folder:
         out = Path(folder)
         (out / "laboratory").mkdir()
         with PlannedLaboratory(out / "laboratory") as laboratory:
             laboratory.state.add([RunRow(**row) for row in rows if row["kind"] != _ARTEFACT])
-            for row in rows:
-                if row["kind"] == _ARTEFACT and row["result"] is not None:
-                    save(Reproduction.from_dict(row["result"]), None, out)
-                elif row["kind"] == _ARTEFACT:
-                    result = reproduce(**row["config"], out=out, laboratory=laboratory)
-                    if result.error:
-                        raise MissingRunsError(f"{result.id} cannot be made from {path}: {result.error}")
+            for row, artefact, budget in asked:
+                if row["result"] is not None:
+                    save(_result_of(row["result"], artefact, budget, path), None, out)
+                    continue
+                with names_of_data(path):
+                    result = reproduce(artefact, budget, out=out, laboratory=laboratory)
+                if result.error:
+                    raise MissingRunsError(f"{artefact} cannot be made from {path}: {result.error}")
         yield out
+
+
+def _asked(config: Any, path: Path) -> tuple[str, Budget]:
+    """Return the id and the budget of the row of an artefact; a ResultError for others than `write_runs` writes."""
+    asked = config if isinstance(config, dict) and config.keys() == {"id", "budget"} else {"id": None, "budget": None}
+    if asked["id"] not in [*published()] or asked["budget"] not in BUDGETS:
+        raise ResultError(f"{path} asks for an artefact that normless report --runs does not write: {config!r}.")
+    return asked["id"], asked["budget"]
+
+
+def _result_of(values: Any, artefact: str, budget: Budget, path: Path) -> Reproduction:
+    """Return a stored result; a ResultError if it is not of this artefact at this budget."""
+    result = Reproduction.from_dict(values)
+    if (result.id, result.budget, result.entry) != (artefact, budget, None):
+        raise ResultError(f"The row of {artefact} at {budget} in {path} has a result of {result.id}.")
+    return result
 
 
 def _read(path: Path) -> Sequence[dict[str, Any]]:
     try:
-        table = pd.read_parquet(path)
+        table = read_table(path)
         rows = _rows(table[_COLUMNS])
         if [digest_of_values(row) for row in rows] != list(table[_DIGEST]):
             raise ValueError("it was damaged after it was written")

@@ -9,7 +9,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless.saving import digest_of, digest_of_values, replaced
+from normless.saving import digest_of, digest_of_values, inside, replaced
+from normless_lab.process import write_csv
 from normless_papers.budgets import BUDGETS, Budget
 from normless_papers.published import published
 from normless_papers.results.reproduction import Reproduction, ResultError
@@ -19,8 +20,8 @@ _FILES = (TABLE, FIGURE, PICTURE)
 
 
 def folder_of(out: Path, id: str, budget: Budget) -> Path:  # noqa: A002 - what the papers' index calls it
-    """Return the folder of the result of an artefact at a budget."""
-    return out / "artefacts" / id / budget
+    """Return the folder of the result of an artefact at a budget; a ValueError if it is not inside `artefacts/`."""
+    return inside(out / "artefacts", id, budget)
 
 
 def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
@@ -34,7 +35,7 @@ def save(reproduction: Reproduction, axes: Axes | None, out: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name in (RESULT, *_FILES):
         (folder / name).unlink(missing_ok=True)
-    reproduction.measured.to_csv(folder / TABLE, index=False)
+    write_csv(reproduction.measured, folder / TABLE)
     if axes is not None:
         save_svg(axes, folder / FIGURE)
         save_png(axes, folder / PICTURE, dpi=150)

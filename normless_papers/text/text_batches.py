@@ -51,7 +51,9 @@ class CheckpointTokens:
     def __init__(self, folder: Path) -> None:
         library = import_module("transformers")
         try:
-            tokenizer: Any = library.AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+            tokenizer: Any = library.AutoTokenizer.from_pretrained(
+                str(folder), local_files_only=True, trust_remote_code=False
+            )
         # The library raises errors of many kinds.
         except Exception as error:
             raise DataFormatError(f"The tokenizer in {folder} cannot be read: {error}") from error

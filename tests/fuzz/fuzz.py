@@ -1,7 +1,7 @@
 """`make fuzz`: thousands of wrong command lines, files, texts and calls, and what became of each.
 
 A case counts as bad if it ends in a traceback other than of the user's own file, in the last net of `main`, in a
-crash or past its limits, or if it is refused and leaves something in the folder.
+crash or past its limits, if it is refused and leaves something in the folder, or if code that data name is executed.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from fuzz_calls import WITH_TENSORS, WITH_VALUES
+from fuzz_hostile import hostile
 from fuzz_world import DENSE, DIGITS
 from hypothesis import strategies as st
 
@@ -368,6 +369,7 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     **{name: line.map(partial(_case, name)) for name, line in LINES.items()},
     "files": _damaged(),
     "user's file": USER,
+    "hostile": hostile().map(lambda two: Case("hostile", tuple(two[0]), (two[1],))),
     "call": WITH_TENSORS.map(lambda call: Case("call", call=call)),
     "values": WITH_VALUES.map(lambda call: Case("values", call=call)),
 }
@@ -378,6 +380,7 @@ WEIGHTS = {
     "values": 3,
     "files": 8,
     "user's file": 2,
+    "hostile": 2,
     "train": 4,
     "inspect": 3,
     "convert": 2,

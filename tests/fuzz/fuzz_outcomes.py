@@ -25,6 +25,7 @@ from unittest.mock import patch
 import torch
 from fuzz_calls import carry_out
 from fuzz_cases import Case
+from fuzz_hostile import MARK
 from fuzz_world import copy_world, damage
 
 import normless
@@ -53,7 +54,8 @@ class Outcome:
 
     Attributes:
         verdict: `survived`, `refused` (by a sentence of ours), `user's own` (their traceback), `net` (by the last net
-            in `main`), `traceback`, `hang`, `crash`, or `left over` (refused, and something is left in the folder).
+            in `main`), `traceback`, `hang`, `crash`, `left over` (refused, and something is left in the folder), or
+            `executed` (code that data named was).
         words: the sentence, or the end of the traceback.
         place: file and line where an error was raised.
     """
@@ -65,7 +67,7 @@ class Outcome:
     seconds: float = 0.0
 
 
-BAD = ("net", "traceback", "hang", "crash", "left over")
+BAD = ("net", "traceback", "hang", "crash", "left over", "executed")
 
 
 def carried_out(cases: Sequence[Case], world: Path, scratch: Path) -> Iterator[Outcome]:
@@ -192,6 +194,8 @@ def _outcome(case: Case, world: Path, scratch: Path) -> Outcome:
     # A run that began, in whose data a damaged file was met later, is there to be resumed.
     if verdict == "refused" and left and not any(name.endswith("config.yaml") for name in left):
         verdict, words = "left over", f"{', '.join(left[:4])}: {words}"
+    if any((folder / MARK).exists() for folder in (scratch, *scratch.parents)):
+        verdict, words = "executed", f"{MARK} is there: {words}"
     os.chdir(world)
     return Outcome(case, verdict, words, place, time.perf_counter() - started)
 

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 import yaml
+from fuzz_hostile import CODE, EVIL, plant
 from PIL import Image
 
 from normless.cli import main
@@ -51,6 +52,7 @@ def own(gain: float = 1.0):
 def few():
     return load_data("digits", train=48, test=16)
 """,
+    EVIL: CODE,
     "sweep.yaml": f"""
 name: fuzzed
 base: {{model: "{SMALL}", data: "{DIGITS}", epochs: 1, batch_size: 16}}
@@ -109,7 +111,7 @@ def write_world(folder: Path) -> None:
     for split in ("train", "test"):
         rows.to_parquet(folder / "hub" / f"{split}.parquet")
     commands: list[list[str]] = [
-        ["convert", "mine.py:net", "--scheme", "skipinit", "--out", "net"],
+        ["convert", DENSE, "--image", "1", "3", "4", "--scheme", "skipinit", "--out", "net"],
         ["train", "--config", "config.yaml", "--out", "run"],
         ["sweep", "status", "sweep.yaml", "--once", "--out", "lab"],
     ]
@@ -119,6 +121,8 @@ def write_world(folder: Path) -> None:
 
 def damage(path: Path, how: str, where: float, content: str) -> None:
     """Do one harm to a file, if it is there: `where` is a share of its length, `content` what another text is."""
+    if how == "plant":
+        plant(path, where, content)
     if not path.exists() or path.is_dir():
         return
     data = path.read_bytes()

@@ -203,3 +203,12 @@ def test_plan_needs_no_second_set_of_weights(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Surgery, "run", watched)
     nl.plan(model, "fixup")
     assert devices == {"meta"}
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.int32, torch.int64])
+@pytest.mark.parametrize("scheme", ["none", "skipinit", "lsuv", "group_norm(groups=1)"])
+def test_layers_of_whole_numbers_are_refused(dtype: torch.dtype, scheme: str) -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+    net[0].weight = torch.nn.Parameter(torch.ones(4, 4, dtype=dtype), requires_grad=False)
+    with pytest.raises(nl.UnsupportedEditError, match=f"weight of 0, a Linear, has whole numbers .{dtype}"):
+        nl.convert(net, scheme, torch.ones(2, 4))

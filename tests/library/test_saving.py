@@ -259,7 +259,7 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
     (edited(lambda values: values.pop("scheme")), "scheme is not as normless writes it"),
     (edited(lambda values: values.update(scheme="fixupp")), "There is no scheme 'fixupp'"),
     (edited(lambda values: values.update(model="normless:none")), "normless has no network 'none'"),
-    (edited(lambda values: values.update(model="nowhere.py:model")), "There is no file .*nowhere.py"),
+    (edited(lambda values: values.update(model="nowhere.py:model")), "recipe.json names code, .*nowhere.py:model"),
     (
         edited(lambda values: values.update(model="normless:resnet_cifar(depth=14)")),
         r"resnet_cifar\(depth=14\) .*\d+ are not in the file",

@@ -39,16 +39,21 @@ class Split(NamedTuple):
 
 def checked_split(images: NDArray[Any], labels: NDArray[Any], *, classes: int, origin: str) -> Split:
     """Return a split of arrays that were read from a file."""
-    if len(images) == 0 or labels.shape != (len(images),):
+    check_labels(len(images), labels, classes=classes, origin=origin)
+    return Split(torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels.astype(np.int64)))
+
+
+def check_labels(images: int, labels: NDArray[Any] | Tensor, *, classes: int, origin: str) -> None:
+    """Raise a DataFormatError unless there are images, with a label from 0 to `classes` - 1 for each."""
+    if images == 0 or tuple(labels.shape) != (images,):
         raise DataFormatError(
-            f"{origin} holds {len(images)} images and labels of shape {labels.shape}; expected one each."
+            f"{origin} holds {images} images and labels of shape {tuple(labels.shape)}; expected one each."
         )
     if labels.min() < 0 or labels.max() >= classes:
         raise DataFormatError(
-            f"{origin} has labels from {labels.min()} to {labels.max()}; expected 0 to {classes - 1}. "
+            f"{origin} has labels from {int(labels.min())} to {int(labels.max())}; expected 0 to {classes - 1}. "
             "Is it a different data set?"
         )
-    return Split(torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels.astype(np.int64)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -58,6 +63,11 @@ class TensorImages(ImageData):
     train: Split
     test: Split
     _copies: dict[torch.device, tuple[Split, Split]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part, split in (("training", self.train), ("test", self.test)):
+            origin = f"The {part} part of {self.name}"
+            check_labels(len(split.images), split.labels, classes=self.classes, origin=origin)
 
     def _training_images(
         self, draws: Draws, steps: list[Tensor], augmentation: Augmentation, device: torch.device

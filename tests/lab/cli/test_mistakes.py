@@ -130,3 +130,19 @@ def test_exponents_beyond_the_floats_are_refused(ends: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=r"from 2\^-1000 to 2\^1000"):
         RateGrid.from_value(ends)
     assert RateGrid.powers(-1000, -999).rates == (2.0**-1000, 2.0**-999)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ["train", "--out", ""],
+            ["train", "--out="],
+            ["convert", "normless:dense", "--scheme", "none", "--out", ""],
+        ),
+        *(["sweep", "run", ""], ["watch", ""], ["reproduce", "--all", "--out", ""], ["report", "x", "--page", ""]),
+    ],
+)
+def test_an_empty_text_is_no_path(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert "Expected a path as" in capsys.readouterr().err

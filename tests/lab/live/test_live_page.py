@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -51,6 +53,21 @@ def served(look: Callable[[], View]) -> Iterator[LiveServer]:
         finally:
             server.shutdown()
             thread.join()
+
+
+def test_a_browser_that_goes_away_is_no_error(capfd: pytest.CaptureFixture[str]) -> None:
+    big = View("", "", "", settings=[("x", "x" * 10**7)])
+    with served(lambda: big) as server:
+        for _ in range(3):
+            with socket.create_connection(("127.0.0.1", server.server_port)) as gone:
+                gone.sendall(b"GET /view.json HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                gone.recv(1)
+                gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection = HTTPConnection("127.0.0.1", server.server_port)
+        connection.request("GET", "/", headers={"Host": "localhost"})
+        assert connection.getresponse().status == 200
+        connection.close()
+    assert capfd.readouterr().err == ""
 
 
 def write(folder: Path, epochs: int) -> None:

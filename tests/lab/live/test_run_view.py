@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from shutil import copytree
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from normless.probes import RideAlong, every
 from normless_lab.live import View, run_view
 from normless_lab.live.view import Line
+from normless_lab.process.tables import MOST_CELLS
 from normless_lab.train import TrainConfig, train
 
 CONFIG = TrainConfig(
@@ -93,4 +97,33 @@ def test_columns_and_values_of_somebody_else(folder: Path) -> None:
     (folder / "result.json").write_text(json.dumps({"outcome": HOSTILE, "diverged_step": HOSTILE}))
     view = run_view(folder)
     assert len(view.problems) == 4
+    json.dumps(view.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["epochs.parquet", "result.json", "unfinished.csv", "findings.json"])
+def test_a_pipe_is_not_waited_for(folder: Path, name: str) -> None:
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    assert f"{name} is not used: expected a file" in run_view(folder).problems
+
+
+def test_a_small_file_of_many_values_is_not_read(folder: Path) -> None:
+    most = MOST_CELLS // 2 + 1
+    same = pa.table(
+        {name: pa.chunked_array([pa.array([0.0] * 1000)] * (most // 1000 + 1)) for name in ("step", "loss")}
+    )
+    pq.write_table(same, folder / "steps.parquet", compression="zstd")
+    assert (folder / "steps.parquet").stat().st_size < 1e6
+    (problem,) = run_view(folder).problems
+    assert problem.startswith("steps.parquet is not used: expected a table of at most 30,000,000 values")
+
+
+def test_numbers_that_no_run_has(folder: Path) -> None:
+    (folder / "config.yaml").write_text(f"epochs: {10**400}\n")
+    (folder / "findings.json").write_text(
+        json.dumps([{"title": "x", "epochs": 10**400}, {"title": "y", "epochs": 1}])
+    )
+    view = run_view(folder)
+    assert view.of == 0
+    assert view.charts[0].marks == [1.0]
     json.dumps(view.to_dict(), allow_nan=False)

@@ -159,5 +159,8 @@ class Here:
             return future
         self.carried_out.append(args)
         self.groups.append(group)
-        future.set_result(function(*args))
+        try:
+            future.set_result(function(*args))
+        except WorkerDiedError as error:
+            future.set_exception(error)
         return future

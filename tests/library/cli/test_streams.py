@@ -1,0 +1,102 @@
+"""Commands whose output is closed, full, of another encoding, or no longer read."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normless.cli import main
+from normless.cli.output import print_json
+from normless.cli.streams import READER_GONE
+
+
+class _Refusing(io.RawIOBase):
+    """A stream that raises an error when it is written to."""
+
+    def __init__(self, error: OSError) -> None:
+        self.error: OSError | None = error
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self.error is not None:
+            raise self.error
+        return len(data)
+
+
+@contextmanager
+def _refused(error: OSError, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    raw = _Refusing(error)
+    stream = io.TextIOWrapper(io.BufferedWriter(raw), encoding="utf-8")
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        yield
+    # It is flushed when it is released.
+    raw.error = None
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+def test_what_cannot_be_encoded_is_escaped(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    stream = io.TextIOWrapper(out, encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    for words in (["list"], ["--help"], ["list", "schemes", "--json"], ["inspect", "normless:dense(depth=2)"]):
+        assert main(words) == 0
+    assert stream.errors == "strict", "as it was"
+    assert out.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("text", ["γ", "é", "😀", "\udcff", "a"])
+def test_json_is_json_in_every_encoding(encoding: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, encoding=encoding, errors="backslashreplace"))
+    print_json({text: text})
+    sys.stdout.flush()
+    assert json.loads(out.getvalue().decode(encoding)) == {text: text}
+
+
+def test_a_stream_that_is_not_there_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(["list", "schemes"]) == 0
+    monkeypatch.setattr(sys, "stderr", None)
+    assert main(["list", "nothing"]) == 2
+    assert sys.stdout is None
+
+
+def test_a_reader_that_has_ended_is_no_mistake(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["list", "schemes"], ["--help"], ["list", "--json"]):
+        with _refused(BrokenPipeError(errno.EPIPE, "Broken pipe"), monkeypatch):
+            assert main(words) == READER_GONE
+    assert capsys.readouterr().err == ""
+
+
+def test_a_disk_without_space_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with _refused(OSError(errno.ENOSPC, "No space left on device"), monkeypatch):
+        assert main(["list", "schemes"]) == 2
+    assert "No space left" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="closes handles by a POSIX shell")
+def test_no_file_gets_the_handle_of_a_closed_stream(tmp_path: Path) -> None:
+    program = (
+        "import os, sys; from normless.cli.streams import usable_streams\n"
+        "with usable_streams():\n"
+        "    file = os.open('file', os.O_RDWR | os.O_CREAT); print('printed'); print('told', file=sys.stderr)\n"
+        "    assert file > 2; os.system('echo of a child; echo of a child >&2')\n"
+    )
+    shell = '"$0" -c "$1" <&- >&- 2>&-'
+    subprocess.run(["/bin/sh", "-c", shell, sys.executable, program], cwd=tmp_path, check=True)
+    assert (tmp_path / "file").read_bytes() == b""

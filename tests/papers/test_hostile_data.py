@@ -1,0 +1,228 @@
+"""Names in data (recipes, runs, rows, files of results) execute no code that nobody named, and stay in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import normless as nl
+from normless.cli import main
+from normless.code_names import TRUST, names_of_data
+from normless.errors import UntrustedCodeError
+from normless.models.spec import build_model
+from normless.saving import digest_of_values
+from normless_lab.sweeps import Laboratory, RunRow
+from normless_lab.sweeps.runs import UnknownKindError
+from normless_lab.sweeps.status import prunable
+from normless_lab.train import TrainConfig, trained_network
+from normless_papers.gamma.pretrained import pretrained
+from normless_papers.results import run_file
+from normless_papers.results.merged import merged
+from normless_papers.results.reproduction import Reproduction, ResultError
+from normless_papers.results.storage import folder_of, save
+
+DENSE = "normless:dense(depth=2, width=8, in_features=4)"
+INPUTS = torch.ones(2, 4)
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a file of code, `evil.py`, that leaves a file `ran` when it is executed."""
+    (tmp_path / "evil.py").write_text(
+        "from pathlib import Path\nPath(__file__).with_name('ran').touch()\n"
+        "from normless.models import dense\nfrom normless.schemes import skipinit as own\n"
+        "def net():\n    return dense(depth=2, width=8, in_features=4)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def _ran(folder: Path) -> bool:
+    return (folder / "ran").exists()
+
+
+def _saved(folder: Path, **changes: str) -> Path:
+    """A saved network whose recipe names other texts."""
+    nl.save(nl.convert(build_model(DENSE), "skipinit", INPUTS), folder / "net", DENSE)
+    recipe = folder / "net" / "recipe.json"
+    recipe.write_text(json.dumps(json.loads(recipe.read_text()) | changes))
+    return folder / "net"
+
+
+def _run(folder: Path, **settings: Any) -> Path:
+    """A folder of a run whose configuration names other texts."""
+    place = folder / "run"
+    place.mkdir()
+    config = TrainConfig(model=DENSE, data="gaussian(train=8, test=8)", device="cpu").to_dict()
+    (place / "config.yaml").write_text(yaml.safe_dump(config | settings))
+    torch.save({"network": {}}, place / "checkpoint.pt")
+    return place
+
+
+def _of_model_text(folder: Path, text: str) -> object:
+    (folder / "weights").mkdir()
+    (folder / "weights" / "model.txt").write_text(text)
+    (folder / "weights" / "state.safetensors").touch()
+    return pretrained(str(folder / "weights"), DENSE)
+
+
+READERS: dict[str, Callable[[Path, str], object]] = {
+    "model of a recipe": lambda folder, code: nl.load(_saved(folder, model=f"{code}:net")),
+    "scheme of a recipe": lambda folder, code: nl.load(_saved(folder, scheme=f"{code}:own")),
+    "edit of a recipe": lambda folder, code: nl.load(_saved(folder, scheme=f"none + {code}:own()")),
+    "model of a run": lambda folder, code: trained_network(_run(folder, model=f"{code}:net")),
+    "scheme of a run": lambda folder, code: trained_network(_run(folder, scheme=f"{code}:own")),
+    "data of a run": lambda folder, code: trained_network(_run(folder, data=f"{code}:net")),
+    "model.txt": lambda folder, code: _of_model_text(folder, f"{code}:net"),
+}
+
+
+@pytest.mark.parametrize("code", ["evil.py", "evil", "{folder}/evil.py"])
+@pytest.mark.parametrize("reader", READERS)
+def test_code_that_data_name_is_not_executed(reader: str, code: str, hostile: Path) -> None:
+    with pytest.raises(UntrustedCodeError, match=f"names code, .*evil.*{TRUST}=1"):
+        READERS[reader](hostile, code.format(folder=hostile))
+    assert not _ran(hostile)
+
+
+def test_a_function_of_the_standard_library_is_code(hostile: Path) -> None:
+    command = f"subprocess:getoutput(cmd='touch {hostile / 'ran'}')"
+    folder = _saved(hostile, model=command)
+    assert main(["inspect", str(folder)]) == 2
+    with pytest.raises(UntrustedCodeError):
+        nl.load(folder)
+    with pytest.raises(UntrustedCodeError):
+        trained_network(_run(hostile, data=command))
+    assert not _ran(hostile)
+
+
+def test_weights_that_a_library_may_unpickle_are_not_read(hostile: Path) -> None:
+    pytest.importorskip("timm")
+    (hostile / "weights.pth").write_bytes(b"")
+    for argument in ("checkpoint_path='weights.pth'", "pretrained_cfg_overlay={'file': 'weights.pth'}"):
+        folder = _saved(hostile, model=f"timm:resnet18({argument})")
+        with pytest.raises(UntrustedCodeError, match="names weights of timm:resnet18"):
+            nl.load(folder)
+
+
+def test_code_of_data_is_executed_for_whom_trusts_it(hostile: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = _saved(hostile, model="evil.py:net")
+    (hostile / "net" / "evil.py").write_text((hostile / "evil.py").read_text())
+    nl.load(folder, trust_code=True)
+    assert _ran(hostile / "net")
+    monkeypatch.setenv(TRUST, "1")
+    nl.load(_saved(hostile, scheme=f"{hostile}/evil.py:own"))
+    assert _ran(hostile)
+
+
+def test_code_that_a_person_named_before_is_executed(hostile: Path) -> None:
+    folder = _saved(hostile, scheme=f"{hostile}/evil.py:own")
+    nl.scheme("evil.py:own")
+    nl.load(folder)
+    with pytest.raises(UntrustedCodeError):
+        nl.load(_saved(hostile, scheme=f"{hostile}/evil.py:other"))
+    # A configuration is a person's text, unless it is read from data.
+    with names_of_data("here"):
+        TrainConfig(model="evil.py:net")
+    with pytest.raises(UntrustedCodeError):
+        trained_network(_run(hostile, model="evil.py:net"))
+
+
+def _row(**changes: Any) -> dict[str, Any]:
+    values = {"hash": "a" * 64, "kind": "train", "config": {"model": DENSE}, "outcome": "trained", "error": None}
+    values |= {"result": {"outcome": "trained"}, "seconds": 0.0, "finished_at": "2026-01-01", "machine": "m"}
+    return values | {"versions": {}} | changes
+
+
+@pytest.mark.parametrize("kind", ["evil.py:net", "evil:net", "evil", "normless_lab.sweeps.runs:KINDS", "os:system"])
+def test_the_kind_of_a_row_is_not_imported(kind: str, hostile: Path) -> None:
+    row = RunRow(**_row(kind=kind))
+    for read in (row.settings, row.report):
+        with pytest.raises(UnknownKindError):
+            read()
+    assert row.columns()["outcome"] == "trained"
+    (hostile / "lab").mkdir()
+    with Laboratory(hostile / "lab") as lab:
+        lab.state.add([row])
+        assert prunable(lab, [], ["test_accuracy"]).rows == (row.hash,)
+    assert not _ran(hostile)
+
+
+def _artefact(**config: Any) -> dict[str, Any]:
+    asked = {"id": "fixup/table-1", "budget": "smoke"}
+    return _row(kind="artefact", hash="b", config=asked | config, result=None)
+
+
+def _written(path: Path, *rows: dict[str, Any]) -> Path:
+    """A file as `write_runs` writes it, with right digests."""
+    table = pd.DataFrame(rows, columns=[column.name for column in fields(RunRow)])
+    for name in ("config", "result", "versions"):
+        table[name] = [None if value is None else json.dumps(value) for value in table[name]]
+    table["digest"] = [digest_of_values(row) for row in run_file._rows(table)]
+    table.to_parquet(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        *(
+            {"id": "evil.py:net"},
+            {"id": "evil:net"},
+            {"id": "{folder}/x"},
+            {"id": "../x"},
+            {"id": 3},
+            {"budget": "."},
+        ),
+        *({"data": "subprocess:getoutput(cmd='touch ran')"}, {"data": "evil.py:net"}, {"weights": "weights"}),
+        *({"out": "elsewhere"}, {"again": True}, {"budget": ["smoke"]}, {"id": ["fixup/table-1"]}),
+    ],
+)
+def test_a_file_of_runs_asks_for_published_artefacts_alone(config: dict[str, Any], hostile: Path) -> None:
+    config = {key: value.format(folder=hostile) if isinstance(value, str) else value for key, value in config.items()}
+    path = _written(hostile / "runs.parquet", _artefact(**config))
+    with pytest.raises(ResultError, match="asks for an artefact"), run_file.rebuilt(path):
+        pass
+    assert not _ran(hostile)
+
+
+@pytest.mark.parametrize("place", [("/away", "smoke"), ("../../away", "smoke"), ("fixup/table-1", "../../../..")])
+def test_results_stay_in_their_folder(place: tuple[str, str], hostile: Path) -> None:
+    (hostile / "away").mkdir()
+    (hostile / "away" / "result.json").write_text("mine")
+    artefact, budget = place[0].replace("/away", f"{hostile}/away"), place[1]
+    result: Any = Reproduction(artefact, budget, {}, entry=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="outside of it"):
+        save(result, None, hostile / "out")
+    path = _written(hostile / "runs.parquet", _artefact() | {"result": {"id": artefact}})
+    with pytest.raises(ResultError), run_file.rebuilt(path):
+        pass
+    assert (hostile / "away" / "result.json").read_text() == "mine"
+
+
+def test_a_link_leads_out_of_a_folder(hostile: Path) -> None:
+    (hostile / "away").mkdir()
+    (hostile / "artefacts" / "fixup").mkdir(parents=True)
+    (hostile / "artefacts" / "fixup" / "table-1").symlink_to(hostile / "away")
+    with pytest.raises(ValueError, match="outside of it"):
+        folder_of(hostile, "fixup/table-1", "smoke")
+
+
+def test_names_of_folders_are_not_executed(hostile: Path) -> None:
+    for name in ("one", "other"):
+        place = hostile / name / "artefacts" / "evil.py:net" / "x" / "smoke"
+        place.mkdir(parents=True)
+        values = {"id": "evil.py:net/x", "budget": "smoke", "format": 3}
+        (place / "result.json").write_text(json.dumps(values | {"digest": digest_of_values(values)}))
+    with pytest.raises(ResultError), merged([hostile / "one", hostile / "other"]):
+        pass
+    assert not _ran(hostile)
