@@ -245,14 +245,15 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The tape is outermost, so that it does not record the operations of the watchers.
         with recorded(model, inputs, targets) as tape:
+            tape.leave_out(*watchers.values())
             with attach_hooks(setting, list(watchers.values())):
                 output = _output(model, inputs, tape)
             logits = logits_of(output)
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            moved, entered = _changed(model, buffers), frozenset(tape.entered)
+            with tape.paused():
+                moved, entered = _changed(model, buffers), frozenset(tape.entered)
             passed = Passed(
                 tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
             )
