@@ -181,6 +181,17 @@ class Examination:
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
 
+    def is_divisible(self, count: int) -> bool:
+        """Whether a few of `count` rows of the inputs may be examples that run without the others.
+
+        Integers beside other inputs may be numbers of rows. Out of range they raise an error on the CPU only; on a
+        device they end the process.
+        """
+        given = tensors(self.inputs)
+        has_rows = all(tensor.dim() and len(tensor) == count for tensor in given)
+        is_safe = len(given) == 1 or all(t.is_floating_point() or t.device.type == "cpu" for t in given)
+        return bool(given) and has_rows and is_safe and count not in self.passed.logits.shape[1:]
+
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""

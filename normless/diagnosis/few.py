@@ -35,7 +35,7 @@ def few_of(exam: Examination) -> Examination | None:
     """Return an examination of the first examples of a batch; None if it is small, or axis 0 does not hold them."""
     given, targets, logits = tensors(exam.inputs), tensors(exam.targets), exam.passed.logits
     count = len(logits) if logits.dim() else 0
-    if not count or not all(tensor.dim() and len(tensor) == count for tensor in (*given, *targets)):
+    if not exam.is_divisible(count) or not all(tensor.dim() and len(tensor) == count for tensor in targets):
         return None
     labels = (targets or given)[0].numel()
     number = max(EXAMPLES, count // SHARE, -(-TARGETS * count // max(labels, 1)))

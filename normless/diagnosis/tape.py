@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
@@ -122,9 +122,12 @@ class Tape(Tracer):
 
     def leave_out(self, *watchers: Watcher) -> None:
         """Leave out the calls of watchers, which are not those of the network."""
+        # The graph holds the hooks of watchers, and the tape holds the graph.
+        known = weakref.ref(self)
 
         def left_out(method: Callable[..., None], *args: Any) -> None:
-            with self.paused():
+            tape = known()
+            with nullcontext() if tape is None else tape.paused():
                 method(*args)
 
         for watcher in watchers:
