@@ -181,6 +181,17 @@ class Examination:
             warnings.simplefilter("ignore")
             return loss_of(self.loss, output, self.inputs, self.targets)
 
+    def is_divisible(self, count: int) -> bool:
+        """Whether a few of `count` rows of the inputs may be examples that run without the others.
+
+        Integers beside other inputs may be numbers of rows. Out of range they raise an error on the CPU only; on a
+        device they end the process.
+        """
+        given = tensors(self.inputs)
+        has_rows = all(tensor.dim() and len(tensor) == count for tensor in given)
+        is_safe = len(given) == 1 or all(t.is_floating_point() or t.device.type == "cpu" for t in given)
+        return bool(given) and has_rows and is_safe and count not in self.passed.logits.shape[1:]
+
     @cached_property
     def guessing(self) -> float:
         """The lowest loss of outputs that are the same for all examples; NaN if unknown."""
@@ -245,14 +256,15 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # The tape is outermost, so that it does not record the operations of the watchers.
         with recorded(model, inputs, targets) as tape:
+            tape.leave_out(*watchers.values())
             with attach_hooks(setting, list(watchers.values())):
                 output = _output(model, inputs, tape)
             logits = logits_of(output)
             if logits is None:
                 raise ValueError(f"The output of this {type(model).__name__} holds no tensor to take as logits.")
-            moved, entered = _changed(model, buffers), frozenset(tape.entered)
+            with tape.paused():
+                moved, entered = _changed(model, buffers), frozenset(tape.entered)
             passed = Passed(
                 tape.events, tape.joins, output, logits, tape.flow, tape.losses, entered=entered, moved=moved
             )

@@ -6,16 +6,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from normless._internal.state import preserve_random_state
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.diagnosis.flow import LOSS, MOVES, PRODUCTS, Call, Flow, tensors
+from normless.diagnosis.flow import LOSS, MOVES, PRODUCTS, Call, Flow, tensors, with_rows
 from normless.diagnosis.influence import find_padding
 from normless.diagnosis.relations import find_shifted
 from normless.diagnosis.spread import spread_at
@@ -25,6 +23,8 @@ from normless.residual.classify import kind_of
 
 # Outputs of an example depend on other examples if they change by more than this share of the largest output.
 CHANGED = 1e-4
+# From more examples on, a few of them are compared first.
+SMALL = 6
 # Numbers of examples with which the operation that mixes them is looked for.
 FEW = (5, 7, 4, 6, 3, 11)
 # The calls by which the nodes of a graph read each other.
@@ -49,6 +49,8 @@ def check_examples(exam: Examination) -> Steps:
     # Outputs for pairs of examples change with the place.
     moves = count not in before.shape[1:]
     kept = count // 2
+    if count > SMALL and exam.is_divisible(count) and _is_same_among_few(exam, before, count, kept):
+        return "no example depends on another in evaluation mode"
     change = _change(exam, before, count, kept, kept + moves)
     if not change > CHANGED * size:
         return "no example depends on another in evaluation mode"
@@ -63,16 +65,6 @@ def check_examples(exam: Examination) -> Steps:
     return "they depend on each other, or axis 0 does not hold the examples"
 
 
-def _rows(inputs: Any, count: int, rows: list[int]) -> Any:
-    """Return the inputs with other rows in every tensor with one row for each of the examples."""
-
-    def chosen(value: Any) -> Any:
-        has_examples = isinstance(value, Tensor) and value.dim() and len(value) == count
-        return value[torch.tensor(rows, device=value.device)] if has_examples else value
-
-    return tree_map(chosen, inputs)
-
-
 def _replaced(count: int, kept: int, place: int) -> list[int]:
     """Return rows of a batch with the kept example at a place, and two others in turn at all other places."""
     rows = [(kept + 1 + row % 2) % count for row in range(count)]
@@ -80,10 +72,19 @@ def _replaced(count: int, kept: int, place: int) -> list[int]:
     return rows
 
 
+def _is_same_among_few(exam: Examination, before: Tensor, count: int, kept: int) -> bool:
+    """Whether the kept example has the same outputs at another place, among two others only."""
+    with suppress(InputsError, RuntimeError, ValueError, IndexError):
+        after = exam.evaluate(with_rows(exam.inputs, count, [(kept + 1) % count, (kept + 2) % count, kept]))
+        if after.shape == (3, *before.shape[1:]):
+            return float((after[2] - before[kept]).abs().max()) <= CHANGED * float(before.abs().max())
+    return False
+
+
 def _change(exam: Examination, before: Tensor, count: int, kept: int, place: int) -> float:
     """Return the change of the kept example's outputs if all others change."""
     with suppress(InputsError, RuntimeError, ValueError, IndexError):
-        after = exam.evaluate(_rows(exam.inputs, count, _replaced(count, kept, place)))
+        after = exam.evaluate(with_rows(exam.inputs, count, _replaced(count, kept, place)))
         if after.shape == before.shape:
             own, others = after[place], before[kept]
             if count in before.shape[1:]:
@@ -93,7 +94,7 @@ def _change(exam: Examination, before: Tensor, count: int, kept: int, place: int
             if isfinite(change):
                 return change
     # Some inputs belong in an order, such as sequences by length.
-    after = exam.evaluate(_rows(exam.inputs, count, [1, *range(1, count)]))
+    after = exam.evaluate(with_rows(exam.inputs, count, [1, *range(1, count)]))
     return float((before - after)[1:].abs().max()) if after.shape == before.shape else 0.0
 
 
@@ -107,7 +108,7 @@ def _is_random(exam: Examination, before: Tensor) -> bool:
 def _placed(exam: Examination, count: int, change: float) -> Finding:
     """Report outputs that depend on the place of an example, with the first operation that depends on it."""
     kept, places = list(range(count)), list(range(count))[::-1]
-    call = spread_at(exam.model, exam.inputs, _rows(exam.inputs, count, places), count, kept, places)
+    call = spread_at(exam.model, exam.inputs, with_rows(exam.inputs, count, places), count, kept, places)
     where, words = _place(call)
     return finding("place_in_batch", 0.9, where, {"change": change}, at=words)
 
@@ -160,8 +161,8 @@ def _mixing(exam: Examination, count: int, kept: int) -> Call | None:
     for number in (*(few for few in FEW if few < count and few not in others), count):
         # The other inputs may not fit fewer examples.
         with suppress(InputsError, ValueError, RuntimeError, IndexError):
-            inputs = _rows(exam.inputs, count, list(range(number)))
-            changed = _rows(inputs, number, _replaced(number, number // 2, number // 2))
+            inputs = with_rows(exam.inputs, count, list(range(number)))
+            changed = with_rows(inputs, number, _replaced(number, number // 2, number // 2))
             call = spread_at(exam.model, inputs, changed, number, (number // 2,))
             if call is not None:
                 return call

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.lifting import followed
@@ -204,6 +204,7 @@ class Tracer(TorchFunctionMode):
         self.flow = Flow()
         self.running: list[str] = [""]
         self.failed = ""
+        self._is_paused = False
         self.entered: set[str] = set()
 
     @property
@@ -213,6 +214,8 @@ class Tracer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self._is_paused:
+            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = getattr(getattr(func, "__self__", None), "__name__", name)
@@ -237,6 +240,15 @@ class Tracer(TorchFunctionMode):
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
     ) -> None:
         """Receive a call with its arguments and results; no gradients are recorded."""
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave out the calls of the body."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     @contextmanager
     def of_loss(self) -> Iterator[None]:
@@ -273,6 +285,16 @@ class Tracer(TorchFunctionMode):
 def tensors(values: Any) -> list[Tensor]:
     """Return the tensors in nested values."""
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def with_rows(values: Any, count: int, rows: list[int]) -> Any:
+    """Return nested values with other rows in every tensor with one row for each of `count` examples."""
+
+    def chosen(value: Any) -> Any:
+        has_examples = isinstance(value, Tensor) and value.dim() and len(value) == count
+        return value[torch.tensor(rows, device=value.device)] if has_examples else value
+
+    return tree_map(chosen, values)
 
 
 def running_line() -> Line | None:

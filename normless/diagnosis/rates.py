@@ -186,6 +186,9 @@ def judge_fit(exam: Examination, given: Optimizer, trial: Trial, steps: int) -> 
         return
     is_explained = any(known.severity >= CAUSE and not known.advice for known in exam.found)
     lowest, number = min(filter(isfinite, trial.losses)), max(MANY, steps)
+    if lowest < goal:
+        # The trial has shown it.
+        return
     ends: dict[float, float] = {}
     factors = ALL[:FEW] if is_explained else ALL
     for factor in (*factors, None):

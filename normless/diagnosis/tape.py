@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from inspect import signature
-from math import nan, prod
+from math import nan, prod, sqrt
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.diagnosis.flow import Call, Tracer
 from normless.diagnosis.flow import tensors as tensors
 from normless.diagnosis.ranges import range_of
+from normless.nn.channels import in_pieces
+from normless.probes import Watcher
 
 _KINDS = {
     "weight": "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d bilinear embedding "
@@ -112,9 +115,25 @@ class Tape(Tracer):
     def __init__(self, examples: int) -> None:
         super().__init__()
         self.examples = examples
+        self._measured = WeakIdKeyDictionary()
         self.losses: list[LossCall] = []
         self.events: list[Event] = []
         self.joins = 0
+
+    def leave_out(self, *watchers: Watcher) -> None:
+        """Leave out the calls of watchers, which are not those of the network."""
+        # The graph holds the hooks of watchers, and the tape holds the graph.
+        known = weakref.ref(self)
+
+        def left_out(method: Callable[..., None], *args: Any) -> None:
+            tape = known()
+            with nullcontext() if tape is None else tape.paused():
+                method(*args)
+
+        for watcher in watchers:
+            for name in dir(Watcher):
+                if name.startswith("on_"):
+                    setattr(watcher, name, partial(left_out, getattr(watcher, name)))
 
     def on_call(
         self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
@@ -153,26 +172,73 @@ class Tape(Tracer):
         has_lost = before is None or before.is_trained or before.is_copied
         detached = is_values and has_lost and not x.requires_grad
         event = Event(kind, call.name, call.path, parameters, recording, detached, tuple(x.shape), y)
-        plain = y.detach().double()
-        event.second_moment = float(plain.square().mean())
-        event.spread, event.deviation = self._between(plain)
+        measured = self._moments_of(y)
+        event.second_moment, event.spread, event.deviation = measured.second, measured.spread, measured.deviation
         if is_values:
-            event.spread_in, _ = self._between(x.detach().double())
+            event.spread_in = self._moments_of(x).spread
             if event.kind == "weight" and x.dim() > 1 and len(x) == self.examples > 1:
-                total = F.normalize(x.detach().flatten(1).double(), dim=1).sum(0).square().sum()
-                event.correlation = float(total / len(x) - 1) / (len(x) - 1)
+                event.correlation = _mean_cosine(x.detach().flatten(1).double())
         _describe(event, args, kwargs)
         self.events.append(event)
         if y.requires_grad:
             # The graph holds its hooks, and the event holds the graph: a strong reference would keep both for ever.
             y.register_hook(partial(_note, weakref.ref(event)))  # type: ignore[no-untyped-call]
 
-    def _between(self, x: Tensor) -> tuple[float, float]:
-        """Return the share of the variance between examples and its root; NaN if axis 0 does not hold examples."""
-        if x.dim() < 2 or len(x) != self.examples or self.examples < 2:
-            return nan, nan
-        whole, between = float(x.var(correction=0)), float(x.var(0, correction=0).mean())
-        return (between / whole if whole > 0 else 0.0), between**0.5
+    def _moments_of(self, x: Tensor) -> Moments:
+        """Return the moments of a tensor; those of the input of a call were measured as the output of another."""
+        known: tuple[int, Moments] | None = self._measured.get(x)  # type: ignore[no-untyped-call]
+        # Calls in place change the values and this number; tensors of inference mode have none and do not change.
+        version = 0 if x.is_inference() else x._version
+        if known is None or known[0] != version:
+            known = version, moments(x.detach(), self.examples)
+            self._measured[x] = known
+        return known[1]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """E[x²] of a tensor, the share of its variance that is between examples, and the root of this part of it.
+
+    The last two are NaN if axis 0 does not hold the examples.
+    """
+
+    second: float
+    spread: float = nan
+    deviation: float = nan
+
+
+def moments(x: Tensor, examples: int) -> Moments:
+    """Return the moments of values (examples, …), computed in float64 in one pass over pieces of them."""
+    has_examples = x.dim() > 1 and len(x) == examples > 1
+    first = x[:1].reshape(1, -1).double() if has_examples else torch.zeros((), dtype=torch.float64, device=x.device)
+    squares, sums, apart = (torch.zeros_like(first).sum(), torch.zeros_like(first), torch.zeros_like(first).sum())
+    for piece in in_pieces(x) if x.dim() else (x,):
+        values = piece.reshape(len(piece) if has_examples else 1, -1).to(torch.float64, copy=True)
+        squares += torch.dot(values.view(-1), values.view(-1))
+        if has_examples:
+            # Without the first example, equal examples are exactly 0, and large means do not cancel.
+            values -= first
+            sums += values.sum(0, keepdim=True)
+            apart += torch.dot(values.view(-1), values.view(-1))
+    second = float(squares) / max(x.numel(), 1)
+    if not has_examples:
+        return Moments(second)
+    between = max((float(apart) - float(sums.square().sum()) / examples) / max(x.numel(), 1), 0.0)
+    # The variance is the mean of the variances over examples plus the variance of the means.
+    whole = between + float((first + sums / examples).var(correction=0))
+    return Moments(second, between / whole if whole > 0 else 0.0, between**0.5)
+
+
+def _mean_square(values: Tensor) -> float:
+    flat = values.reshape(-1)
+    return float(torch.dot(flat, flat)) / max(len(flat), 1)
+
+
+def _mean_cosine(x: Tensor) -> float:
+    """Return the mean cosine of two rows."""
+    inverse = x.norm(dim=1).clamp_min(1e-12).reciprocal()
+    total = float((inverse @ x).square().sum())
+    return (total / len(x) - 1) / (len(x) - 1)
 
 
 def _mask(factors: tuple[Any, ...]) -> Tensor | None:
@@ -187,7 +253,7 @@ def _mask(factors: tuple[Any, ...]) -> Tensor | None:
 
 def _note(of: weakref.ref[Event], gradient: Tensor) -> None:
     if (event := of()) is not None:
-        event.gradient = float(gradient.detach().double().square().mean().sqrt())
+        event.gradient = sqrt(_mean_square(gradient.detach().double()))
 
 
 def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, AdamW
 
 from normless.diagnosis.examination import Examination, pass_through
+from normless.diagnosis.few import fits_few
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.rates import LITTLE, ROUNDED, judge_fit, judge_rate, weights_norm
 from normless.diagnosis.steps import Trial, scheduled_rate, tried
@@ -33,7 +34,8 @@ def check_trial(exam: Examination, steps: int) -> Steps:
     if exam.optimizer is None:
         parameters = [parameter for parameter in exam.model.parameters() if parameter.requires_grad]
         given = AdamW(parameters, RATE, weight_decay=0.0)
-        yield from judge_fit(exam, given, Trial(RATE, (exam.passed.loss,)), steps)
+        if not fits_few(exam, given, steps):
+            yield from judge_fit(exam, given, Trial(RATE, (exam.passed.loss,)), steps)
         raise NotAsked(f"no optimizer was given: AdamW at rate {RATE} and others was tried until the loss fell")
     if not any(map(scheduled_rate, exam.optimizer.param_groups)):
         raise NotAsked("not tried: every learning rate is 0")

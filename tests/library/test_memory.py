@@ -1,0 +1,196 @@
+"""Calls of public functions keep no memory."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import normless as nl
+from normless import errors
+from normless._internal.copying import copied
+from normless.models import resnet_cifar
+
+SIZE, CALLS = 8, 200
+# Resident memory may grow by this share of what the same calls would keep if each kept one network.
+KEPT = 0.1
+
+
+@cache
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return resnet_cifar(8)
+
+
+@cache
+def batch() -> tuple[Tensor, Tensor]:
+    return torch.randn(SIZE, 3, 16, 16), torch.arange(SIZE) % 10
+
+
+@cache
+def mapped() -> nl.ResidualMap:
+    return nl.residual_map(network(), batch()[0])
+
+
+def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), 0.01)
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def watched() -> None:
+    model = copied(network())
+    with nl.watch(model, interval=1) as watch:
+        step(model, optimizer_of(model))
+        assert len(watch.table)
+
+
+def watched_without_an_end() -> None:
+    model = copied(network())
+    nl.watch(model, interval=1)
+    step(model, optimizer_of(model))
+
+
+def ridden_along() -> None:
+    ride = nl.RideAlong(("signal", "gradients"), when=lambda step: True)
+    with ride.during(1, network(), mapped()):
+        F.cross_entropy(network()(batch()[0]), batch()[1]).backward()
+    network().zero_grad()
+    assert len(ride.tables())
+
+
+def clipped() -> None:
+    model = copied(network())
+    optimizer = optimizer_of(model)
+    nl.clip_in_step(optimizer, model, residual_map=mapped())
+    step(model, optimizer)
+
+
+def clipped_by_hand() -> None:
+    model = copied(network())
+    F.cross_entropy(model(batch()[0]), batch()[1]).backward()
+    nl.adaptive_gradient_clipping(model)
+
+
+def stepped_in_backward() -> None:
+    model = copied(network())
+    optimizer = optimizer_of(model)
+    with nl.step_in_backward(optimizer):
+        step(model, optimizer)
+
+
+def recomputed() -> None:
+    model = copied(network())
+    nl.recompute_blocks(model, batch()[0])
+    step(model, optimizer_of(model))
+
+
+def refused() -> None:
+    with pytest.raises(errors.InputsError):
+        nl.diagnose(network(), (torch.randn(SIZE, 4, 16, 16), batch()[1]))
+
+
+def saved_in(folder: Path) -> Callable[[], object]:
+    return lambda: nl.save(converted(), folder / "saved")
+
+
+@cache
+def converted() -> nn.Module:
+    return nl.convert(network(), "skipinit", batch()[0])
+
+
+def loaded_from(folder: Path) -> Callable[[], object]:
+    nl.save(converted(), folder / "saved")
+    return lambda: nl.load(folder / "saved")
+
+
+def with_optimizer() -> None:
+    model = copied(network())
+    nl.diagnose(model, batch(), optimizer=optimizer_of(model), trial_steps=2)
+
+
+# Each public function, and calls that take another way through it.
+CALLED: dict[str, Callable[[], object]] = {
+    "residual_map": lambda: nl.residual_map(network(), batch()[0]),
+    "convert": lambda: nl.convert(network(), "fixup", batch()[0]),
+    "plan": lambda: nl.plan(network(), "fixup", batch()[0]),
+    "scheme": lambda: nl.scheme("fixup", gain=0.5),
+    "diagnose": lambda: nl.diagnose(network(), batch(), trial_steps=2),
+    "diagnose with an optimizer": with_optimizer,
+    "diagnose, refused": refused,
+    "treat": lambda: nl.treat(network(), batch(), scheme="fixup"),
+    "watch": watched,
+    "watch, not closed": watched_without_an_end,
+    "probe": lambda: nl.probe(network(), batch(), ("signal", "backward", "gradients", "logits")),
+    "RideAlong": ridden_along,
+    "mixes_examples": lambda: nl.mixes_examples(network(), batch()[0]),
+    "fold": lambda: nl.fold(copied(network()).eval(), batch()[0]),
+    "freeze": lambda: nl.freeze(network()),
+    "fuse_for_inference": lambda: nl.fuse_for_inference(copied(network()).eval(), batch()[0]),
+    "param_groups": lambda: nl.param_groups(network(), batch()[0], lr=0.1, weight_decay=1e-4),
+    "clip_in_step": clipped,
+    "adaptive_gradient_clipping": clipped_by_hand,
+    "step_in_backward": stepped_in_backward,
+    "recompute_blocks": recomputed,
+}
+OF_FILES: dict[str, Callable[[Path], Callable[[], object]]] = {"save": saved_in, "load": loaded_from}
+
+
+@pytest.fixture(params=[*CALLED, *OF_FILES])
+def call(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[], object]]:
+    name = request.param
+    yield CALLED[name] if name in CALLED else OF_FILES[name](tmp_path)
+    gc.enable()
+
+
+def live_tensors() -> int:
+    """Count the tensors with values; torch's export leaves others, without values, in caches of its own."""
+    gc.collect()
+    return sum(type(value) in (Tensor, nn.Parameter) and not value.is_meta for value in gc.get_objects())
+
+
+def resident() -> int:
+    """Return the resident memory of this process, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_every_public_function_is_called() -> None:
+    functions = {name for name in nl.__all__ if inspect.isfunction(getattr(nl, name))}
+    assert functions <= {*CALLED, *OF_FILES}
+
+
+def test_calls_keep_no_tensors(call: Callable[[], object]) -> None:
+    call()
+    call()
+    before = live_tensors()
+    call()
+    call()
+    assert live_tensors() == before
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_memory_stays_the_same_over_many_calls(call: Callable[[], object], request: pytest.FixtureRequest) -> None:
+    size = sum(parameter.nbytes for parameter in network().parameters())
+    for _ in range(CALLS // 4):
+        call()
+    gc.collect()
+    before = resident()
+    for _ in range(CALLS):
+        call()
+    gc.collect()
+    grown = resident() - before
+    print(f"{request.node.callspec.id}: {before / 2**20:.0f} MiB, {grown / 2**20:+.2f} MiB in {CALLS} calls")  # noqa: T201
+    assert grown < KEPT * CALLS * size
