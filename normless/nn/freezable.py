@@ -101,6 +101,8 @@ class FreezableNorm(nn.Module):
             self.add_module(name, module)
         self.tokens = Tokens()
         self.has_ended = False
+        # In a tuple, since it is not a child: its parameters are those of this norm.
+        self.original: tuple[nn.Module, ...] = ()
         device = next((part[1].device for part in (gamma, beta) if part is not None), None)
         # Rows: tokens that come first, all others. Columns: groups. `sums` holds sums of d, counts and sums of m.
         shapes = {"constant": (2, groups), "measured": (2, groups), "sums": (3, 2, groups), "centre": (groups,)}
@@ -233,3 +235,10 @@ class FreezableNorm(nn.Module):
         of_others = self._per_group(rows[1], spread)
         return of_others if first is None else torch.where(first, self._per_group(rows[0], spread), of_others)
 
+
+def original_of(norm: FreezableNorm) -> nn.Module:
+    """Return the norm in whose place a norm was put, with the parameters as they are now."""
+    (original,) = norm.original
+    for name, parameter in norm._parameters.items():
+        original._parameters[name] = parameter
+    return original.train(norm.training)

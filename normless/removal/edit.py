@@ -113,8 +113,11 @@ class FreezableNorms(Edit):
             raise surgery.unsupported(layer.path, f"it has other parameters than one γ and one β: {words}")
         parts = [None if part is None else (named[id(part)], part) for part in (gamma, beta)]
         rest = {part.name: part.module for part in inside.after if not isinstance(part.module, nn.Identity)}
+        sizes = {part.numel() for part in (gamma, beta) if part is not None} - {1}
         for options in _candidates(norm, x):
             over = options["over"]
+            if over != "example" and not sizes <= {x.shape[-1 if over == "features" else 1]}:
+                continue
             axis = _position_axis(x, over, length)
             new = FreezableNorm(
                 gamma=parts[0], beta=parts[1], offset=layer.offset, position_axis=axis, rest=rest, **options
@@ -122,9 +125,7 @@ class FreezableNorms(Edit):
             with running(new, training=False):
                 made = new(x)
             if _agree(made, y):
-                new.tokens = self.tokens
-                # Not a child: its parameters are those of the new norm.
-                vars(new)["original"] = (norm,)
+                new.tokens, new.original = self.tokens, (norm,)
                 return new
         raise surgery.unsupported(
             layer.path,
