@@ -55,6 +55,9 @@ def fold_into(layer: nn.Module, place: Neighbour, scale: Tensor, shift: Tensor, 
         bias.copy_(moved)
     elif moved.any():
         setattr(layer, bias_name, nn.Parameter(moved.to(weight), requires_grad=weight.requires_grad))
+        if isinstance(layer, nn.MultiheadAttention) and layer.out_proj.bias is None:
+            # torch's fused attention needs both biases or neither.
+            layer.out_proj.bias = nn.Parameter(torch.zeros_like(weight[0]), requires_grad=weight.requires_grad)
 
 
 def _centred(values: Tensor, axis: int, features: int) -> Tensor:

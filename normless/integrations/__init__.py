@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from normless.lazy import attach
 
 if TYPE_CHECKING:
+    from normless.integrations.lightning import LightningRemoval as LightningRemoval
     from normless.integrations.lightning import LightningWatch as LightningWatch
     from normless.integrations.opacus import prepare as prepare
+    from normless.integrations.transformers import TrainerRemoval as TrainerRemoval
     from normless.integrations.transformers import TrainerWatch as TrainerWatch
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -11,6 +11,7 @@ from normless._internal.arguments import forward_arguments, inputs_missing, on_d
 from normless._internal.copying import require_whole
 from normless.conversion import Plan
 from normless.edits import Surgery
+from normless.errors import UnsupportedEditError
 from normless.lifting.calls import never_fuse
 from normless.nn import FreezableNorm, Tokens
 from normless.nn.freezable import Mask
@@ -76,6 +77,11 @@ def remove_norms(
     """
     require_network(model)
     _check(order, start=start, interval=interval, attempts=attempts, tolerance=tolerance, weight=spread_weight)
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedEditError(
+            "remove_norms measures norms in their own process, and torch.nn.DataParallel runs copies of them in "
+            "threads. Use torch.nn.parallel.DistributedDataParallel."
+        )
     network = inside_wrappers(model)
     require_whole(network)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)

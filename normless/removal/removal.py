@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from normless.conversion import Plan
 from normless.errors import UnsupportedEditError
@@ -217,7 +216,7 @@ class Removal:
     @property
     def _processes(self) -> int:
         """The number of processes that train the network together."""
-        return distributed.get_world_size() if isinstance(self._model, DistributedDataParallel) else 1
+        return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
 
     def _sum_over_processes(self, *values: Tensor) -> None:
         for value in values if self._processes > 1 else ():
