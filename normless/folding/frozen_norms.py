@@ -1,4 +1,4 @@
-"""Replace every batch norm of a network, and every norm that a removal froze, by the affine map that it computes."""
+"""Replace batch norms, and norms that a removal froze, by the affine maps that they compute."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from normless._internal.arguments import require_network
 from normless._internal.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FreezableNorm, FrozenAffine, FrozenLayerNorm, Tokens
-from normless.nn.freezable import original_of
 from normless.nn.channels import per_channel, scale_and_shift
+from normless.nn.freezable import original_of
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.sub_batches import is_sub_batch_norm
@@ -36,8 +36,8 @@ def freeze(model: Model) -> Model:
     with the running μ and σ², in train mode and in eval mode. Child modules and functions that a norm's module
     applies after normalizing are kept. Modules with running statistics that do not derive from torch's batch norm are
     frozen too. A layer, RMS or group norm that `remove_norms` froze becomes a `normless.nn.FrozenLayerNorm` or a
-    `FrozenAffine`; one that it did not freeze becomes the original norm again. Outputs in eval mode equal those of the
-    original up to rounding.
+    `FrozenAffine`; one that it did not freeze becomes the original norm again. Outputs in eval mode equal those of
+    the original up to rounding.
 
     Args:
         model: the network; it is not changed.
@@ -147,7 +147,9 @@ def without_removal(network: nn.Module) -> None:
     replace_modules(network, unfrozen)
     for module in network.modules():
         hooks = module._forward_pre_hooks
-        for number in [number for number, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tokens)]:
+        for number in [
+            number for number, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tokens)
+        ]:
             del hooks[number]
             module._forward_pre_hooks_with_kwargs.pop(number, None)
 

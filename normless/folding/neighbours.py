@@ -225,7 +225,12 @@ class Neighbours:
             if any(own is self.names.parameters[parameter] for own in module._parameters.values())
         ]
         tables = [module for module in holders if isinstance(module, nn.Embedding)]
-        reads = [operation.name for operation in self.flow.operations for name in operation.parameters if self._key(name) == self._key(parameter)]
+        reads = [
+            operation.name
+            for operation in self.flow.operations
+            for name in operation.parameters
+            if self._key(name) == self._key(parameter)
+        ]
         others = [name for name in reads if name != "embedding"]
         return bool(tables) and len(holders) == len(tables) + 1 and len(others) == 1
 

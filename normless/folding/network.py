@@ -70,7 +70,8 @@ class FoldReport:
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
     """Fold every norm with constant statistics into the weights next to it; return the folded copy and a report.
 
-    These are the batch norms of a trained network, and the norms that `remove_norms` froze. If only a norm reads the output of a convolution or linear layer, it is folded into it, with running μ and σ²:
+    These are the batch norms of a trained network, and the norms that `remove_norms` froze. If only a norm reads the
+    output of a convolution or linear layer, it is folded into it, with running μ and σ²:
 
         γ / √(σ² + ε) · (W ∗ x + b − μ) + β = (sW) ∗ x + (s(b − μ) + β),   s = γ / √(σ² + ε) per channel
 
@@ -155,14 +156,17 @@ def _place(path: str, norm: FrozenAffine, shift: Tensor, modes: list[Neighbours]
         return "it does not run on these inputs"
     reasons = []
     for side in get_args(Side):
-        place = ("a function follows it inside its module" if side == "after" and next(norm.children(), None) else "") or _neighbours(path, side, modes)
+        follows = side == "after" and next(norm.children(), None) is not None
+        place = "a function follows it inside its module" if follows else _neighbours(path, side, modes)
         if isinstance(place, str):
             reasons.append(place)
             continue
         padded = next((layer.layer for layer in place if layer.sees_border), None)
         grouped = next((layer.layer for layer in place if _has_groups(modes[0].names.modules[layer.layer])), None)
         if padded is not None and shift.any():
-            reasons.append(f"{padded} pads its input or is transposed, so a shift would not reach all outputs equally")
+            reasons.append(
+                f"{padded} pads its input or is transposed, so a shift would not reach all outputs equally"
+            )
         elif grouped is not None and getattr(norm, "centred", False):
             reasons.append(f"{grouped} has groups, and the mean is over all channels")
         else:

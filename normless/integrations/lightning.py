@@ -1,4 +1,4 @@
-"""Callbacks for Lightning's trainer: `LightningWatch` watches a training, `LightningRemoval` takes norms out in it."""
+"""Callbacks for Lightning: `LightningWatch` watches a training, `LightningRemoval` takes norms out in it."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class LightningWatch(Callback):  # type: ignore[misc]
 class LightningRemoval(Callback):  # type: ignore[misc]
     """Takes the norms out of the network that a trainer fits, by `nl.remove_norms`.
 
-    The auxiliary loss is added to what `training_step` returns, a loss or a dictionary with a `loss`. Checkpoints hold
-    the state of the removal. After the fit, `removal.finish()` returns the network for `nl.fold`.
+    The auxiliary loss is added to what `training_step` returns, a loss or a dictionary with a `loss`. Checkpoints
+    hold the state of the removal. After the fit, `removal.finish()` returns the network for `nl.fold`.
 
     Args:
         example_inputs: arguments of the network's forward, as in `nl.remove_norms`.

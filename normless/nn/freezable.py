@@ -21,7 +21,7 @@ class Tokens:
     """What the norms of one network share: the mask of the tokens that count, and the terms of the auxiliary loss.
 
     Attributes:
-        source: the name of an argument of the network's forward, or a function of all arguments that returns the mask.
+        source: the name of an argument of the network's forward, or a function of its arguments: the mask.
         mask: of this pass, shape (B, T), true at tokens that count; None if all count.
         terms: of the passes since the terms were last read, one for each run of an unfrozen norm.
         keeps_terms: whether norms add terms.
@@ -48,11 +48,11 @@ class FreezableNorm(nn.Module):
 
         d = √(s² + ε) before,   d = c afterwards
 
-    s² is the variance of x, or E[x²] without `centres`, over the last axis (`features`, as torch's layer norm), axis 1
-    at each position (`channels`), all axes of γ (`example`), or channels of a group and positions (`groups`). The
-    running average of √(s² + ε) over tokens in train mode, with each step's tokens as one sample, is c. A norm over
-    `features` or `channels` subtracts the mean of the token, before and after; a norm over positions subtracts a
-    running average of the mean when it is frozen.
+    s² is the variance of x, or E[x²] without `centres`, over the last axis (`features`, as torch's layer norm), over
+    axis 1 at each position (`channels`), over all axes of γ (`example`), or over the channels of a group and all
+    positions (`groups`). c is the running average of √(s² + ε) over tokens in train mode, by steps. A norm over
+    `features` or `channels` subtracts the mean of the token before and afterwards; a norm over positions subtracts a
+    running average of its mean once it is frozen.
 
     Parameters are those of the original norm, under its names; buffers are not part of `state_dict`. A token that
     comes first in its sequence may have a constant of its own. Half-precision inputs are normalized in float32.
@@ -227,7 +227,9 @@ class FreezableNorm(nn.Module):
             is_first = (spread.new_zeros(()) if first is None else first.to(spread.dtype)).expand_as(spread)
             shares = torch.stack([is_first, 1 - is_first]) * counts
             parts = torch.stack([shares * spread, shares, shares * (0.0 if mean is None else mean)])
-            by_group = parts.flatten(4).sum((2, 4)) if self.over == "groups" else parts.flatten(2).sum(2, keepdim=True)
+            by_group = (
+                parts.flatten(4).sum((2, 4)) if self.over == "groups" else parts.flatten(2).sum(2, keepdim=True)
+            )
             self.sums += by_group.to(self.sums.dtype)
 
     def _of_rows(self, rows: Tensor, spread: Tensor, first: Tensor | None) -> Tensor:

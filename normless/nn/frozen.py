@@ -48,8 +48,8 @@ class FrozenLayerNorm(FrozenAffine):
 
         y = rest(scale ⊙ (x − mean(x)) + shift),   scale = γ / c,   shift = β
 
-    without the mean if it is not `centred`. Shapes: (…, C) to the same, or (B, C, …) with `channels_first`; the mean is
-    over C. `scale` and `shift` have shape (C,), no axes, or those of the last axes of x. x keeps its dtype.
+    without the mean if it is not `centred`. The mean is over C. Shapes: (…, C) to the same, or (B, C, …) with
+    `channels_first`. `scale` and `shift` have shape (C,), no axes, or those of the last axes of x. x keeps its dtype.
     """
 
     def __init__(

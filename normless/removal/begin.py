@@ -98,9 +98,7 @@ def remove_norms(
     queue = sorted(norms, key=lambda path: order.index(edit.places[path]))
     schedule = Schedule(interval, start, tolerance, attempts, queue)
     plan = Plan(surgery.changes)
-    return Removal(
-        model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token
-    )
+    return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
 
 
 def _check(order: Sequence[Place], **numbers: float) -> None:

@@ -45,6 +45,7 @@ class FreezableNorms(Edit):
         return "remove_norms"
 
     def apply(self, surgery: Surgery) -> None:
+        """Replace the norms at the places of `order`; nothing is replaced if one is refused."""
         found = norms_by_place(surgery)
         for path, reason in surgery.map.directions.items():
             if path not in found:
@@ -64,10 +65,7 @@ class FreezableNorms(Edit):
             self._check(surgery, surgery.map.by_path[path])
         seen = _seen(surgery, chosen)
         length = next((x.shape[1] for x, _ in seen.values() if x.dim() == 3), None)
-        new = {
-            path: self._freezable(surgery, surgery.map.by_path[path], *seen[path], length)
-            for path in chosen
-        }
+        new = {path: self._freezable(surgery, surgery.map.by_path[path], *seen[path], length) for path in chosen}
         for path, norm in new.items():
             old = surgery.get(path)
             surgery.replace(path, norm)
@@ -96,9 +94,7 @@ class FreezableNorms(Edit):
         if nn.utils.parametrize.is_parametrized(norm):
             raise surgery.unsupported(layer.path, "its γ or β is parametrized; make it a plain parameter first")
 
-    def _freezable(
-        self, surgery: Surgery, layer: Layer, x: Tensor, y: Tensor, length: int | None
-    ) -> FreezableNorm:
+    def _freezable(self, surgery: Surgery, layer: Layer, x: Tensor, y: Tensor, length: int | None) -> FreezableNorm:
         """Return the norm that computes what a norm computed on x, with its parameters."""
         norm, inside = surgery.get(layer.path), inside_of(surgery, layer)
         if inside.before:
@@ -164,7 +160,9 @@ def _candidates(norm: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
         yield {"over": "groups", "groups": groups, "centres": True, "eps": eps}
     # A subclass or a class of its own may compute something else.
     axes_first: tuple[Over, ...] = ("channels", "features") if has_channels_first(norm) else ("features", "channels")
-    named = [value for name in ("eps", "variance_epsilon", "epsilon") if isinstance(value := getattr(norm, name, 0), float)]
+    named = [
+        value for name in ("eps", "variance_epsilon", "epsilon") if isinstance(value := getattr(norm, name, 0), float)
+    ]
     groups = getattr(norm, "num_groups", getattr(norm, "groups", None))
     for epsilon, centres in product((*named, *_EPSILONS, 0.0), (True, False)):
         for each in axes_first:

@@ -147,4 +147,3 @@ class Schedule:
         else:
             self.queue.insert(0, path)
         self.waits = self.step + self.interval * 2**tries
-

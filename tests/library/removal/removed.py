@@ -23,7 +23,11 @@ class Block(nn.Module):
         self.post = post
         self.ln_1, self.ln_2 = norm(width), norm(width)
         self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
-        self.proj, self.fc, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+        self.proj, self.fc, self.out = (
+            nn.Linear(width, width),
+            nn.Linear(width, 2 * width),
+            nn.Linear(2 * width, width),
+        )
         self.q_norm, self.k_norm = (norm(width // 2), norm(width // 2)) if qk else (nn.Identity(), nn.Identity())
 
     def attend(self, x: Tensor) -> Tensor:
@@ -43,7 +47,11 @@ class LanguageModel(nn.Module):
     """Two blocks on embedded tokens, and a final norm unless they are post-norm."""
 
     def __init__(
-        self, norm: Callable[[int], nn.Module] = nn.LayerNorm, post: bool = False, qk: bool = False, tied: bool = False
+        self,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        post: bool = False,
+        qk: bool = False,
+        tied: bool = False,
     ) -> None:
         super().__init__()
         width = 8
@@ -83,15 +91,16 @@ def train(
     """Train until the removal is done, or for some steps; return the number of steps."""
     net.train()
     optimizer = optimizer or torch.optim.AdamW(net.parameters(), lr=1e-3)
-    count = 0
-    for count, _ in enumerate(steps, 1):
+    done = 0
+    for _ in steps:
         optimizer.zero_grad()
         removal.loss(loss(net)).backward()
         optimizer.step()
         removal.step()
+        done += 1
         if removal.done:
             break
-    return count
+    return done
 
 
 def relative(made: Tensor, expected: Tensor) -> float:

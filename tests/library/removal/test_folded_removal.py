@@ -16,7 +16,21 @@ import normless as nl
 from normless.nn import FrozenAffine, FrozenLayerNorm
 
 # What computes statistics of its input.
-STATISTICS = {"layer_norm", "rms_norm", "group_norm", "instance_norm", "var", "std", "rsqrt", "sqrt", "pow", "square", "norm", "div", "reciprocal"}
+STATISTICS = {
+    "layer_norm",
+    "rms_norm",
+    "group_norm",
+    "instance_norm",
+    "var",
+    "std",
+    "rsqrt",
+    "sqrt",
+    "pow",
+    "square",
+    "norm",
+    "div",
+    "reciprocal",
+}
 CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
     "pre-norm": ({}, {"folded": 5, "affine": 0}),
     "tied": ({"tied": True}, {"folded": 5, "affine": 0}),
@@ -80,8 +94,8 @@ def test_an_embedding_keeps_its_table_when_the_head_gets_a_weight_of_its_own() -
     assert folded.head.bias is not None
 
 
-def test_the_matrices_of_a_folded_attention(name: str = "pre-norm") -> None:
-    net = removed(name)
+def test_the_matrices_of_a_folded_attention() -> None:
+    net = removed("pre-norm")
     block, folded = net.blocks[0], nl.fold(net, TOKENS)[0].blocks[0]
     n = 8
     centring = torch.eye(n) - torch.ones(n, n) / n

@@ -45,7 +45,9 @@ class ActivatedNorm(nn.LayerNorm):
 
 def one_step(norm: nn.Module, x: Tensor) -> tuple[Written, FreezableNorm, nl.Removal]:
     """A network with a norm after a step of measuring on x."""
-    net = Written(lambda net, x: net.last(net.norm(x)), norm=norm, last=nn.Conv2d(8, 2, 1) if x.dim() == 4 else nn.Linear(8, 2))
+    net = Written(
+        lambda net, x: net.last(net.norm(x)), norm=norm, last=nn.Conv2d(8, 2, 1) if x.dim() == 4 else nn.Linear(8, 2)
+    )
     removal = nl.remove_norms(net, x, **QUICK)
     net.train()
     removal.loss(net(x).sum())
@@ -87,7 +89,7 @@ def test_a_group_norm_has_a_constant_and_a_mean_for_each_group() -> None:
     norm = with_random_affines(nn.GroupNorm(2, 8))
     original = deepcopy(norm)
     x = 2 * IMAGES + torch.arange(8.0)[:, None, None]
-    net, made, _ = one_step(norm, x)
+    _, made, _ = one_step(norm, x)
     groups = x.reshape(6, 2, -1)
     assert made.constant[1].tolist() == pytest.approx(groups.std(2, correction=0).mean(0).tolist(), rel=1e-4)
     assert made.centre.tolist() == pytest.approx(groups.mean((0, 2)).tolist(), rel=1e-4)

@@ -287,7 +287,7 @@ def test_steps_that_are_refused(net: nn.Module) -> None:
     removal.loss(next_token(net.eval()))
     with pytest.raises(nl.UnsupportedEditError, match="were not measured: no forward pass in train mode"):
         removal.step()
-    with pytest.raises(nl.UnsupportedEditError, match="Train on until removal.done"):
+    with pytest.raises(nl.UnsupportedEditError, match=r"Train on until removal\.done"):
         removal.finish()
     with pytest.raises(nl.UnsupportedEditError, match="a removal has begun already"):
         nl.remove_norms(net, TOKENS)
