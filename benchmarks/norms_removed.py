@@ -73,12 +73,12 @@ class Network:
 
 
 NETWORKS = (
-    Network("GPT, pre-norm, tied", "text", 1500, 4e-3, 400, 1e-3, tied=True),
-    Network("GPT, RMS norm, QK-norm", "text", 1500, 4e-3, 400, 1e-3, kind=nn.RMSNorm, qk=True),
-    Network("GPT, post-norm", "text", 1500, 3e-3, 400, 1e-3, norm="post"),
-    Network("ViT, pre-norm", "digits", 600, 2e-3, 300, 2e-4),
-    Network("ViT, post-norm", "digits", 600, 1e-3, 300, 2e-4, norm="post"),
-    Network("ResNet-14, group norm", "images", 300, 2e-3, 300, 2e-4, norm=None),
+    Network("GPT, pre-norm, tied", "text", 800, 4e-3, 250, 1e-3, tied=True),
+    Network("GPT, RMS norm, QK-norm", "text", 800, 4e-3, 250, 1e-3, kind=nn.RMSNorm, qk=True),
+    Network("GPT, post-norm", "text", 800, 3e-3, 250, 1e-3, norm="post"),
+    Network("ViT, pre-norm", "digits", 1000, 2e-3, 400, 5e-4),
+    Network("ViT, post-norm", "digits", 1000, 2e-3, 400, 5e-4, norm="post"),
+    Network("ResNet-14, group norm", "images", 250, 2e-3, 250, 2e-4, norm=None),
 )
 
 

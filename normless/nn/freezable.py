@@ -64,7 +64,7 @@ class FreezableNorm(nn.Module):
         centres: whether the mean is subtracted.
         eps: ε.
         offset: the number that is added to γ.
-        groups: the number of groups.
+        groups, channels: the number of groups, and of their channels.
         axes: the number of last axes of `example`.
         position_axis: the axis of tokens in sequence, from the end, or None.
         rest: the modules that the original applies afterwards, by name.
@@ -86,13 +86,14 @@ class FreezableNorm(nn.Module):
         eps: float,
         offset: float = 0.0,
         groups: int = 1,
+        channels: int = 1,
         axes: int = 1,
         position_axis: int | None = None,
         rest: Mapping[str, nn.Module] | None = None,
     ) -> None:
         super().__init__()
         self.over, self.centres, self.eps, self.offset = over, centres, eps, offset
-        self.groups, self.axes, self.position_axis = groups, axes, position_axis
+        self.groups, self.channels, self.axes, self.position_axis = groups, channels, axes, position_axis
         self.gamma_name, self.beta_name = (None if part is None else part[0] for part in (gamma, beta))
         for part in (gamma, beta):
             if part is not None:
@@ -128,7 +129,7 @@ class FreezableNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        grouped = values.unflatten(1, (self.groups, -1)) if self.over == "groups" else values
+        grouped = torch.unflatten(values, 1, (self.groups, -1)) if self.over == "groups" else values
         axes = self._axes(grouped)
         first = self._first(x)
         divisor = self._of_rows(self.constant, grouped, first)
@@ -165,13 +166,14 @@ class FreezableNorm(nn.Module):
     def constants(self) -> tuple[Tensor, Tensor]:
         """Return the factor γ / c and the shift β (− m · γ / c for a norm over positions) in float64.
 
-        They have the shape of γ, or are scalars; of a norm over groups, the shape of its channels.
+        They have the shape of γ or no axes, those of a norm over groups shape (channels,).
         """
         gamma, beta = self.gamma, self.beta
         scale, centre = 1 / self.constant[1].double(), self.centre.double()
         if self.over == "groups":
-            channels = gamma.numel() if gamma is not None else self.groups
-            scale, centre = (part.repeat_interleave(channels // self.groups) for part in (scale, centre))
+            scale, centre = (part.repeat_interleave(self.channels // self.groups) for part in (scale, centre))
+        else:
+            scale, centre = scale.reshape(()), centre.reshape(())
         scale = scale if gamma is None else scale * gamma.detach().double()
         shift = torch.zeros_like(scale) if beta is None else beta.detach().double()
         return scale, shift - centre * scale if self.centres and self.spans_positions else shift

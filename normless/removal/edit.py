@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from normless._internal.state import running
 from normless.edits import Edit, Surgery
 from normless.edits.norm_places import inside_of
+from normless.errors import UnsupportedEditError
 from normless.nn import FreezableNorm, Tokens
 from normless.nn.channels import has_channels_first
 from normless.nn.freezable import Over
@@ -56,11 +57,7 @@ class FreezableNorms(Edit):
             if not self._is_batch_norm(surgery, path) and place in self.order
         }
         if not chosen:
-            if found:
-                raise surgery.unsupported(
-                    next(iter(found)), "all of its norms are batch norms, which normless.fold takes out exactly"
-                )
-            raise surgery.unsupported("", "it has no layer, RMS or group norm on these inputs")
+            raise self._nothing(surgery, found)
         for path in chosen:
             self._check(surgery, surgery.map.by_path[path])
         seen = _seen(surgery, chosen)
@@ -71,6 +68,18 @@ class FreezableNorms(Edit):
             surgery.replace(path, norm)
             surgery.record(path, f"{describe(old)} can be frozen, place {chosen[path]}")
         self.places.update(chosen)
+
+    def _nothing(self, surgery: Surgery, found: Mapping[str, Place]) -> UnsupportedEditError:
+        """Return the error that there is no norm to freeze."""
+        other = next((f"{path} ({place})" for path, place in found.items() if place not in self.order), None)
+        if other is not None:
+            return surgery.unsupported(
+                "", f"order={self.order} leaves out the places of all of its norms, such as {other}"
+            )
+        if found:
+            reason = "all of its norms are batch norms, which normless.fold takes out exactly"
+            return surgery.unsupported(next(iter(found)), reason)
+        return surgery.unsupported("", "it has no layer, RMS or group norm on these inputs")
 
     def _is_batch_norm(self, surgery: Surgery, path: str) -> bool:
         """Whether a norm keeps running statistics; record that it is kept."""
@@ -157,7 +166,7 @@ def _candidates(norm: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
         yield {"over": over, "axes": axes, "centres": isinstance(norm, nn.LayerNorm), "eps": eps}
     elif isinstance(norm, (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)):
         groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else norm.num_features
-        yield {"over": "groups", "groups": groups, "centres": True, "eps": eps}
+        yield {"over": "groups", "groups": groups, "channels": x.shape[1], "centres": True, "eps": eps}
     # A subclass or a class of its own may compute something else.
     axes_first: tuple[Over, ...] = ("channels", "features") if has_channels_first(norm) else ("features", "channels")
     named = [
@@ -168,7 +177,7 @@ def _candidates(norm: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
         for each in axes_first:
             yield {"over": each, "centres": centres, "eps": epsilon}
         if isinstance(groups, int) and x.dim() > 1 and x.shape[1] % groups == 0:
-            yield {"over": "groups", "groups": groups, "centres": centres, "eps": epsilon}
+            yield {"over": "groups", "groups": groups, "channels": x.shape[1], "centres": centres, "eps": epsilon}
 
 
 def _position_axis(x: Tensor, over: Over, length: int | None) -> int | None:

@@ -139,6 +139,29 @@ def test_group_norms_become_factors_of_convolutions() -> None:
     assert not operators(folded, images) & (STATISTICS - {"div"})
 
 
+@pytest.mark.parametrize(
+    "norm",
+    [nn.GroupNorm(2, 8, affine=False), nn.InstanceNorm2d(8), nn.InstanceNorm2d(8, affine=True), nn.GroupNorm(1, 8)],
+    ids=str,
+)
+def test_group_norms_with_and_without_affine_parameters(norm: nn.Module) -> None:
+    torch.manual_seed(0)
+    norm = with_random_affines(nn.Sequential(norm))[0]
+    net = Written(
+        lambda net, x: net.last(net.norm(net.conv(x)).relu()),
+        conv=nn.Conv2d(3, 8, 3),
+        norm=norm,
+        last=nn.Conv2d(8, 2, 1),
+    )
+    images = torch.randn(4, 3, 6, 6)
+    removal = nl.remove_norms(net, images, **QUICK)
+    train(net, removal, lambda net: net(images).square().mean())
+    expected = net.eval()(images)
+    folded, report = nl.fold(removal.finish(), images)
+    assert report.counts == {"folded": 1, "affine": 0, "kept": 0}
+    assert relative(folded(images), expected) < 1e-5
+
+
 class ChannelNorm(nn.LayerNorm):
     """A layer norm over the channels of images."""
 

@@ -242,6 +242,52 @@ def test_torch_encoder_layers_run_their_norms_in_evaluation_too() -> None:
         assert relative(folded(VECTORS), expected) < 1e-5
 
 
+def test_the_parameter_groups_of_norms_with_names_of_their_own() -> None:
+    class RootMeanSquare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain, self.shift = nn.Parameter(torch.ones(8)), nn.Parameter(torch.zeros(8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6) * self.gain + self.shift
+
+    net = LanguageModel(lambda width: RootMeanSquare())
+    before = nl.param_groups(net, TOKENS, lr=0.1, weight_decay=0.1)
+    removal = nl.remove_norms(net, TOKENS)
+    after = nl.param_groups(net, TOKENS, lr=0.1, weight_decay=0.1)
+    sizes = [{group["name"]: len(group["params"]) for group in groups} for groups in (before, after)]
+    assert sizes[0] == sizes[1]
+    assert len(removal.places) == 5
+
+
+def _train_half(rank: int, folder: str) -> None:
+    """Train on half of the tokens in one of two processes, and write the constants."""
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    net = nn.parallel.DistributedDataParallel(LanguageModel())
+    removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=100.0)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    train(net, removal, lambda net: next_token(net, TOKENS.chunk(2)[rank]), optimizer)
+    torch.save([removal.state_dict(), net.module.state_dict()], f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_measure_and_decide_together(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(_train_half, (str(tmp_path),), nprocs=2)
+    (first, weights), (second, _) = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    assert first["schedule"] == second["schedule"]
+    torch.manual_seed(0)
+    net = LanguageModel()
+    removal = nl.remove_norms(net, TOKENS, start=3, interval=2, tolerance=100.0)
+    train(net, removal, optimizer=torch.optim.SGD(net.parameters(), lr=0.01))
+    for path, buffers in removal.state_dict()["norms"].items():
+        assert torch.allclose(buffers["constant"], first["norms"][path]["constant"], rtol=1e-4)
+        assert torch.equal(first["norms"][path]["constant"], second["norms"][path]["constant"])
+    assert all(torch.allclose(value, weights[name], atol=1e-5) for name, value in net.state_dict().items())
+
+
 def refused(model: nn.Module, x: Tensor, match: str, **options: Any) -> None:
     """Check that a network is refused with a message, unchanged."""
     before = {path: type(module) for path, module in model.named_modules()}
@@ -268,6 +314,8 @@ def test_networks_that_are_refused() -> None:
             return super().forward(x.sin())
 
     refused(nn.Sequential(nn.Linear(8, 8), Bent(8), nn.Linear(8, 8)), VECTORS, "at 1: ")
+    places = r"order=\('final',\) leaves out the places of all of its norms, such as 1 \(other\)"
+    refused(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 8)), VECTORS, places, order=("final",))
     refused(plain, VECTORS, "interval of 1 or more, got 0", interval=0)
     refused(plain, VECTORS, "different places among feed_forward, attention", order=("top",))
     with pytest.raises(nl.UnresolvedStructureError, match="pass example inputs"):
