@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     from normless.probes import RideAlong as RideAlong
     from normless.probes import mixes_examples as mixes_examples
     from normless.probes import probe as probe
+    from normless.removal import Removal as Removal
+    from normless.removal import remove_norms as remove_norms
     from normless.residual import ResidualBlock as ResidualBlock
     from normless.residual import ResidualMap as ResidualMap
     from normless.residual import residual_map as residual_map

@@ -35,7 +35,7 @@ LIBRARY = [
     {"models", "edits", "folding"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "saving"},
+    {"optim", "probes", "removal", "saving"},
     {"diagnosis"},
     {"integrations", "plotting", "testing"},
     {"cli"},

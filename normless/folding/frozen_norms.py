@@ -1,4 +1,4 @@
-"""Replace every batch norm of a network by the affine map that it computes in evaluation."""
+"""Replace batch norms, and norms that a removal froze, by the affine maps that they compute."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from normless._internal.arguments import require_network
 from normless._internal.copying import copied
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
-from normless.nn import FrozenAffine
+from normless.nn import FreezableNorm, FrozenAffine, FrozenLayerNorm, Tokens
 from normless.nn.channels import per_channel, scale_and_shift
+from normless.nn.freezable import original_of
 from normless.residual.batch_statistics import as_batch_norm, keeps_statistics, require_finite
 from normless.residual.inside_norms import Inside, inside, is_plain
 from normless.residual.sub_batches import is_sub_batch_norm
@@ -34,7 +35,9 @@ def freeze(model: Model) -> Model:
 
     with the running μ and σ², in train mode and in eval mode. Child modules and functions that a norm's module
     applies after normalizing are kept. Modules with running statistics that do not derive from torch's batch norm are
-    frozen too. Outputs in eval mode equal those of the original up to rounding.
+    frozen too. A layer, RMS or group norm that `remove_norms` froze becomes a `normless.nn.FrozenLayerNorm` or a
+    `FrozenAffine`; one that it did not freeze becomes the original norm again. Outputs in eval mode equal those of
+    the original up to rounding.
 
     Args:
         model: the network; it is not changed.
@@ -44,11 +47,12 @@ def freeze(model: Model) -> Model:
 
     Raises:
         UnsupportedEditError: a batch norm has no running statistics, or statistics that are not finite, carries
-            hooks, or computes something else.
+            hooks, or computes something else; or a removal left the first token a constant of its own.
     """
     require_network(model)
     require_finite(model)
     network = copied(model)
+    without_removal(network)
     frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(network)}
     if network in frozen:
         # The network is itself a norm, so its class changes.
@@ -62,7 +66,8 @@ def whole_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Iterate over the norms with running statistics by path, without norms inside another, as a sub-batch norm."""
     inside_another = set[nn.Module]()
     for path, module in model.named_modules():
-        if module not in inside_another and (keeps_statistics(module) or is_sub_batch_norm(module)):
+        is_fixed = isinstance(module, FreezableNorm) or keeps_statistics(module) or is_sub_batch_norm(module)
+        if module not in inside_another and is_fixed:
             inside_another |= {*module.modules()}
             yield path, module
 
@@ -72,6 +77,8 @@ def affine_of(path: str, norm: nn.Module) -> tuple[Tensor, Tensor]:
     """Return factor and shift per channel, (C,) in float64, of a batch norm in evaluation or a frozen norm."""
     if isinstance(norm, FrozenAffine):
         return norm.scale.double(), norm.shift.double()
+    if isinstance(norm, FreezableNorm):
+        return norm.constants()
     norm = _as_in_evaluation(path, norm)
     mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
     if mean is None or variance is None:
@@ -122,10 +129,45 @@ def _frozen(path: str, norm: nn.Module) -> nn.Module:
             f"{path or 'This norm'} carries hooks, which do not move to another module: remove them first, and "
             "register them on its replacement."
         )
+    if isinstance(norm, FreezableNorm):
+        return _of_removal(path, norm)
     norm = _as_in_evaluation(path, norm)
     scale, shift = affine_of(path, norm)
     mean: Any = norm.running_mean
     return FrozenAffine(scale.to(mean), shift.to(mean), {} if is_plain(norm) else _rest(path, norm))
+
+
+def without_removal(network: nn.Module) -> None:
+    """Replace the norms of a removal that are not frozen by the original norms, and remove the removal's hook."""
+    unfrozen = {
+        module: original_of(module)
+        for module in network.modules()
+        if isinstance(module, FreezableNorm) and not module.frozen
+    }
+    replace_modules(network, unfrozen)
+    for module in network.modules():
+        hooks = module._forward_pre_hooks
+        for number in [
+            number for number, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Tokens)
+        ]:
+            del hooks[number]
+            module._forward_pre_hooks_with_kwargs.pop(number, None)
+
+
+def _of_removal(path: str, norm: FreezableNorm) -> nn.Module:
+    """Return the affine map of a norm that a removal froze."""
+    if bool((norm.constant[0] != norm.constant[1]).any()):
+        raise UnsupportedEditError(
+            f"{path or 'This norm'} divides the first token of a sequence by a constant of its own. Train on until "
+            "removal.done, which makes the constants equal, or begin with remove_norms(…, first_token=False)."
+        )
+    scale, shift = (part.to(norm.constant) for part in norm.constants())
+    like = next(norm.parameters(recurse=False), norm.constant)
+    scale, shift, rest = scale.to(like), shift.to(like), dict(norm.named_children())
+    if norm.over == "groups":
+        return FrozenAffine(scale, shift, rest)
+    centred = norm.centres and not norm.spans_positions
+    return FrozenLayerNorm(scale, shift, rest, centred=centred, channels_first=norm.over == "channels")
 
 
 def _rest(path: str, norm: nn.Module) -> dict[str, nn.Module]:

@@ -20,7 +20,7 @@ from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules
 from normless.folding.in_place import work_in_place
 from normless.folding.network import fold
-from normless.nn import FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
+from normless.nn import FreezableNorm, FrozenAffine, ResidualSum, ScalarAffine, ShiftedActivation
 from normless.nn.affine import (
     ScalarConv1d,
     ScalarConv2d,
@@ -74,7 +74,8 @@ def fuse_for_inference(
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         inputs, kwargs = carried_inputs(model)
-    has_norms = any(keeps_statistics(module) or isinstance(module, FrozenAffine) for module in model.modules())
+    frozen = (FrozenAffine, FreezableNorm)
+    has_norms = any(keeps_statistics(module) or isinstance(module, frozen) for module in model.modules())
     fused = _with_plain_weights(copied(model).eval())
     if has_norms:
         fused = fold(fused, *inputs, **kwargs)[0]

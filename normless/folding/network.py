@@ -1,4 +1,4 @@
-"""Fold the batch norms of a trained network into the weights next to them."""
+"""Fold the batch norms of a trained network, and norms that a removal froze, into the weights next to them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
 from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
+from normless.folding.into_layers import fold_into
 from normless.folding.neighbours import Neighbour, Neighbours, Side
 from normless.nn import FrozenAffine
 from normless.residual.batch_statistics import keeps_statistics
@@ -32,21 +32,21 @@ class FoldedNorm:
     Attributes:
         path: the norm's qualified name.
         outcome: `folded` into the weights of a layer; `affine`, replaced by a fixed factor and shift per channel;
-            `kept`, since it is not a batch norm.
-        layer: the qualified name of the layer into which it was folded, else None.
-        side: whether that layer comes `before` or `after` the norm.
+            `kept`, since it normalizes.
+        layers: the qualified names of the layers into which it was folded.
+        side: whether these layers come `before` or `after` the norm.
         reason: why the norm was not folded, else empty.
     """
 
     path: str
     outcome: Outcome
-    layer: str | None = None
+    layers: tuple[str, ...] = ()
     side: Side | None = None
     reason: str = ""
 
     def __str__(self) -> str:
         if self.outcome == "folded":
-            return f"{self.path}: folded into {self.layer} {self.side} it"
+            return f"{self.path}: folded into {', '.join(self.layers)} {self.side} it"
         return f"{self.path}: {self.outcome}: {self.reason}"
 
 
@@ -68,16 +68,21 @@ class FoldReport:
 
 
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
-    """Fold every batch norm of a trained network into the weights next to it; return the folded copy and a report.
+    """Fold every norm with constant statistics into the weights next to it; return the folded copy and a report.
 
-    If only a norm reads the output of a convolution or linear layer, it is folded into it, with running μ and σ²:
+    These are the batch norms of a trained network, and the norms that `remove_norms` froze. If only a norm reads the
+    output of a convolution or linear layer, it is folded into it, with running μ and σ²:
 
         γ / √(σ² + ε) · (W ∗ x + b − μ) + β = (sW) ∗ x + (s(b − μ) + β),   s = γ / √(σ² + ε) per channel
 
-    If only such a layer reads the norm's output, the norm is folded into that layer where this is exact: without zero
-    padding, or without a shift. Any other norm becomes a `normless.nn.FrozenAffine`. Outputs in eval mode equal those
-    of the original up to rounding, and train mode does not use batch statistics. Norms without running statistics are
-    kept.
+    If only such layers read the norm's output, the norm is folded into them where this is exact: without zero
+    padding, or without a shift. Any other norm becomes a `normless.nn.FrozenAffine` or `FrozenLayerNorm`. A frozen
+    layer norm with constant c, which subtracts the mean of n features by P = I − 11ᵀ/n, is folded likewise:
+
+        W (γ/c ⊙ P x + β) + b = (W diag(γ/c) P) x + (W β + b)
+
+    A weight that an embedding looks up too is copied for the layer that reads the norm. Outputs in eval mode equal
+    those of the original up to rounding, and train mode does not use batch statistics. Other norms are kept.
 
     Args:
         model: the network; it is not changed. The copy has the same class, names of layers and mode.
@@ -114,7 +119,7 @@ def _fold_affines(model: nn.Module, frozen: nn.Module, neighbours: list[Neighbou
     values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
     # All places are found before the first weight changes, since a layer may get a bias.
     places = {
-        path: _beside_idle(frozen, path, neighbours) or _place(path, shift, neighbours)
+        path: _beside_idle(frozen, path, neighbours) or _place(path, affines[path], shift, neighbours)
         for path, (_, shift) in values.items()
     }
     outcomes: list[FoldedNorm] = []
@@ -123,8 +128,10 @@ def _fold_affines(model: nn.Module, frozen: nn.Module, neighbours: list[Neighbou
         if isinstance(place, str):
             outcomes.append(FoldedNorm(path, "affine", reason=place))
             continue
-        _fold_into(frozen.get_submodule(place.layer), place.side, *values[path])
-        outcomes.append(FoldedNorm(path, "folded", place.layer, place.side))
+        centred = getattr(affines[path], "centred", False)
+        for neighbour in place:
+            fold_into(frozen.get_submodule(neighbour.layer), neighbour, *values[path], centred=centred)
+        outcomes.append(FoldedNorm(path, "folded", tuple(layer for layer, *_ in place), place[0].side))
         # The modules that a fused norm applies after its normalization are kept under the same names.
         rest = OrderedDict(affines[path].named_children())
         replacements[affines[path]] = nn.Sequential(rest) if rest else nn.Identity()
@@ -143,33 +150,45 @@ def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:
     return "" if idle in (None, path) else f"on other inputs {idle} may run in its place, on the same layer's output"
 
 
-def _place(path: str, shift: Tensor, modes: list[Neighbours]) -> Neighbour | str:
-    """Return the layer into which the norm at `path` can be folded exactly in every mode, or the reason why not."""
+def _place(path: str, norm: FrozenAffine, shift: Tensor, modes: list[Neighbours]) -> tuple[Neighbour, ...] | str:
+    """Return the layers into which the norm at `path` can be folded exactly in every mode, or the reason why not."""
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
     reasons = []
     for side in get_args(Side):
-        neighbour = _neighbour(path, side, modes)
-        if isinstance(neighbour, str):
-            reasons.append(neighbour)
-        elif neighbour.sees_border and shift.any():
-            padded = f"{neighbour.layer} pads its input or is transposed"
-            reasons.append(f"{padded}, so a shift would not reach all outputs equally")
+        follows = side == "after" and next(norm.children(), None) is not None
+        place = "a function follows it inside its module" if follows else _neighbours(path, side, modes)
+        if isinstance(place, str):
+            reasons.append(place)
+            continue
+        padded = next((layer.layer for layer in place if layer.sees_border), None)
+        grouped = next((layer.layer for layer in place if _has_groups(modes[0].names.modules[layer.layer])), None)
+        if padded is not None and shift.any():
+            reasons.append(
+                f"{padded} pads its input or is transposed, so a shift would not reach all outputs equally"
+            )
+        elif grouped is not None and getattr(norm, "centred", False):
+            reasons.append(f"{grouped} has groups, and the mean is over all channels")
         else:
-            return neighbour
+            return place
     return "; ".join(dict.fromkeys(reasons))
 
 
-def _neighbour(path: str, side: Side, modes: list[Neighbours]) -> Neighbour | str:
-    """Return the layer next to a norm in every mode in which either runs, or the reason why there is none."""
-    neighbours = [mode.find(path, side) for mode in modes if mode.runs(path)]
-    first, last = neighbours[0], neighbours[-1]
+def _has_groups(layer: nn.Module) -> bool:
+    return isinstance(layer, _ConvNd) and layer.groups > 1
+
+
+def _neighbours(path: str, side: Side, modes: list[Neighbours]) -> tuple[Neighbour, ...] | str:
+    """Return the layers next to a norm in every mode in which they run, or the reason why there are none."""
+    found = [mode.find(path, side) for mode in modes if mode.runs(path)]
+    first, last = found[0], found[-1]
     if isinstance(last, str) or isinstance(first, str):
         return first if isinstance(first, str) else last
     if first != last:
         return "train mode and eval mode differ"
-    if any(mode.uses(first.layer) and not mode.runs(path) for mode in modes):
-        return f"{first.layer} runs in a mode in which the norm does not"
+    for neighbour in first:
+        if any(mode.uses(neighbour.layer) and not mode.runs(path) for mode in modes):
+            return f"{neighbour.layer} runs in a mode in which the norm does not"
     return first
 
 
@@ -188,32 +207,3 @@ def _kept(model: nn.Module, modes: list[Neighbours]) -> Iterable[FoldedNorm]:
             why = "it normalizes each example separately" if alone else "it is not a batch norm of torch.nn"
             kept.setdefault(path, FoldedNorm(path, "kept", reason=why))
     return kept.values()
-
-
-@torch.no_grad()
-def _fold_into(layer: nn.Module, side: Side, scale: Tensor, shift: Tensor) -> None:
-    """Make a layer compute scale · layer(x) + shift if it is `before` the norm, else layer(scale · x + shift).
-
-        before:  W_o  ← scale_o · W_o,    b_o ← scale_o · b_o + shift_o
-        after:   W_oi ← W_oi · scale_i,   b_o ← b_o + Σ_i,k W_oik · shift_i
-
-    `scale` and `shift` have shape (out,) or (in,) and are in float64. The layer gets a bias if it has none.
-    """
-    assert isinstance(layer, (_ConvNd, nn.Linear))
-    weight, groups = layer.weight, layer.groups if isinstance(layer, _ConvNd) else 1
-    grouped = weight.double().reshape(groups, weight.shape[0] // groups, weight.shape[1], -1)
-    transposed = isinstance(layer, _ConvTransposeNd)
-    # The weight is (groups, out / groups, in / groups, …), that of a transposed convolution (groups, in, out, …).
-    shape = (len(grouped), -1, 1, 1) if (side == "before") != transposed else (len(grouped), 1, -1, 1)
-    bias = scale.new_zeros(()) if layer.bias is None else layer.bias.double()
-    if side == "before":
-        bias = bias * scale + shift
-    elif transposed:
-        assert not shift.any(), "a transposed convolution takes no shift at its input"
-    else:
-        bias = bias + (grouped * shift.reshape(shape)).sum((2, 3)).flatten()
-    weight.copy_((grouped * scale.reshape(shape)).reshape(weight.shape))
-    if layer.bias is not None:
-        layer.bias.copy_(bias)
-    elif bias.any():
-        layer.bias = nn.Parameter(bias.to(weight), requires_grad=weight.requires_grad)

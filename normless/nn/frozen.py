@@ -43,6 +43,43 @@ class FrozenAffine(nn.Module):
         return str(self.scale.numel())
 
 
+class FrozenLayerNorm(FrozenAffine):
+    """A layer or RMS norm with a constant instead of the standard deviation, in training and evaluation.
+
+        y = rest(scale ⊙ (x − mean(x)) + shift),   scale = γ / c,   shift = β
+
+    without the mean if it is not `centred`. The mean is over C. Shapes: (…, C) to the same, or (B, C, …) with
+    `channels_first`. `scale` and `shift` have shape (C,), no axes, or those of the last axes of x. x keeps its dtype.
+    """
+
+    def __init__(
+        self,
+        scale: Tensor,
+        shift: Tensor,
+        rest: Mapping[str, nn.Module] | None = None,
+        *,
+        centred: bool = True,
+        channels_first: bool = False,
+    ) -> None:
+        super().__init__(scale, shift, rest)
+        self.centred, self.channels_first = centred, channels_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale, shift = (self._broadcast(part.to(x.dtype), x) for part in (self.scale, self.shift))
+        if self.centred:
+            x = x - x.mean(1 if self.channels_first else -1, keepdim=True)
+        y = torch.addcmul(shift, x, scale)
+        for module in self.children():
+            y = module(y)
+        return y
+
+    def _broadcast(self, values: Tensor, x: Tensor) -> Tensor:
+        return per_channel(values, x) if self.channels_first and values.dim() else values
+
+    def extra_repr(self) -> str:
+        return f"{tuple(self.scale.shape)}{', centred' if self.centred else ''}"
+
+
 class FrozenBatchNorm(nn.Module):
     """A batch norm with fixed statistics, γ and β, in training and evaluation (Detectron's frozen norm).
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
-from normless.nn import FrozenBatchNorm, Pointwise, ShiftedActivation
+from normless.nn import FreezableNorm, FrozenBatchNorm, Pointwise, ShiftedActivation
 from normless.residual.blocks import Kind
 from normless.residual.formulas import forms_root
 from normless.residual.graph import Operation
@@ -26,7 +26,7 @@ ACTIVATIONS: tuple[type[nn.Module], ...] = (
 )
 _CLASSES: dict[Kind, tuple[type[nn.Module], ...]] = {
     "weight": (_ConvNd, nn.Linear, nn.Bilinear),
-    "norm": (*NORMS, FrozenBatchNorm),
+    "norm": (*NORMS, FrozenBatchNorm, FreezableNorm),
     "activation": ACTIVATIONS,
 }
 _FACTORS = {"mul", "div", "addcmul"}

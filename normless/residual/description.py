@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from normless.lifting import Call
-from normless.nn import Pointwise, ScalarAffine, ShiftedActivation
+from normless.nn import FreezableNorm, Pointwise, ScalarAffine, ShiftedActivation
 from normless.residual.blocks import Layer
 from normless.residual.classify import kind_of
 from normless.residual.graph import Dataflow, Fixed, Operation
@@ -62,10 +62,12 @@ def layer_of(path: str, module: nn.Module, source: str | None) -> Layer | None:
         return None
     names = tuple(f"{path}.{name}" for name, parameter in module._parameters.items() if parameter is not None)
     vectors = ("gain", "layer_scale") if isinstance(module, ScalarAffine) else ("weight",) if kind == "norm" else ()
+    vectors = (module.gamma_name or "",) if isinstance(module, FreezableNorm) else vectors
     present = [name for vector in vectors if (name := f"{path}.{vector}") in names]
     gamma = present[0] if len(present) == 1 else None
     in_place = bool(getattr(module, "inplace", False))
-    shifts = tuple(name for name in names if name.endswith("bias"))
+    shift = module.beta_name or "." if isinstance(module, FreezableNorm) else "bias"
+    shifts = tuple(name for name in names if name.endswith(shift))
     return Layer(path, kind, source, 0, False, gamma, names, describe(module), in_place=in_place, shifts=shifts)
 
 

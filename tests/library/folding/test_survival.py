@@ -72,6 +72,6 @@ def test_half_precision_weights_are_folded_in_full_precision(model: nn.Module) -
     half = deepcopy(model).bfloat16()
     new, report = nl.fold(half, IMAGES.bfloat16())
     reference, _ = nl.fold(deepcopy(half).double(), IMAGES.double())
-    folded = {norm.layer for norm in report.norms if norm.layer is not None}
+    folded = {layer for norm in report.norms for layer in norm.layers}
     for name in folded:
         assert torch.equal(new.get_submodule(name).weight, reference.get_submodule(name).weight.bfloat16())
