@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from normless.probes import RideAlong
 from normless.probes.measure import every
 from normless_lab.train import RunListener, TrainConfig, train, trained_network
 from normless_lab.train.loop import STEPS_BETWEEN_READS, Training
+from normless_papers.experiments.image_runs import PaperConfig, PaperResult
 
 pytestmark = pytest.mark.usefixtures("trains_on_card")
 
@@ -105,8 +106,10 @@ def test_a_run_that_diverges(tmp_path: Path) -> None:
 
 
 def test_epochs_doubled_until_plateau(tmp_path: Path) -> None:
-    config = replace(CONFIG, epochs_until_plateau=True, max_doublings=1)
-    assert train(config, tmp_path).doublings <= 1
+    config = PaperConfig(**asdict(CONFIG), epochs_until_plateau=True, max_doublings=1)
+    result = train(config, tmp_path)
+    assert isinstance(result, PaperResult)
+    assert result.doublings <= 1
 
 
 def test_images_in_files(tmp_path: Path) -> None:
