@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from normless.cli.inspection import Inspection
 
 SUFFIXES = (".svg", ".png", ".pdf")
+_ROLES = "γ: last at the end of a branch, down on a skip path, other elsewhere"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -101,6 +102,8 @@ def _totals(inspection: Inspection) -> str:
         lines.append(f"further blocks inside branches: {totals['inner_blocks']}")
     roles = ", ".join(f"{count} {role}" for role, count in totals["norms_by_role"].items())
     lines.append(f"{totals['weight_layers']} weight layers, {norms} norms" + (f": {roles}" if roles else ""))
+    if depth:
+        lines += ["m: weight layers on the branch", _ROLES]
     return "\n".join(lines)
 
 

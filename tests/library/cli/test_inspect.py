@@ -93,6 +93,7 @@ def test_the_text_tells_blocks_totals_parameters_schemes_and_what_is_open(
     assert "L = 6 residual blocks: 6 with m = 2" in lines
     assert "identity skip paths: 4 of 6" in lines
     assert "16 weight layers, 13 norms: 6 last, 2 down, 5 other" in lines
+    assert "γ: last at the end of a branch, down on a skip path, other elsewhere" in lines
     # γ of the two shared pre-activations: 16 and 32 channels.
     assert ["gamma_down", "2", "48", "no"] in words
     assert ["fixup"] in [row[:1] for row in words]
