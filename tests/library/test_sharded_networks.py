@@ -41,7 +41,8 @@ def whole(scheme: str) -> nn.Module:
 def sharded(scheme: str) -> nn.Module:
     """On two processes; on four, two sharded copies."""
     net, processes = whole(scheme), dist.get_world_size()
-    mesh = init_device_mesh("cpu", (2,) if processes == 2 else (2, 2))
+    names = ("parts",) if processes == 2 else ("copies", "parts")
+    mesh = init_device_mesh("cpu", (2,) * len(names), mesh_dim_names=names)
     for block in converted(scheme)[1].blocks:
         fully_shard(net.get_submodule(block.name), mesh=mesh)
     fully_shard(net, mesh=mesh)
