@@ -25,7 +25,8 @@ def network_of_class(name: str, config: Mapping[str, Any]) -> nn.Module:
     """
     library = import_extra("zoo", f"{TRANSFORMERS}:{name}", TRANSFORMERS)
     kind: Any = getattr(library, name, None)
-    if not (isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)):
+    is_network = isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)
+    if not is_network:
         raise ValueError(f"transformers has no class of networks {name!r}.")
     built: nn.Module = kind(kind.config_class.from_dict(dict(config)))
     return built
