@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from normless.diagnosis.examination import Examination
-from normless.diagnosis.findings import Finding, Steps, check, finding
+from normless.diagnosis.findings import Evidence, Finding, Steps, check, finding
 from normless.diagnosis.flow import Call
 from normless.diagnosis.held import held
 from normless.diagnosis.tape import Event
@@ -125,7 +125,7 @@ def _read_detached(exam: Examination, without: list[str]) -> list[Finding]:
     if not reads:
         return []
     call, where = reads[0][0], (*dict.fromkeys(name for _, name in reads),)
-    evidence = {"parameters": len(where), "operation": call.name}
+    evidence: Evidence = {"parameters": len(where), "operation": call.name}
     return [finding("detached_weights", 0.93, where, evidence, place=call.place, line=call.line)]
 
 
@@ -141,7 +141,7 @@ def _chosen(exam: Examination, without: list[str]) -> list[Finding]:
         behind = {known.name for known in call.reached(lambda call: False) if known.kind == "parameter"}
         names = [name for name in without if name in behind]
         if names:
-            evidence = {"parameters": len(names), "operation": call.name.strip("_")}
+            evidence: Evidence = {"parameters": len(names), "operation": call.name.strip("_")}
             words = {"place": call.place, "line": call.line or "forward"}
             return [finding("cut_by_choice", 0.95, names, evidence, **words)]
     return []
