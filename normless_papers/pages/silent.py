@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from normless_papers.pages.tables import as_text
-from normless_papers.pages.wording import effect_of
+from normless_papers.pages.wording import effect_of, plain_claim
 from normless_papers.results.reproduction import Reproduction
 
 TITLE = "Where the papers are wrong or silent"
@@ -38,7 +38,8 @@ class Silence:
         """Return the numbers of its checks in the last result of each artefact, or else those it states."""
         last = {result.id: result for result in results if result.id in self.checks}
         found = [
-            f"{name} ({last[name].budget}, {last[name].verdict}): {as_text(effect_of(check))}."
+            f"{name} ({last[name].budget}, {last[name].verdict}): "
+            + as_text(f"{plain_claim(check)} Here: {effect_of(check)}.")
             for name, words in self.checks.items()
             if name in last
             for check in last[name].checks

@@ -88,10 +88,13 @@ def found_by(checks: Sequence[Check]) -> str:
     found = f"{holding} of {len(checks)} checks hold."
     if deciding is None or deciding.verdict == "holds":
         return found
-    # Without the remark on the set-up.
-    claim, not_asked, _ = deciding.claim.partition(" Smaller than ")[0].partition(" Not asked")
-    undecided = "Not asked here" if not_asked else "Undecided"
-    return f"{found} {'Fails' if deciding.verdict == 'fails' else undecided}: {claim}"
+    undecided = "Not asked here" if " Not asked" in deciding.claim else "Undecided"
+    return f"{found} {'Fails' if deciding.verdict == 'fails' else undecided}: {plain_claim(deciding)}"
+
+
+def plain_claim(check: Check) -> str:
+    """Return a check's claim without the remark on the set-up."""
+    return check.claim.partition(" Smaller than ")[0].partition(" Not asked")[0]
 
 
 def left_of(check: Check) -> dict[str, float]:

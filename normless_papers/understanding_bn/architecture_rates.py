@@ -18,11 +18,13 @@ from normless.spec import parse_call
 from normless_lab.plots import Ink, Plot, series_ink
 from normless_papers.artefact import Context, Evidence, artefact
 from normless_papers.claims import (
+    UNKNOWN,
     Check,
     Estimate,
     Tests,
     asked_at_scale,
     check,
+    decided,
     exceeds,
     in_all,
     lies_within,
@@ -176,13 +178,27 @@ def _alternation(context: Context) -> list[Agreement]:
 _SURVIVED, _DIVERGING, _UNNORMALIZED = 3.0, 10.0, 1e-4
 
 
-def _maximal_learning_rate(facts: Measured) -> Tests:
+def _begun(facts: Measured) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the draws without batch norm whose first loss is not above the limit, and all with it."""
     without, with_norm = facts.both
-    ratio = decades(with_norm["largest"] / without["largest"])
+    return without[without["smallest_diverging"] > 0], with_norm
+
+
+def _ratio(without: pd.DataFrame, with_norm: pd.DataFrame) -> Estimate:
+    """Return log₁₀ of the ratio of the largest rates over draws; unknown without any."""
+    ratios = (with_norm["largest"] / without["largest"]).dropna()
+    return decades(ratios) if len(ratios) else UNKNOWN
+
+
+def _maximal_learning_rate(facts: Measured) -> Tests:
+    without, with_norm = _begun(facts)
+    ratio = _ratio(without, with_norm)
     published = {
         f"With batch norm the rate {_SURVIVED:g} does not diverge, in every draw.": in_all(with_norm["first_stable"]),
         f"With batch norm the rate {_DIVERGING:g} diverges, in every draw.": in_all(with_norm["ten_diverged"]),
-        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw.": in_all(without["first_stable"]),
+        f"Without it the rate {_UNNORMALIZED:g} does not diverge, in every draw that begins below the limit.": (
+            in_all(without["first_stable"]) if len(without) else decided(None)
+        ),
         "The largest rate is roughly four orders of magnitude larger with batch norm: three to five (log₁₀ of "
         "the ratio).": lies_within(ratio, 3.0, 5.0),
     }
@@ -209,13 +225,14 @@ def maximal_learning_rate(context: Context, *, data: str, batch_size: int, draws
 
 
 def _stable_rates(facts: Measured) -> dict[str, Estimate | float]:
-    without, with_norm = facts.both
+    without, with_norm = _begun(facts)
     return {
         "does_not_diverge": gmean(with_norm["largest"]),
         "diverges": gmean(with_norm["smallest_diverging"]),
-        "does not diverge, without batch norm": gmean(without["largest"]),
-        "diverges, without batch norm": gmean(without["smallest_diverging"]),
-        "log10 of the ratio of the rates that do not diverge": decades(with_norm["largest"] / without["largest"]),
+        "does not diverge, without batch norm": gmean(without["largest"]) if len(without) else math.nan,
+        "diverges, without batch norm": gmean(without["smallest_diverging"]) if len(without) else math.nan,
+        "log10 of the ratio of the rates that do not diverge": _ratio(without, with_norm),
+        "share of draws without batch norm that diverge before the first step": 1 - len(without) / len(with_norm),
     }
 
 

@@ -40,6 +40,8 @@ RATE = 0.002
 # A twentieth of the update is about a step at a tenth of the largest stable rate without a norm.
 _NEAR, _HALF = 0.05, 0.5
 _FIRST_FEW = 10
+# "The moments explode in the higher layers, but stay relatively constant in lower levels" (figure 6).
+_CONSTANT = 0.25
 # Ten layers each from both ends and the middle of the network.
 _PARTS = MappingProxyType({"lower": (2, 11), "middle": (51, 60), "upper": (100, 109)})
 
@@ -166,9 +168,11 @@ def _figure_6(diverged: Divergence) -> list[Check]:
                 smallest_decades=min(upper, default=math.nan),
             ),
             diverged.every(
-                f"The {name} of the lower layers stays nearly constant: less than a decade of growth",
-                [grown < 1 for grown in lower],
+                f"The {name} of the lower layers stays relatively constant: it grows by less than a quarter of the "
+                "decades of the upper layers",
+                [grown < _CONSTANT * other for grown, other in zip(lower, upper, strict=True)],
                 largest_decades=max(lower, default=math.nan),
+                smallest_upper_decades=min(upper, default=math.nan),
             ),
             diverged.every(
                 f"The {name} of the upper layers grows by more decades in the second half of the path than in the "

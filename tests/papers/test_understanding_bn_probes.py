@@ -13,10 +13,11 @@ from papers_helpers import carried_out, verdict_of
 from torch import nn
 
 from normless_papers.artefact import Context
+from normless_papers.claims import stated
 from normless_papers.probes import find_divergence
-from normless_papers.understanding_bn import initializations, single_updates
+from normless_papers.understanding_bn import architecture_rates, initializations, single_updates
 from normless_papers.understanding_bn.channels_and_classes import _favourite
-from normless_papers.understanding_bn.initializations import Initializations, conv_path
+from normless_papers.understanding_bn.initializations import Initializations, Measured, conv_path
 
 TINY = {"data": "correlated(image_shape=(3, 8, 8), train=64, test=8)", "batch_size": 4, "draws": 2}
 
@@ -125,3 +126,20 @@ def test_a_draw_above_the_limit_before_the_first_update_has_diverged_and_has_no_
     assert values["share of draws with a loss above the threshold before the first update"] == 1
     assert evidence.draw is None
     assert {check.verdict for check in evidence.checks if "by an update" in check.claim} == {"inconclusive"}
+
+
+def test_networks_above_the_limit_at_their_start_have_no_largest_rate() -> None:
+    draws = [(number, 1e-4 * (number > 0)) for number in range(3)]
+    rows = [
+        {"batch_norm": kind, "draw": draw, "largest": rate, "smallest_diverging": 2 * rate}
+        | {"first_stable": rate > 0, "ten_diverged": True}
+        for draw, low in draws
+        for kind, rate in ((False, low), (True, 1.0))
+    ]
+    rates = architecture_rates._stable_rates(Measured(pd.DataFrame(rows)))
+    assert rates["does not diverge, without batch norm"] == pytest.approx(1e-4)
+    assert rates["share of draws without batch norm that diverge before the first step"] == pytest.approx(1 / 3)
+    assert rates["log10 of the ratio of the rates that do not diverge"].mean == pytest.approx(4)  # type: ignore[union-attr]
+    first = [row for row in rows if row["draw"] == 0]
+    checks = stated(architecture_rates._maximal_learning_rate(Measured(pd.DataFrame(first))))
+    assert [check.verdict for check in checks] == ["holds", "holds", *["inconclusive"] * 3]

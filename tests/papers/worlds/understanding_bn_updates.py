@@ -74,6 +74,7 @@ def _stable(with_norm: float, without: float, *, first: bool, ten: bool) -> Meas
     """Without reduction: as the paper's own set-up would have it."""
     rows = [
         {"batch_norm": kind, "draw": draw, "largest": largest, "first_stable": first, "ten_diverged": ten}
+        | {"smallest_diverging": 2 * largest}
         for kind, largest in ((True, with_norm), (False, without))
         for draw in DRAWS
     ]
