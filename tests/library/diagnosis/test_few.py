@@ -71,7 +71,8 @@ def test_an_eighth_of_the_batch_is_fitted_in_place_of_it() -> None:
 
 def test_a_batch_that_cannot_be_fitted_is_reported_without_an_optimizer() -> None:
     inputs, labels = torch.randn(16, 6).repeat_interleave(4, 0), torch.arange(4).repeat(16)
-    assert "not_fitted" in kinds(nl.diagnose(nn.Linear(6, 4), (inputs, labels)))
+    network = nn.Sequential(nn.Linear(6, 64), nn.ReLU(), nn.Linear(64, 4))
+    assert "not_fitted" in kinds(nl.diagnose(network, (inputs, labels)))
 
 
 @pytest.mark.parametrize("axis", [0, 1])
