@@ -17,6 +17,7 @@ from normless.conversion import CONVERSION, Conversion, scheme_of
 from normless.edits import EDITS
 from normless.errors import RecipeError, UnresolvedStructureError
 from normless.integrations import pretrained
+from normless.models.network_class import is_class
 from normless.models.spec import ZOOS, Inputs
 from normless.models.text_classifier import TRANSFORMERS, is_path
 from normless.optim.roles import parameter_roles
@@ -25,7 +26,6 @@ from normless.saving import load, read_recipe, save
 from normless.spec import RECIPE_FILE, parse_call, split_source, split_terms
 
 _FILES = (RECIPE_FILE, "*.safetensors")
-_OF_TRANSFORMERS = f"{pretrained.__name__}:"
 # Settings of transformers' configurations that hold labels and prompts.
 _WORDS = ("id2label", "task_specific_params")
 _FILES_OF_TIMM = ("checkpoint_path", "file")
@@ -102,7 +102,7 @@ class HubNetwork(ModelHubMixin):
                 "is the model, pass it as model=…; if you trust the files, normless.load runs what they name."
             )
         text = recipe.model if model is None else model
-        names_itself = not isinstance(text, str) or text.startswith(_OF_TRANSFORMERS) or _elsewhere(text, None)
+        names_itself = not isinstance(text, str) or _is_class_of_transformers(text) or _elsewhere(text, None)
         return cls(load(folder, model, example_inputs=example_inputs), None if names_itself else str(text))
 
     def generate_model_card(self, *, description: str = "", **data: Any) -> ModelCard:
@@ -129,7 +129,7 @@ class HubNetwork(ModelHubMixin):
         lines = [
             f"# {source}, {what}",
             *([description] if description else []),
-            f"A residual network that was {what} with [normless](https://pypi.org/project/normless/) {__version__}.",
+            f"A residual network that was {what} with normless {__version__}.",
             "## How to load it",
             f"```python\nfrom normless.integrations import HubNetwork\n\n{given}net = {call}\n```",
             "The weights are read from safetensors; no code of this repository is run.",
@@ -190,14 +190,17 @@ def _elsewhere(model: str | None, scheme: str | None) -> str | None:
 def _is_of_library(model: str) -> bool:
     """Whether a text names a network that a library creates without reading files or addresses named in the text."""
     source, call = split_source(model)
-    if source.removesuffix(":") not in (*ZOOS, "normless") and source != _OF_TRANSFORMERS:
+    if source.removesuffix(":") not in (*ZOOS, "normless"):
         return False
     if source == f"{TRANSFORMERS}:" and is_path(call):
         return False
-    name, arguments = parse_call(call)
-    if source == _OF_TRANSFORMERS and name != pretrained.network.__name__:
-        return False
-    return not any(_reads(key, value) for key, value in _items(arguments))
+    return not any(_reads(key, value) for key, value in _items(parse_call(call)[1]))
+
+
+def _is_class_of_transformers(model: str) -> bool:
+    """Whether a text names a class of transformers and a configuration, as such a network does itself."""
+    source, call = split_source(model)
+    return source == f"{TRANSFORMERS}:" and is_class(call)
 
 
 def _items(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:

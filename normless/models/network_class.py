@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from inspect import isclass
 from typing import Any
 
 from torch import nn
@@ -25,8 +26,7 @@ def network_of_class(name: str, config: Mapping[str, Any]) -> nn.Module:
     """
     library = import_extra("zoo", f"{TRANSFORMERS}:{name}", TRANSFORMERS)
     kind: Any = getattr(library, name, None)
-    is_network = isinstance(kind, type) and issubclass(kind, library.PreTrainedModel)
-    if not is_network:
+    if not (isclass(kind) and issubclass(kind, library.PreTrainedModel)):
         raise ValueError(f"transformers has no class of networks {name!r}.")
     built: nn.Module = kind(kind.config_class.from_dict(dict(config)))
     return built

@@ -120,7 +120,7 @@ def test_a_server_that_is_restarted_is_waited_for(postgres_server: ThrowawayPost
         ("sqlite://", "a database in memory, and the runs in it, would be gone with this process"),
         ("sqlite://:memory:", "Expected a database"),
         ("sqlite:///:memory:", "a database in memory"),
-        ("sqlite:///file:runs?mode=memory&uri=true", "a database in memory"),
+        ("sqlite:///file:runs?mode=memory&uri=true", r"no \? can be in it"),
     ],
 )
 def test_a_database_that_is_none_is_refused_and_no_secret_is_told(

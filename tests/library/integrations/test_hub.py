@@ -160,9 +160,7 @@ EVIL = {
     "a file beside it as the model": _set("model", "./evil.py:net"),
     "a function of an installed module": _set("model", "evil:net"),
     "a function of the standard library": _set("model", "os:system(command='touch marker')"),
-    "a function beside that of transformers' networks": _set(
-        "model", "normless.integrations.pretrained:import_extra(extra='', what='', module='evil')"
-    ),
+    "a function of normless": _set("model", "normless.extras:import_extra(extra='', what='', module='evil')"),
     "a file beside it as the scheme": _set("scheme", "./evil.py:scheme"),
     "a module as the scheme": _set("scheme", "evil:scheme"),
     "a file beside it as a further edit": _set("scheme", "skipinit + ./evil.py:scheme()"),
@@ -175,8 +173,7 @@ EVIL = {
     "kernels of another repository": _set("model", "transformers:bert(attn_implementation='evil/kernel')"),
     "kernels of another repository in a configuration": _set(
         "model",
-        "normless.integrations.pretrained:network(architecture='BertModel', "
-        "config={'text_config': {'attn_implementation': 'evil/kernel'}})",
+        "transformers:BertModel(config={'text_config': {'attn_implementation': 'evil/kernel'}})",
     ),
 }
 
