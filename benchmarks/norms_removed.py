@@ -272,6 +272,13 @@ def _words(value: float, network: Network, sign: str = "") -> str:
     return f"{value:{sign}.3f}" if network.task == "text" else f"{100 * value:{sign}.1f} %"
 
 
+def write() -> None:
+    """Write the table into the page."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Run what is missing, and write the table."""
     parser = ArgumentParser(description=__doc__)
@@ -286,9 +293,7 @@ def main() -> None:
                 row = run(network, seed, arguments.data)
                 with RESULTS.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(row)) + "\n")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{after}", encoding="utf-8")
+    write()
 
 
 if __name__ == "__main__":

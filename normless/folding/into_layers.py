@@ -62,5 +62,5 @@ def fold_into(layer: nn.Module, place: Neighbour, scale: Tensor, shift: Tensor, 
 
 def _centred(values: Tensor, axis: int, features: int) -> Tensor:
     """Subtract the mean of each row of features along an axis."""
-    rows = values.unflatten(axis, (-1, features))
+    rows = torch.unflatten(values, axis, (-1, features))
     return (rows - rows.mean(axis + 1, keepdim=True)).flatten(axis, axis + 1)

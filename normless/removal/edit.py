@@ -158,23 +158,21 @@ def _seen(surgery: Surgery, paths: Mapping[str, Place]) -> dict[str, tuple[Tenso
 
 def _candidates(norm: nn.Module, x: Tensor) -> Iterator[dict[str, Any]]:
     """Iterate over the statistics that a norm may use: those of its class, or all of them for an unknown class."""
-    own = next((getattr(norm, name, None) for name in ("eps", "variance_epsilon", "epsilon")), None)
-    eps = own if isinstance(own, float) else torch.finfo(x.dtype).eps
+    names = ("eps", "variance_epsilon", "epsilon")
+    given = [value for name in names if isinstance(value := getattr(norm, name, None), float)]
+    eps = given[0] if given else torch.finfo(x.dtype).eps
     if isinstance(norm, (nn.LayerNorm, nn.RMSNorm)):
         axes = len(norm.normalized_shape)
         over: Over = "features" if axes == 1 else "example"
         yield {"over": over, "axes": axes, "centres": isinstance(norm, nn.LayerNorm), "eps": eps}
     elif isinstance(norm, (nn.GroupNorm, nn.modules.instancenorm._InstanceNorm)):
-        groups = norm.num_groups if isinstance(norm, nn.GroupNorm) else norm.num_features
-        yield {"over": "groups", "groups": groups, "channels": x.shape[1], "centres": True, "eps": eps}
+        own = norm.num_groups if isinstance(norm, nn.GroupNorm) else norm.num_features
+        yield {"over": "groups", "groups": own, "channels": x.shape[1], "centres": True, "eps": eps}
     # A subclass or a class of its own may compute something else.
-    axes_first: tuple[Over, ...] = ("channels", "features") if has_channels_first(norm) else ("features", "channels")
-    named = [
-        value for name in ("eps", "variance_epsilon", "epsilon") if isinstance(value := getattr(norm, name, 0), float)
-    ]
-    groups = getattr(norm, "num_groups", getattr(norm, "groups", None))
-    for epsilon, centres in product((*named, *_EPSILONS, 0.0), (True, False)):
-        for each in axes_first:
+    order: tuple[Over, ...] = ("channels", "features") if has_channels_first(norm) else ("features", "channels")
+    groups: Any = getattr(norm, "num_groups", getattr(norm, "groups", None))
+    for epsilon, centres in product((*given, *_EPSILONS, 0.0), (True, False)):
+        for each in order:
             yield {"over": each, "centres": centres, "eps": epsilon}
         if isinstance(groups, int) and x.dim() > 1 and x.shape[1] % groups == 0:
             yield {"over": "groups", "groups": groups, "channels": x.shape[1], "centres": centres, "eps": epsilon}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,13 @@ def network(forward: Callable[..., Tensor] = gained) -> nn.Module:
     return Written(forward, **layers, norm=nn.BatchNorm2d(4))
 
 
+def with_group_norm(model: nn.Module) -> nn.Module:
+    """A copy with a norm that a removal freezes."""
+    copy = deepcopy(model)
+    copy.norm = nn.GroupNorm(2, 4)
+    return copy
+
+
 TAKERS: dict[str, Callable[..., Any]] = {
     "residual_map": nl.residual_map,
     "convert": lambda model, *x, **named: [
@@ -35,6 +43,7 @@ TAKERS: dict[str, Callable[..., Any]] = {
     "plan": lambda model, *x, **named: nl.plan(model, "skipinit", *x, **named),
     "mixes_examples": lambda model, *x, **named: nl.mixes_examples(model, *x, **named).modules,
     "fold": lambda model, *x, **named: str(nl.fold(model.eval(), *x, **named)[1]),
+    "remove_norms": lambda model, *x, **named: str(nl.remove_norms(with_group_norm(model), *x, **named).plan),
     "inspect_network": partial(inspect_network, schemes=["skipinit", "lsuv"]),
 }
 

@@ -41,6 +41,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
 }
 
 
+FURTHER = {"RMS norm", "post-norm, tied"}
+
+
 def removed(name: str) -> nn.Module:
     """A language model in evaluation whose norms are all frozen."""
     torch.manual_seed(0)
@@ -60,7 +63,9 @@ def operators(net: nn.Module, *inputs: Tensor) -> set[str]:
     }
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in CASES]
+)
 def test_a_folded_network_computes_the_same_without_statistics(name: str, tmp_path: Path) -> None:
     net = removed(name)
     folded, report = nl.fold(net, TOKENS)
@@ -105,7 +110,7 @@ def test_the_matrices_of_a_folded_attention() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("name", ["tied", "post-norm"])
+@pytest.mark.parametrize("name", ["tied", pytest.param("post-norm", marks=pytest.mark.slow)])
 def test_an_exported_file_has_no_norm(name: str) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     folded, _ = nl.fold(removed(name), TOKENS)

@@ -175,7 +175,7 @@ def test_parts_of_a_batch_are_measured_together() -> None:
     assert removals[0]._schedule.losses == pytest.approx(removals[1]._schedule.losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("length", [1, 6, 10, 17])
+@pytest.mark.parametrize("length", [17, *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 6, 10))])
 def test_sequences_may_have_other_lengths_than_the_example(length: int) -> None:
     torch.manual_seed(0)
     net = LanguageModel(qk=True)

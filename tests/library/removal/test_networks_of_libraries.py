@@ -32,7 +32,12 @@ NETWORKS: dict[str, tuple[dict[str, Any], dict[str, int], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+FURTHER = {"Qwen3ForCausalLM", "Gemma2ForCausalLM", "BertForSequenceClassification"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in FURTHER else ()) for name in NETWORKS]
+)
 def test_a_network_of_transformers(name: str) -> None:
     transformers = pytest.importorskip("transformers")
     settings, places, affine = NETWORKS[name]

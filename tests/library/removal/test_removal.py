@@ -115,7 +115,7 @@ def test_a_norm_that_is_set_aside_stays_a_norm(net: nn.Module) -> None:
     assert relative(folded(TOKENS), net(TOKENS)) < 1e-5
 
 
-@pytest.mark.parametrize("stop", [1, 6, 11, 14])
+@pytest.mark.parametrize("stop", [6, *(pytest.param(step, marks=pytest.mark.slow) for step in (1, 11, 14))])
 def test_a_resumed_removal_equals_an_uninterrupted_one(stop: int, tmp_path: Path) -> None:
     def begin() -> tuple[nn.Module, nl.Removal, torch.optim.Optimizer]:
         torch.manual_seed(0)
@@ -188,7 +188,7 @@ def test_a_network_in_distributed_data_parallel(net: nn.Module, tmp_path: Path) 
     assert other.history == removal.history
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("reentrant", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_block_that_is_recomputed_in_backward_is_measured_once(reentrant: bool) -> None:
     torch.manual_seed(0)
     first, norm, last = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2)
