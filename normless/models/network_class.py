@@ -25,8 +25,9 @@ def network_of_class(name: str, config: Mapping[str, Any]) -> nn.Module:
         MissingExtraError: transformers is not installed.
     """
     library = import_extra("zoo", f"{TRANSFORMERS}:{name}", TRANSFORMERS)
-    kind: Any = getattr(library, name, None)
+    kind = getattr(library, name, None)
     if not (isclass(kind) and issubclass(kind, library.PreTrainedModel)):
         raise ValueError(f"transformers has no class of networks {name!r}.")
-    built: nn.Module = kind(kind.config_class.from_dict(dict(config)))
-    return built
+    create: Any = kind
+    network: nn.Module = create(create.config_class.from_dict(dict(config)))
+    return network
