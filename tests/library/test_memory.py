@@ -121,6 +121,28 @@ def with_optimizer() -> None:
     nl.diagnose(model, batch(), optimizer=optimizer_of(model), trial_steps=2)
 
 
+@cache
+def with_group_norms() -> nn.Module:
+    return nl.convert(network(), "group_norm", batch()[0])
+
+
+def removed() -> None:
+    model = copied(with_group_norms())
+    removal = nl.remove_norms(model, batch()[0], start=1, interval=1)
+    optimizer = optimizer_of(model)
+    for _ in range(3):
+        removal.loss(F.cross_entropy(model(batch()[0]), batch()[1])).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        removal.step()
+
+
+def plotted() -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    nl.plot(mapped())
+    pyplot.close("all")
+
+
 # Each public function, and calls that take another way through it.
 CALLED: dict[str, Callable[[], object]] = {
     "residual_map": lambda: nl.residual_map(network(), batch()[0]),
@@ -144,6 +166,8 @@ CALLED: dict[str, Callable[[], object]] = {
     "adaptive_gradient_clipping": clipped_by_hand,
     "step_in_backward": stepped_in_backward,
     "recompute_blocks": recomputed,
+    "remove_norms": removed,
+    "plot": plotted,
 }
 OF_FILES: dict[str, Callable[[Path], Callable[[], object]]] = {"save": saved_in, "load": loaded_from}
 
