@@ -268,8 +268,8 @@ def table() -> str:
 
 
 def _words(value: float, network: Network, sign: str = "") -> str:
-    """Format a loss, or an accuracy in percent."""
-    return f"{value:{sign}.3f}" if network.task == "text" else f"{100 * value:{sign}.1f} %"
+    """Format a loss, an accuracy in percent, or with a sign a difference of accuracies in points."""
+    return f"{value:{sign}.3f}" if network.task == "text" else f"{100 * value:{sign}.1f}{'' if sign else ' %'}"
 
 
 def write() -> None:
