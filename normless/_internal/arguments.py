@@ -18,6 +18,10 @@ CARRIED = "normless_example_inputs"
 """The attribute in which a converted network keeps the shapes of the example inputs of its conversion."""
 
 
+# The names of the network inside its wrappers.
+_WRAPPED = ("_orig_mod", "module")
+
+
 def arguments_of(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Return inputs (a tensor, a tuple, a mapping or None) as positional and keyword arguments."""
     if inputs is None or isinstance(inputs, Mapping):
@@ -51,6 +55,13 @@ def _refuse_numbers(leaves: Sequence[Any]) -> None:
         came = "numbers: " + ", ".join(map(str, leaves[:4])) + (", …" if len(leaves) > 4 else "")
         way = "torch.tensor(numbers), or torch.randn(shape) if the numbers are a shape"
     raise InputsError(f"Expected tensors as example inputs, got {came}. Pass {way}.")
+
+
+def inside_wrappers(model: nn.Module) -> nn.Module:
+    """Return the network inside `torch.compile` and `DistributedDataParallel`."""
+    while len(children := dict(model.named_children())) == 1 and (name := next(iter(children))) in _WRAPPED:
+        model = children[name]
+    return model
 
 
 def require_network(model: object) -> None:

@@ -15,9 +15,12 @@ from normless.diagnosis.few import fits_few
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.rates import LITTLE, ROUNDED, judge_fit, judge_rate, weights_norm
 from normless.diagnosis.steps import Trial, scheduled_rate, tried
+from normless.optim import Lion, Muon
 
 # A decay of the weights by more than this share per step is not regularization.
 DECAY = 0.02
+# Optimizers that subtract lr · weight_decay · w in a step, whatever the size of the gradient.
+_SUBTRACTS_DECAY = (SGD, AdamW, Lion, Muon, torch.optim.Muon)
 # The rate of AdamW where no optimizer is given.
 RATE = 1e-3
 # The share of the weights' norm below which an update in float32 is not exact.
@@ -67,8 +70,8 @@ def _settings(exam: Examination, trial: Trial) -> Iterator[Finding]:
     assert exam.optimizer is not None
     groups = exam.optimizer.param_groups
     decay = max(group["lr"] * group.get("weight_decay", 0.0) for group in groups)
-    is_coupled = not isinstance(exam.optimizer, (SGD, torch.optim.AdamW))
-    if decay > DECAY and not is_coupled:
+    subtracts_decay = isinstance(exam.optimizer, _SUBTRACTS_DECAY) or groups[0].get("decoupled_weight_decay", False)
+    if decay > DECAY and subtracts_decay:
         evidence = {"rate": trial.rate, "decay": max(group["weight_decay"] for group in groups), "per_step": decay}
         yield finding("excessive_decay", 0.94, (), evidence)
     gradient = sum(norm**2 for norm in exam.passed.gradients.values() if norm) ** 0.5

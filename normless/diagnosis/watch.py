@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from normless._internal.arguments import require_network
+from normless._internal.arguments import inside_wrappers, require_network
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.held import held, held_by
@@ -40,8 +40,6 @@ Loss = TypeVar("Loss", bound=Tensor | float)
 # The number of steps on other tensors after which an optimizer is stale.
 STRANGE = 3
 _UNSEEN = "no forward pass was seen; of a compiled network watch what torch.compile returned"
-# The names of the network inside torch.compile and DistributedDataParallel.
-_WRAPPED = ("_orig_mod", "module")
 
 
 class WatchWarning(UserWarning):
@@ -60,9 +58,7 @@ class Watch:
 
     def __init__(self, model: nn.Module, interval: int = 20) -> None:
         self._is_measured, self.step = every(interval), 0
-        inner = model
-        while len(children := dict(inner.named_children())) == 1 and (name := next(iter(children))) in _WRAPPED:
-            inner = children[name]
+        inner = inside_wrappers(model)
         if not any(parameter.requires_grad for parameter in inner.parameters()):
             raise ValueError(
                 f"Expected a network that trains, but this {type(inner).__name__} has no trainable weight."

@@ -7,7 +7,13 @@ from typing import Any, cast, get_args
 
 from torch import nn
 
-from normless._internal.arguments import forward_arguments, inputs_missing, on_device_of, require_network
+from normless._internal.arguments import (
+    forward_arguments,
+    inputs_missing,
+    inside_wrappers,
+    on_device_of,
+    require_network,
+)
 from normless._internal.copying import require_whole
 from normless.conversion import Plan
 from normless.edits import Surgery
@@ -17,7 +23,7 @@ from normless.nn import FreezableNorm, Tokens
 from normless.nn.freezable import Mask
 from normless.removal.edit import FreezableNorms
 from normless.removal.places import ORDER, Place
-from normless.removal.removal import Removal, inside_wrappers
+from normless.removal.removal import Removal
 from normless.removal.schedule import Schedule
 from normless.residual import residual_map
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from normless._internal.arguments import inside_wrappers
 from normless.conversion import Plan
 from normless.errors import UnsupportedEditError
 from normless.nn import FreezableNorm
@@ -221,17 +222,6 @@ class Removal:
     def _sum_over_processes(self, *values: Tensor) -> None:
         for value in values if self._processes > 1 else ():
             distributed.all_reduce(value)
-
-
-def inside_wrappers(model: nn.Module) -> nn.Module:
-    """Return the network inside `torch.compile` and `DistributedDataParallel`."""
-    while len(children := dict(model.named_children())) == 1 and (name := next(iter(children))) in _WRAPPED:
-        model = children[name]
-    return model
-
-
-# The names of the network inside its wrappers.
-_WRAPPED = ("_orig_mod", "module")
 
 
 def _is_merged(norm: FreezableNorm) -> bool:
