@@ -6,6 +6,7 @@ import re
 import sys
 from argparse import SUPPRESS, Action, ArgumentError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Collection, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, get_args
 
@@ -71,8 +72,7 @@ def _check_paths(parser: ArgumentParser, words: Sequence[str]) -> None:
     for action in parser._actions:
         kind = getattr(action, "_typehint", action.type)
         if Path in (kind, *get_args(kind)):
-            pairs = zip(words, [*words[1:], None], strict=True)
-            empty = [flag for flag, value in pairs if flag in action.option_strings and value == ""]
+            empty = [flag for flag, value in pairwise(words) if flag in action.option_strings and value == ""]
             empty += [word[:-1] for word in words if word.endswith("=") and word[:-1] in action.option_strings]
             if empty or (not action.option_strings and "" in words):
                 raise NormlessError(f"Expected a path as {empty[0] if empty else action.dest}, got an empty text.")

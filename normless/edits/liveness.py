@@ -23,6 +23,8 @@ from normless.residual.operations import SELECT_BY_VALUE
 
 # Signals of this size come from growth over depth, which a diagnosis finds and no edit causes.
 _GROWN, _SHRUNK = 1e12, 1e-25
+# A gradient below this share of the largest consists of rounding errors, as that of queries of equal keys.
+_ROUNDING = 1e-7
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,10 @@ def _check_dead(surgery: Surgery, passed: _Pass, original: nn.Module | None, net
     if not dead or original is None or selects or passed.shrinks:
         return
     before = _passed(surgery, original, training=False)
-    lost = [] if before is None or before.shrinks else [name for name in dead if before.alive(name)]
+    if before is None or before.shrinks:
+        return
+    least = _ROUNDING * max(before.gradients.values(), default=0.0)
+    lost = [name for name in dead if before.gradients.get(name, 0.0) > least]
     if lost:
         more = f" and {len(lost) - 1} other parameters" if len(lost) > 1 else ""
         raise UnsupportedEditError(

@@ -227,8 +227,8 @@ def test_a_recipe_holds_no_absolute_path_and_moves_with_its_files(spec: str, tmp
     )
     assert json.loads((home / "recipe.json").read_text())["model"] == "./mine.py:net"
     shutil.move(home, tmp_path / "elsewhere")
-    nl.load(tmp_path / "elsewhere" / "saved")
-    nl.load(tmp_path / "elsewhere")
+    nl.load(tmp_path / "elsewhere" / "saved", trust_code=True)
+    nl.load(tmp_path / "elsewhere", trust_code=True)
 
 
 def test_convert_asks_before_it_overwrites(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -238,3 +238,30 @@ def test_a_multiplier_that_is_zero_and_one_of_skipinit_would_hold_each_other() -
     x = torch.randn(4, 6)
     converted(x).square().sum().backward()
     assert all(bool(block.last.multiplier.grad.any()) for block in converted[1:4])
+
+
+class Noisy(nn.Module):
+    """Two blocks, and a parameter whose gradient is `share` of that of others."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(Block(), Block())
+        self.noise = nn.Parameter(torch.ones(()))
+        self.register_buffer("share", torch.tensor(share))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x) + self.noise * self.get_buffer("share")
+
+
+class Silence(Edit):
+    """Take the parameter out of the outputs."""
+
+    def apply(self, surgery: Surgery) -> None:
+        surgery.model.get_buffer("share").zero_()
+
+
+def test_a_gradient_of_rounding_errors_was_not_alive() -> None:
+    edit, x = Silence(), torch.randn(4, 8)
+    assert not nl.convert(Noisy(1e-9), by(edit), x).get_buffer("share")
+    with pytest.raises(UnsupportedEditError, match="noise"):
+        nl.convert(Noisy(1e-3), by(edit), x)
