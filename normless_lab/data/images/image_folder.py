@@ -6,9 +6,6 @@ Worker processes decode them while the device trains.
 from __future__ import annotations
 
 import hashlib
-import multiprocessing
-import signal
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +15,14 @@ import pandas as pd
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from normless.errors import DataFormatError, DataNotFoundError
 from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data.epoch_randomness import Draws
 from normless_lab.data.images.augmentation import AUGMENTATIONS, Augmentation
 from normless_lab.data.images.image_data import ImageData
+from normless_lab.data.images.loading import batches_of
 from normless_lab.process import available_cores
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -160,16 +158,8 @@ class FileImages(ImageData):
         self, decoder: _Decoder, keys: list[list[_Key]], device: torch.device
     ) -> Iterator[tuple[Tensor, Tensor]]:
         workers = min(_MOST_WORKERS, available_cores()) if self.workers is None else self.workers
-        loader: DataLoader[Any] = DataLoader(
-            decoder,
-            batch_sampler=keys,
-            num_workers=workers,
-            pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # else the loader would draw from the global one
-            multiprocessing_context=_start_method() if workers else None,
-            worker_init_fn=_ignore_sigterm,
-        )
-        for images, labels in loader:
+        batches = batches_of(decoder, keys, workers=workers, pin_memory=device.type == "cuda")
+        for images, labels in batches:
             yield images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
 
     def _checksum(self) -> str:
@@ -181,38 +171,33 @@ class FileImages(ImageData):
         return f"sha256 of file names, lengths and labels {digest.hexdigest()[:12]}"
 
 
-def _start_method() -> str | None:
-    """Return how to start the processes that decode; None for Python's default.
+class _Decoder(Dataset[tuple[Tensor, int] | DataFormatError]):
+    """Decodes one file: image [3, size, size] as bytes, and its label; or returns the error that names the file.
 
-    In a spawned worker of a sweep the default is to spawn them too, which takes seconds of imports in each epoch.
+    A worker process returns the error, since torch would add the traceback of the worker to the message.
     """
-    return "fork" if sys.platform == "linux" and multiprocessing.parent_process() is not None else None
-
-
-def _ignore_sigterm(_: int) -> None:
-    """Leave SIGTERM, which a cluster sends to every process of a job, to the process that trains: it saves first."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-class _Decoder(Dataset[tuple[Tensor, int]]):
-    """Decodes one file: image [3, size, size] as bytes, and its label."""
 
     def __init__(self, files: Files, transform: _Crop) -> None:
         self.paths, self.labels = files.paths, files.labels.tolist()
         self.transform = transform
 
-    def __getitem__(self, key: _Key) -> tuple[Tensor, int]:
+    def __getitem__(self, key: _Key) -> tuple[Tensor, int] | DataFormatError:
         index, seed = key
+        path = self.paths[index]
+        # Pillow and torchvision raise errors of many kinds for damaged files.
         try:
-            with Image.open(self.paths[index]) as file:
+            # Reading a pipe would wait for ever.
+            if not Path(path).is_file():
+                return DataFormatError(f"Cannot decode {path}: it is not a file.")
+            with Image.open(path) as file:
                 image = file.convert("RGB")
-        # Pillow raises errors of many kinds for damaged files.
+            # torchvision draws from the global generator: it gets this example's seed, and its own state back.
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(seed)
+                return self.transform(image), self.labels[index]
         except Exception as error:
-            raise DataFormatError(f"Cannot decode {self.paths[index]}: {error}.") from error
-        # torchvision draws from the global generator: it gets this example's seed, and its own state back.
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(seed)
-            return self.transform(image), self.labels[index]
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+            return DataFormatError(f"Cannot decode {path}: {reason.rstrip('.')}.")
 
 
 def _crops(size: int, resize: int, scale: tuple[float, float]) -> tuple[_Crop, _Crop]:

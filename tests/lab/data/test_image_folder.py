@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import multiprocessing
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -142,11 +147,83 @@ def test_wrong_folders_are_named(
         load_data("image_folder", root=folders, **SMALL)
 
 
-def test_damaged_image_is_named(folders: Path) -> None:
-    (folders / "val" / "class0" / "1.png").write_bytes(b"not an image")
-    data = load_data("image_folder", root=folders, **SMALL)
-    with pytest.raises(DataFormatError, match=r"Cannot decode .*1.png"):
+def truncated(file: Path) -> None:
+    Image.effect_noise((60, 60), 50).save(file, "jpeg")
+    file.write_bytes(file.read_bytes()[:900])
+
+
+def without_pixels(file: Path) -> None:
+    Image.new("RGB", (1, 3)).save(file, "bmp")
+    content = bytearray(file.read_bytes())
+    content[18:22] = bytes(4)  # the width
+    file.write_bytes(content)
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no image": (lambda file: file.write_bytes(b"not an image"), "cannot identify image file"),
+    "empty": (lambda file: file.write_bytes(b""), "cannot identify image file"),
+    "truncated": (truncated, "image file is truncated"),
+    "no pixels": (without_pixels, "cannot identify image file"),
+    "pipe": (os.mkfifo, "it is not a file"),
+    "folder": (Path.mkdir, "it is not a file"),
+    "loop": (lambda file: file.symlink_to(file), "it is not a file"),
+}
+
+
+# Newer Pythons warn of any fork of a process with threads, which is how torch starts its workers.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("broken", BROKEN)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_damaged_image_is_named_in_one_sentence(folders: Path, broken: str, workers: int) -> None:
+    damage, reason = BROKEN[broken]
+    file = folders / "val" / "class0" / "1.png"
+    data = load_data("image_folder", root=folders, size=8, resize=10, workers=workers)
+    file.unlink()
+    damage(file)
+    before = set(multiprocessing.active_children())
+    with pytest.raises(DataFormatError, match=rf"^Cannot decode \S+/val/class0/1.png: .*{reason}.*\.$") as caught:
         list(data.test_batches(3, device="cpu"))
+    assert "\n" not in str(caught.value)
+    assert set(multiprocessing.active_children()) == before
+
+
+def test_unreadable_image_is_named(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "elsewhere")
+
+    data = load_data("image_folder", root=folders, **SMALL)
+    monkeypatch.setattr(Image, "open", refuse)  # the administrator's processes may read every file
+    with pytest.raises(DataFormatError, match=r"^Cannot decode \S+/val/class0/0.png: Permission denied\.$"):
+        list(data.test_batches(3, device="cpu"))
+
+
+ENDS = {
+    "an error between two batches": "raise ValueError('mine')",
+    "the end of the program, after SIGTERM to a worker": "os.kill(pids[0], signal.SIGTERM)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_process_ends_with_its_workers(folders: Path, end: str) -> None:
+    # Workers leave SIGTERM to their parent, so Python, which sends it to them at exit, used to wait for ever.
+    code = f"""if True:
+        import multiprocessing, os, signal, sys
+        from pathlib import Path
+        from normless_lab.data import load_data
+        data = load_data("image_folder", root=Path(sys.argv[1]), size=8, resize=10, workers=2)
+        batches = data.test_batches(1)
+        next(batches)
+        pids = [child.pid for child in multiprocessing.active_children()]
+        print(*pids, flush=True)
+        {ENDS[end]}
+    """
+    command = [sys.executable, "-W", "ignore", "-c", code, str(folders)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    workers = [int(pid) for pid in ended.stdout.split()]
+    assert len(workers) == 2, ended.stderr
+    for pid in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_test_images_are_resized_and_cut_in_the_centre(tmp_path: Path) -> None:
