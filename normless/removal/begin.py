@@ -83,13 +83,7 @@ def remove_norms(
     """
     require_network(model)
     _check(order, start=start, interval=interval, attempts=attempts, tolerance=tolerance, weight=spread_weight)
-    if isinstance(model, nn.DataParallel):
-        raise UnsupportedEditError(
-            "remove_norms measures norms in their own process, and torch.nn.DataParallel runs copies of them in "
-            "threads. Use torch.nn.parallel.DistributedDataParallel."
-        )
-    network = inside_wrappers(model)
-    require_whole(network)
+    network = _network_of(model)
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
     if not (inputs or kwargs):
         raise inputs_missing(network, "remove_norms")
@@ -105,6 +99,18 @@ def remove_norms(
     schedule = Schedule(interval, start, tolerance, attempts, queue)
     plan = Plan(surgery.changes)
     return Removal(model, norms, edit.places, plan, schedule, spread_weight=spread_weight, first_token=first_token)
+
+
+def _network_of(model: nn.Module) -> nn.Module:
+    """Return the network inside its wrappers; refuse copies in threads, whose measurements would be lost."""
+    if isinstance(model, nn.DataParallel):
+        raise UnsupportedEditError(
+            "remove_norms measures norms in their own process, and torch.nn.DataParallel runs copies of them in "
+            "threads. Use torch.nn.parallel.DistributedDataParallel."
+        )
+    network = inside_wrappers(model)
+    require_whole(network)
+    return network
 
 
 def _check(order: Sequence[Place], **numbers: float) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import arguments_of
 from normless.conversion import convert
-from normless.models import Inputs, build_with_inputs
+from normless.models import build_with_inputs
 from normless_lab.bench.step import opened
 from normless_lab.bench.timing import ratio_table, seconds_in_turns
 
@@ -53,16 +53,13 @@ def _measure(name: str, bench: ConversionBench) -> pd.DataFrame:
     arguments, named = arguments_of(inputs)
     networks = {BEFORE: model}
     networks |= {scheme: convert(model, scheme, *arguments, **named) for scheme in bench.schemes}
-    steps = {scheme: _step(opened(network).train(), inputs) for scheme, network in networks.items()}
+    steps = {
+        scheme: partial(_pass, opened(network).train(), arguments, named) for scheme, network in networks.items()
+    }
     seconds = seconds_in_turns(steps, bench.rounds)
     table = ratio_table("scheme", seconds, seconds.div(seconds[BEFORE], axis=0))
     table.insert(0, "network", name)
     return table
-
-
-def _step(network: nn.Module, inputs: Inputs) -> Callable[[], None]:
-    arguments, named = arguments_of(inputs)
-    return partial(_pass, network, arguments, named)
 
 
 def _pass(network: nn.Module, arguments: Sequence[object], named: dict[str, object]) -> None:

@@ -48,7 +48,10 @@ class TrainCommand:
         for title, members in groups_of_settings(self.config_type).items():
             add_flags(parser.add_argument_group(title), self.config_type, members)
         parser.set_defaults(model=_Default(parser.get_default("model")))
-        group = parser.add_argument_group("run")
+        self._add_run_arguments(parser.add_argument_group("run"))
+
+    def _add_run_arguments(self, group: Any) -> None:
+        """Add the flags that are not settings: the directory of the run, probes, loggers, checkpoints and limits."""
         group.add_argument(
             "--out",
             type=Path | None,

@@ -197,6 +197,17 @@ def test_a_layer_norm_over_channels_before_a_convolution(padding: int, bias: boo
         assert isinstance(folded.norm, FrozenLayerNorm)
 
 
+def assert_folded_to(outcome: str, net: nn.Module) -> None:
+    """Check what becomes of the one norm of a network that reads (B, T, 8), and that the outputs are the same."""
+    x = torch.randn(3, 5, 8)
+    removal = nl.remove_norms(net, x, **QUICK)
+    train(net, removal, lambda net: net(x).square().mean())
+    expected = net.eval()(x)
+    folded, report = nl.fold(removal.finish(), x)
+    assert [norm.outcome for norm in report.norms] == [outcome]
+    assert relative(folded(x), expected) < 1e-5
+
+
 @pytest.mark.parametrize(
     ("name", "forward"),
     [
@@ -211,13 +222,7 @@ def test_a_norm_that_no_layer_can_absorb_becomes_an_affine_map(name: str, forwar
     torch.manual_seed(0)
     norm = with_random_affines(nn.Sequential(nn.LayerNorm(8)))[0]
     net = Written(forward, first=nn.Linear(8, 8), norm=norm, last=nn.Linear(8, 2))
-    x = torch.randn(3, 5, 8)
-    removal = nl.remove_norms(net, x, **QUICK)
-    train(net, removal, lambda net: net(x).square().mean())
-    expected = net.eval()(x)
-    folded, report = nl.fold(removal.finish(), x)
-    assert [norm.outcome for norm in report.norms] == ["affine"]
-    assert relative(folded(x), expected) < 1e-5
+    assert_folded_to("affine", net)
 
 
 @pytest.mark.parametrize("pooled", ["mean", "first", "last two"])
@@ -226,13 +231,7 @@ def test_a_norm_before_a_pooling_over_tokens_is_folded(pooled: str) -> None:
     pool = {"mean": lambda y: y.mean(1), "first": lambda y: y[:, 0], "last two": lambda y: y[:, -2:]}[pooled]
     norm = with_random_affines(nn.Sequential(nn.LayerNorm(8)))[0]
     net = Written(lambda net, x: net.last(pool(net.norm(x.sin()))), norm=norm, last=nn.Linear(8, 2))
-    x = torch.randn(3, 5, 8)
-    removal = nl.remove_norms(net, x, **QUICK)
-    train(net, removal, lambda net: net(x).square().mean())
-    expected = net.eval()(x)
-    folded, report = nl.fold(removal.finish(), x)
-    assert [norm.outcome for norm in report.norms] == ["folded"]
-    assert relative(folded(x), expected) < 1e-5
+    assert_folded_to("folded", net)
 
 
 def test_torch_attention_absorbs_a_norm_into_its_packed_projection() -> None:
