@@ -1,0 +1,225 @@
+"""The network and the data of a diagnosis of a trained network, and the passes that measure it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import islice
+from math import nan
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from normless._internal.arguments import arguments_of, on_device_of
+from normless._internal.state import running
+from normless.diagnosis.flow import tensors
+from normless.edits import Surgery
+from normless.errors import InputsError, NormlessError
+from normless.health.fit import Fit
+from normless.health.streams import Divisors, Features, Sums
+from normless.health.units import Meter
+from normless.nn import Tokens
+from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss, split_batch
+from normless.removal.edit import FreezableNorms
+from normless.residual import ResidualMap
+from normless.residual.batch_statistics import keeps_statistics
+from normless.residual.classify import kind_of
+
+Batches = list[tuple[Any, Any]]
+
+
+@dataclass
+class Subject:
+    """A trained network with calibration batches; everything is measured on first access, in evaluation mode.
+
+    Attributes:
+        batches: (inputs, targets) on the network's device.
+        map: the residual map, or None.
+        unmapped: the reason if there is no map.
+        rows: the numbers of each layer or block by name, for the table.
+        passes: the number of forward passes so far.
+    """
+
+    model: nn.Module
+    batches: Batches
+    loss: Loss
+    map: ResidualMap | None = None
+    unmapped: str = ""
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    passes: int = 0
+
+    def note(self, layer: str, kind: str, **numbers: float) -> None:
+        """Add numbers to the row of a layer or block."""
+        self.rows.setdefault(layer or "forward", {"kind": kind}).update(numbers)
+
+    def run(self, inputs: Any) -> Any:
+        """Return the output for inputs; state, modes and random numbers are kept by the caller."""
+        self.passes += 1
+        return compute_output(self.model, inputs)
+
+    @property
+    def examples(self) -> int:
+        """The number of examples in all batches."""
+        return sum(size_of(inputs) for inputs, _ in self.batches)
+
+    @cached_property
+    def norms(self) -> dict[str, nn.Module]:
+        """The norms with running statistics by path."""
+        return {path: module for path, module in self.model.named_modules() if keeps_statistics(module)}
+
+    @cached_property
+    def measured(self) -> Measured:
+        """One pass on each batch in evaluation mode."""
+        return measure(self)
+
+    @cached_property
+    def fits(self) -> dict[str, Fit]:
+        """For each batch norm, in the order of execution, its input where batch norms normalize by the batch."""
+        norms = {path: norm for path, norm in self.norms.items() if isinstance(norm, _BatchNorm)}
+        norms = {path: norm for path, norm in norms.items() if norm.running_mean is not None}
+        stored = {path: _statistics(norm) for path, norm in norms.items()}
+        found: dict[str, Fit] = {}
+
+        def see(path: str, norm: Any, inputs: tuple[Any, ...]) -> None:
+            x = inputs[0]
+            if isinstance(x, Tensor) and x.dim() > 1:
+                found.setdefault(path, Fit(*stored[path], norm.eps)).see(x)
+
+        with running(self.model, False), ExitStack() as stack:
+            for path, norm in norms.items():
+                norm.training = True
+                stack.callback(norm.register_forward_pre_hook(partial(see, path)).remove)
+            for inputs, _ in self.batches:
+                if size_of(inputs) > 1:
+                    self.run(inputs)
+        return found
+
+    @cached_property
+    def freezables(self) -> tuple[dict[str, Divisors], dict[str, str], Tokens]:
+        """The layer, RMS and group norms by path, why others are not measured, and what the norms share."""
+        tokens = Tokens(keeps_terms=False)
+        if self.map is None:
+            return {}, {}, tokens
+        positional, named = arguments_of(self.batches[0][0])
+        try:
+            surgery = Surgery(self.model, self.map, positional, named, edit="diagnose_trained")
+            norms, refused = FreezableNorms(tokens).beside(surgery)
+        except NormlessError as error:
+            return {}, {"": str(error)}, tokens
+        for norm in norms.values():
+            norm.eval().tokens = tokens
+        return {path: Divisors(norm) for path, norm in norms.items()}, refused, tokens
+
+    @cached_property
+    def reference(self) -> tuple[Tensor, float]:
+        """The output and the loss (NaN without one) on the first batch."""
+        return self.outcome()
+
+    def outcome(self) -> tuple[Tensor, float]:
+        """Run the first batch; return logits in float64 and the loss."""
+        inputs, targets = self.batches[0]
+        output = self.run(inputs)
+        logits = logits_of(output)
+        if logits is None:
+            raise ValueError(f"The output of this {type(self.model).__name__} holds no tensor to compare.")
+        return logits.double(), self._loss_of(output, inputs, targets)
+
+    def _loss_of(self, output: Any, inputs: Any, targets: Any) -> float:
+        # A batch of inputs alone has a loss only if the network computes it.
+        with suppress(InputsError, ValueError):
+            return float(loss_of(own_loss if targets is None else self.loss, output, inputs, targets))
+        return nan
+
+    def change(self) -> tuple[float, float]:
+        """Run the first batch; return the change of output, relative to its deviation over examples, and of loss."""
+        before, loss = self.reference
+        after, loss_after = self.outcome()
+        about = before - before.mean(0) if len(before) > 1 else before
+        if before.shape != after.shape:
+            return nan, loss_after - loss
+        return float((after - before).norm() / about.norm().clamp_min(1e-300)), loss_after - loss
+
+
+@dataclass
+class Measured:
+    """What one pass on each batch shows; see the classes of the attributes."""
+
+    meter: Meter
+    sums: Sums
+    features: Features
+    divisors: Mapping[str, Divisors]
+
+
+def measure(subject: Subject) -> Measured:
+    """Run every batch once while activations, sums and norms are measured."""
+    model, mapped = subject.model, subject.map
+    modules = dict(model.named_modules())
+    layers = {path: module for path, module in modules.items() if kind_of(module) in ("weight", "norm")}
+    activations = {path for path, module in modules.items() if kind_of(module) == "activation"}
+    for layer in mapped.layers() if mapped else ():
+        if ":" not in layer.path and layer.path in modules:
+            if layer.kind == "activation":
+                activations.add(layer.path)
+            elif layer.kind in ("weight", "norm"):
+                layers[layer.path] = modules[layer.path]
+    divisors, _, tokens = subject.freezables
+    meter = Meter(activations, layers)
+    found = Measured(meter, Sums(meter.paused), Features(), divisors)
+
+    def see(path: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        with meter.paused():
+            if isinstance(output, Tensor) and output.dim() == 3:
+                found.features.see(path, output)
+            divisors[path].see(inputs[0])
+
+    with running(model, False), ExitStack() as stack:
+        stack.callback(model.register_forward_pre_hook(tokens.enter, with_kwargs=True).remove)
+        for path in divisors:
+            stack.callback(modules[path].register_forward_hook(partial(see, path)).remove)
+        for inputs, _ in subject.batches:
+            observed = attach_hooks(Setting(model, mapped), [found.sums]) if mapped else nullcontext()
+            with found.meter.measuring(model, inputs), observed:
+                subject.run(inputs)
+    return found
+
+
+def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+    """Return copies of the running mean and variance in float64."""
+    assert norm.running_mean is not None and norm.running_var is not None
+    return norm.running_mean.double().clone(), norm.running_var.double().clone()
+
+
+def size_of(inputs: Any) -> int:
+    """Return the number of examples: the length of the first tensor with axes."""
+    return next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0)
+
+
+def read_batches(model: nn.Module, batches: Any, most: int) -> Batches:
+    """Return at most `most` batches on the network's device.
+
+    Raises:
+        InputsError: there is none, or they are not batches.
+    """
+    if isinstance(batches, (Tensor, Mapping, tuple)):
+        batches = [batches]
+    if not isinstance(batches, Iterable):
+        raise InputsError(
+            f"Expected calibration batches, a list or DataLoader of (inputs, targets), got {type(batches).__name__}."
+        )
+    found = []
+    for batch in islice(batches, most):
+        inputs, targets = split_batch(batch)
+        if not tensors(inputs):
+            raise InputsError(
+                f"Expected batches of tensors, (inputs, targets), got {type(inputs).__name__} as inputs."
+            )
+        positional, named = on_device_of(model, *arguments_of(inputs))
+        (moved,), _ = on_device_of(model, (targets,), {})
+        inputs = named if named or isinstance(inputs, Mapping) else positional
+        found.append((inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs, moved))
+    if not found:
+        raise InputsError("Expected one calibration batch or more, got none; an iterator may have been read before.")
+    return found

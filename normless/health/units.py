@@ -1,0 +1,180 @@
+"""The units of activations over all batches: which never vary, and how many values lie where the slope is tiny."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import isfinite, sqrt
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+from torch.utils.weak import WeakIdKeyDictionary
+
+from normless.diagnosis.flow import Call, Line, Tracer, tensors
+from normless.diagnosis.tape import KINDS
+from normless.lifting import followed
+from normless.nn.channels import has_channels_first
+from normless.residual.classify import NORMS
+
+# A unit whose values differ by less than this share of the layer's RMS is constant.
+_CONSTANT = 1e-3
+# Values where the slope is tiny: below 4 and 8 % of the largest for tanh and σ.
+_FLAT: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": lambda y: y.abs() > 0.98,
+    "hardtanh": lambda y: y.abs() >= 1,
+    "sigmoid": lambda y: (y - 0.5).abs() > 0.48,
+    "hardsigmoid": lambda y: (y <= 0) | (y >= 1),
+    "softsign": lambda y: y.abs() > 0.8,
+}
+# Calls that make layers with channels on axis 1, and those with features on the last axis.
+_ON_FIRST = {name for name in KINDS if name.startswith("conv")} | {"batch_norm", "group_norm", "instance_norm"}
+_ON_LAST = {"linear", "bilinear", "layer_norm", "rms_norm"}
+_TURNED = {"transpose", "permute", "movedim", "swapaxes", "swapdims", "t", "T", "mT", "einsum", "matmul", "bmm"}
+_PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The layer whose channels a tensor has, and their axis."""
+
+    layer: str
+    axis: int
+
+
+@dataclass
+class Units:
+    """An activation in all passes.
+
+    Attributes:
+        layer: the qualified name of the weight layer or norm that makes its units.
+        activation: the place of the activation.
+        name: its function or class.
+        order: its number in the pass, by which it comes before or after weight layers.
+        low, high: the smallest and largest value of each unit, shape (C,).
+        squares: the sum of squares of all values.
+        values, flat: the number of values, and of those where the slope is tiny.
+        gates: whether its values are factors of others.
+    """
+
+    layer: str
+    activation: str
+    name: str
+    order: int
+    low: Tensor
+    high: Tensor
+    squares: float = 0.0
+    values: int = 0
+    flat: int = 0
+    gates: bool = False
+
+    @property
+    def constant(self) -> Tensor:
+        """Which units do not vary over all data."""
+        return (self.high - self.low) <= _CONSTANT * sqrt(self.squares / max(self.values, 1))
+
+
+class Meter(Tracer):
+    """Measures activations in passes through a network, and notes the first value that is not finite.
+
+    Attributes:
+        units: by place, name and number in the pass.
+        wrong: the module and line of the first result that is not finite, or None.
+        last_weight: the order of the last weight layer.
+    """
+
+    def __init__(self, activations: Collection[str], layers: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        self.activations, self.layers = frozenset(activations), layers
+        self.units: dict[tuple[str, str, int], Units] = {}
+        self.wrong: tuple[str, Line | None] | None = None
+        self.last_weight = 0
+        self._start()
+
+    def _start(self) -> None:
+        self.flow.calls.clear()
+        self._runs: Counter[tuple[str, str]] = Counter()
+        self._order = 0
+        self._origins, self._made_by = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+
+    @contextmanager
+    def measuring(self, model: nn.Module, inputs: Any) -> Iterator[None]:
+        """Measure the pass that the body makes."""
+        self._start()
+        with followed(model, leave=self._leave), self.follow(model, inputs):
+            yield
+
+    def on_call(
+        self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], made: list[Tensor], before: Any
+    ) -> None:
+        """Measure an activation, and pass on the layer to which the channels of the result belong."""
+        y = made[0]
+        if not y.is_floating_point() or not call.is_signal:
+            return
+        self._order += 1
+        kind = KINDS.get(call.name)
+        read = tensors((args, kwargs))
+        if kind in ("weight", "norm") or call.name in ("matmul", "__matmul__"):
+            self.last_weight = max(self.last_weight, self._order)
+        if kind in ("weight", "norm", "activation") and self.wrong is None and not bool(y.isfinite().all()):
+            self.wrong = call.path, call.line
+        if call.name in _ON_FIRST or call.name in _ON_LAST:
+            self._origins[y] = Origin(call.path, 1 if call.name in _ON_FIRST else -1)
+        elif call.name not in _TURNED:
+            self._inherit(read, y)
+        if call.name in _PRODUCTS:
+            for factor in read:
+                units: Units | None = self._made_by.get(factor)  # type: ignore[no-untyped-call]
+                if units is not None:
+                    units.gates = True
+        if kind == "activation" and self.activations.isdisjoint(self.running):
+            self._measure(call.path, call.name.rstrip("_"), y)
+
+    def _inherit(self, read: list[Tensor], y: Tensor) -> None:
+        for tensor in read:
+            origin: Origin | None = self._origins.get(tensor)  # type: ignore[no-untyped-call]
+            if origin is not None and tensor.dim() == y.dim():
+                self._origins[y] = origin
+                return
+
+    def _leave(self, path: str, module: nn.Module, output: Any) -> None:
+        """Measure the output of an activation's module, and note the layer of the output of a layer's."""
+        if not isinstance(output, Tensor) or not output.is_floating_point():
+            return
+        with self.paused(), torch.no_grad():
+            if path in self.activations:
+                self._measure(path, type(module).__name__.lower(), output)
+            elif path in self.layers:
+                self._origins[output] = Origin(path, _axis(module, output))
+
+    def _measure(self, path: str, name: str, y: Tensor) -> None:
+        origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
+        if origin is None or y.dim() < 2 or not y.numel():
+            return
+        key = path, name, self._runs[path, name]
+        self._runs[path, name] += 1
+        rows = y.detach().movedim(origin.axis, 0).flatten(1)
+        low, high = rows.amin(1), rows.amax(1)
+        units = self.units.get(key)
+        if units is None or units.low.shape != low.shape:
+            units = self.units[key] = Units(origin.layer, path or "forward", name, self._order, low, high)
+        units.low, units.high = torch.minimum(units.low, low), torch.maximum(units.high, high)
+        units.squares += float(rows.float().square().sum())
+        units.values += rows.numel()
+        if name in _FLAT:
+            units.flat += int(_FLAT[name](rows).sum())
+        self._made_by[y] = units
+
+    def inner(self) -> list[Units]:
+        """Return the activations that a later weight layer reads, not those of the network's output."""
+        return [units for units in self.units.values() if units.order < self.last_weight and isfinite(units.squares)]
+
+
+def _axis(module: nn.Module, y: Tensor) -> int:
+    """Return the axis of the channels of a layer's output."""
+    if has_channels_first(module) or isinstance(module, _ConvNd):
+        return min(1, y.dim() - 1)
+    return -1 if y.dim() <= 3 or isinstance(module, (nn.Linear, *NORMS)) else 1
