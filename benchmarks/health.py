@@ -238,10 +238,10 @@ def faults() -> Iterator[Fault]:
     """The faults."""
     act, blocks = "CNN, batch norm, ReLU", "ResNet-14"
     misfit = ("unfitting_statistics",)
-    yield Fault("NaN weight", act, _set("3", "weight", _first(0.01, float("nan"))), ("not_finite_state",), ("3",))
+    yield Fault("NaN weight", act, _set("3", "weight", _first(0.1, float("nan"))), ("not_finite_state",), ("3",))
     yield Fault("infinite statistic", act, _set("4", "running_var", _first(0.1, float("inf"))), ("not_finite_state",), ("4",))
     yield Fault("negative variance", act, _set("4", "running_var", lambda v: -v), ("negative_variance",), ("4",))
-    yield Fault("never updated", blocks, _reset("blocks.2.branch.norm1"), ("fresh_statistics",), ("blocks.2.branch.norm1",))
+    yield Fault("never updated", blocks, _reset("blocks.2.norm1"), ("fresh_statistics",), ("blocks.2.norm1",))
     for name in ("running_mean", "running_var"):
         for path in ("1", "4", "7"):
             change = (lambda v: v * 6) if name == "running_var" else (lambda v: v + v.std() * 2 + 1)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from math import inf
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normless.health.units import channel_of
 from normless.nn import FreezableNorm, ResidualSum
 from normless.probes.hooks.additions import intercepted
 from normless.residual import ResidualBlock, ResidualMap
@@ -72,5 +75,29 @@ def replaced(norm: nn.Module, frozen: FreezableNorm) -> Iterator[None]:
     handle = norm.register_forward_hook(lambda _, inputs, __: frozen(inputs[0]))
     try:
         yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def averaged(layer: nn.Module) -> Iterator[list[float]]:
+    """Let a weight layer return the mean of each output channel, and yield how far its outputs were from its inputs.
+
+    The numbers, one for each run, are ‖y − x‖ / ‖x‖; infinite if the shapes differ.
+    """
+    apart: list[float] = []
+
+    def hook(module: nn.Module, inputs: tuple[Any, ...], y: Any) -> Tensor | None:
+        if not isinstance(y, Tensor) or y.dim() < 2 or not inputs or not isinstance(inputs[0], Tensor):
+            return None
+        x = inputs[0]
+        is_like = x.shape == y.shape and x.dtype == y.dtype
+        apart.append(float((y - x).norm() / x.norm().clamp_min(1e-30)) if is_like else inf)
+        axis = channel_of(module, y) % y.dim()
+        return y.mean([other for other in range(y.dim()) if other != axis], keepdim=True).expand_as(y).clone()
+
+    handle = layer.register_forward_hook(hook)
+    try:
+        yield apart
     finally:
         handle.remove()

@@ -1,27 +1,51 @@
-"""Checks of what could go: residual branches that do nothing, and the cost of constant divisors."""
+"""Checks of what could go: branches and layers that do nothing, and the cost of constant divisors."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import isfinite, isnan
 
+from torch import nn
+
 from normless._internal.state import running
-from normless.diagnosis.findings import NotAsked, Steps, check, finding
-from normless.health.ablation import Branches, replaced
+from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.health.ablation import Branches, averaged, replaced
 from normless.health.limits import IDLE, REMOVABLE
-from normless.health.subject import Subject
+from normless.health.subject import UNFIT, Subject
+
+Changes = dict[str, tuple[float, float]]
 
 
-@check("branches")
-def check_branches(subject: Subject) -> Steps:
-    """Remove one residual branch at a time, and look for those without which the output hardly changes."""
+@check("branches and layers")
+def check_parts(subject: Subject) -> Steps:
+    """Leave out one residual branch or weight layer at a time, and look for those that hardly change the output."""
     if subject.map is None:
         raise NotAsked(f"the network has no residual map: {subject.unmapped}")
-    if not subject.map.blocks:
-        raise NotAsked("there is no residual block")
-    changes: dict[str, tuple[float, float]] = {}
-    branches = Branches(subject.model, subject.map)
-    with running(subject.model, False), branches.removing():
+    if subject.unfit is not None:
+        raise NotAsked(UNFIT)
+    with running(subject.model, False):
         subject.reference  # noqa: B018
+        branches, idle = _branches(subject)
+        layers, equal = _layers(subject, idle)
+    names = {name: subject.place(name) for name in branches}
+    yield from _told("idle_branch", 0.69, branches, names, subject, below=IDLE)
+    yield from _told("removable_branch", 0.3, branches, names, subject, above=IDLE, below=REMOVABLE)
+    yield from _told("idle_layer", 0.67, layers, {name: name for name in layers}, subject, below=IDLE)
+    if equal:
+        yield finding("identity_layer", 0.6, equal, {"layers": len(equal), "limit": IDLE})
+    if not branches and not layers:
+        raise NotAsked("nothing could be left out")
+    least = min((changes := branches | layers), key=lambda name: changes[name][0])
+    summary = f"{len(branches)} branches and {len(layers)} layers left out one at a time"
+    return f"{summary}; the output changes least without {least}, by {changes[least][0]:.2g}"
+
+
+def _branches(subject: Subject) -> tuple[Changes, set[str]]:
+    """Return the changes of output and loss without each branch, and the layers on those that do nothing."""
+    assert subject.map is not None
+    changes, idle = Changes(), set[str]()
+    branches = Branches(subject.model, subject.map)
+    with branches.removing():
         for block in branches.blocks():
             branches.removed = block.name
             change, loss = subject.change()
@@ -29,25 +53,54 @@ def check_branches(subject: Subject) -> Steps:
                 continue
             changes[block.name] = change, loss
             subject.note(block.name, "block", removal=change, removal_loss=loss)
-        branches.removed = None
-    if not changes:
-        raise NotAsked("no branch could be removed: " + next(iter(branches.missed.values()), "no sum was seen"))
-    order = sorted(changes, key=lambda name: changes[name][0])
-    idle = [name for name in order if changes[name][0] < IDLE]
-    spare = [name for name in order if IDLE <= changes[name][0] < REMOVABLE]
-    for kind, severity, names, limit in (
-        ("idle_branch", 0.68, idle, IDLE),
-        ("removable_branch", 0.3, spare, REMOVABLE),
-    ):
-        if names:
-            change, loss = changes[names[0]]
-            evidence = {"change": change, "limit": limit, "blocks": len(names), "of": len(changes)}
-            evidence |= {"loss": loss} if isfinite(loss) else {}
-            seen = subject.measured.sums.seen.get(names[0])
-            evidence |= {"branch_to_skip": seen.ratio} if seen is not None and isfinite(seen.ratio) else {}
-            yield finding(kind, severity, names, evidence)
-    least = order[0]
-    return f"{len(changes)} removed one at a time; the output changes least without that of {least}, by {changes[least][0]:.2g}"
+            if change < IDLE:
+                idle |= {layer.path for layer in block.branch_layers}
+    return changes, idle
+
+
+def _layers(subject: Subject, idle: set[str]) -> tuple[Changes, list[str]]:
+    """Return the changes with the mean of each weight layer's output in its place, and layers that return their input.
+
+    Layers on branches that do nothing are left out.
+    """
+    assert subject.map is not None
+    changes, equal = Changes(), list[str]()
+    paths = dict.fromkeys(layer.path for layer in subject.map.layers() if layer.kind == "weight" and layer.called)
+    for path in paths:
+        if ":" in path or path in idle:
+            continue
+        module = subject.model.get_submodule(path)
+        with averaged(module) as seen:
+            change, loss = subject.change()
+        if not seen or isnan(change):
+            continue
+        changes[path] = change, loss
+        subject.note(path, "weight", removal=change, removal_loss=loss)
+        if max(seen) < IDLE:
+            equal.append(path)
+    return changes, equal
+
+
+def _told(
+    kind: str,
+    severity: float,
+    changes: Changes,
+    names: dict[str, str],
+    subject: Subject,
+    *,
+    below: float,
+    above: float = -1.0,
+) -> Iterator[Finding]:
+    """Yield a finding about the branches or layers with a change within these limits, the smallest first."""
+    found = sorted((name for name in changes if above <= changes[name][0] < below), key=lambda name: changes[name][0])
+    if not found:
+        return
+    change, loss = changes[found[0]]
+    evidence = {"change": change, "limit": below, "parts": len(found), "of": len(changes)}
+    evidence |= {"loss": loss} if isfinite(loss) else {}
+    seen = subject.measured.sums.seen.get(found[0])
+    evidence |= {"branch_to_skip": seen.ratio} if seen is not None and isfinite(seen.ratio) else {}
+    yield finding(kind, severity, list(dict.fromkeys(names[name] for name in found)), evidence)
 
 
 @check("cost of removing norms")
@@ -64,17 +117,19 @@ def check_cost(subject: Subject) -> Steps:
         try:
             subject.reference  # noqa: B018
             for path, seen in divisors.items():
-                with replaced(subject.model.get_submodule(path), seen.frozen()):
+                norm: nn.Module = subject.model.get_submodule(path)
+                with replaced(norm, seen.frozen()):
                     costs[path], loss = subject.change()
                 subject.note(path, "norm", cost=costs[path], cost_loss=loss)
         finally:
             handle.remove()
     parts = [f"{len(subject.norms)} batch norms fold exactly"] if subject.norms else []
     if costs:
-        most = max(costs, key=lambda path: costs[path])
+        top = max(costs, key=lambda path: costs[path])
         parts.append(
-            f"a constant divisor in one of {len(costs)} norms changes the output by at most {costs[most]:.2g} ({most})"
+            f"a constant divisor in one of {len(costs)} norms changes the output by {costs[top]:.2g} at most"
         )
+        parts[-1] += f", in {top}"
     parts += [f"{len(refused)} not measured"] if refused else []
     return "; ".join(parts)
     yield  # A check is a generator.

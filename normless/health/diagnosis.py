@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -11,9 +12,10 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
-from normless.diagnosis.findings import Check
+from normless.diagnosis.findings import Check, Finding
 from normless.errors import InputsError, NormlessError
 from normless.health import blocks, signal, weights
+from normless.health.graded import LESS
 from normless.health.limits import QUANTITIES
 from normless.health.report import Health
 from normless.health.subject import Subject, read_batches
@@ -23,9 +25,9 @@ from normless.residual import residual_map as find_residual_map
 
 _CHECKS = (
     *(weights.check_values, signal.check_outputs, signal.check_fit, weights.check_gamma, signal.check_units),
-    *(weights.check_divisors, signal.check_outliers, weights.check_equal),
+    *(weights.check_divisors, signal.check_attention, signal.check_outliers, weights.check_equal),
 )
-_REMOVALS = (blocks.check_branches, blocks.check_cost)
+_REMOVALS = (blocks.check_parts, blocks.check_cost)
 
 
 def diagnose_trained(
@@ -81,8 +83,34 @@ def diagnose_trained(
             why = f"repair the {checks[-1].name} first: nothing else can be judged before"
             checks.append(Check("everything else", why, asked=False))
             break
+    checks = _ranked(checks, subject)
     missed = tuple(subject.measured.sums.missed) if "measured" in vars(subject) else ()
     return Health(tuple(checks), missed, table=_table(subject), passes=subject.passes)
+
+
+def _ranked(checks: list[Check], subject: Subject) -> list[Check]:
+    """Make findings less severe that follow from another one at an earlier layer: units behind a fault, statistics."""
+    causes = {"zero_gamma", "dead_units", "saturated_units", "divides_by_epsilon", "massive_activations"}
+    every = [found for check in checks for found in check.findings]
+
+    def follows(found: Finding) -> bool:
+        if found.kind not in ("unfitting_statistics", "dead_units", "saturated_units"):
+            return False
+        known = [one for one in every if one.kind in causes and one.kind != found.kind]
+        known = [one for one in known if found.kind == "unfitting_statistics" or one.kind != "saturated_units"]
+        first = min(map(subject.at, found.where), default=0)
+        return any(min(map(subject.at, one.where)) < first for one in known)
+
+    return [
+        replace(
+            check,
+            findings=tuple(
+                replace(found, severity=found.severity - LESS) if follows(found) else found
+                for found in check.findings
+            ),
+        )
+        for check in checks
+    ]
 
 
 def _table(subject: Subject) -> pd.DataFrame:

@@ -68,8 +68,8 @@ class Fit:
     def affine(self, layer: nn.Module | None) -> tuple[float, float] | None:
         """Return scale a and mean shift of an affine map x ↦ a·x + b of the inputs that explains the misfit, or None.
 
-        A layer with weights W and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ, with S the sums of W over positions, and
-        variances a²σ² of such inputs. a and b for each input channel are fitted by least squares.
+        A layer with weights W and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ of such inputs, with S the sums of W over
+        positions, and variances a²σ². a and b for each input channel are fitted by least squares.
         """
         weight = getattr(layer, "weight", None)
         if not isinstance(weight, Tensor) or weight.dim() < 2 or getattr(layer, "groups", 1) != 1:

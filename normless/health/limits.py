@@ -22,32 +22,36 @@ class Quantity:
     log: bool = False
 
 
-# Shares of a layer's units. Of trained networks without a fault none had a larger one, see docs/trained.md.
-DEAD, CLOSED, EQUAL = 0.1, 0.05, 0.05
+# Shares of a layer's units from which they are findings, see docs/trained.md; fewer are advice.
+DEAD, CLOSED, EQUAL = 0.15, 0.05, 0.01
+# The share of an attention's rows with more than 99 % of the weight on one position.
+PEAKED = 0.8
 # The share of values at which the slope of a bounded activation is below 4 % (tanh) or 8 % (sigmoid) of the largest.
 FLAT = 0.8
 # Nats per channel between N(running mean, running variance) and N(mean, variance) of the data. A mean that is off by
 # half a deviation in all channels has 0.125, a variance twice too small 0.15, one twice too large 0.10.
 MISFIT = 0.15
-# The share of statistics with a variance below ABOUT · ε: ε takes a tenth of what the norm returns, √(v/(v + ε)) = 0.9.
+# The share of statistics with a variance below ABOUT · ε, where the norm returns √(v/(v + ε)) = 0.9 of what it should.
 NEAR_EPSILON, ABOUT = 0.2, 0.81 / 0.19
 # The change of the output, relative to its deviation over examples, below which a branch does nothing, or could go.
 IDLE, REMOVABLE = 1e-3, 0.02
-# A massive activation (Sun et al. 2024, section 2): magnitude, and its ratio to the median magnitude.
-MASSIVE, OVER_MEDIAN = 100.0, 1000.0
-# An outlier feature (Dettmers et al. 2022, section 3): magnitude, share of layers, share of tokens.
-OUTLIER, OF_LAYERS, OF_TOKENS = 6.0, 0.25, 0.06
+# A massive activation (Sun et al. 2024, section 2): magnitude, and its ratio to the median, "around 1,000" or more.
+MASSIVE, OVER_MEDIAN = 100.0, 300.0
+# An outlier feature (Dettmers et al. 2022, section 3): magnitude, share of layers, share of tokens. The scale of a
+# stream is arbitrary, so there it must also be this many times the median.
+OUTLIER, OF_LAYERS, OF_TOKENS, TIMES = 6.0, 0.25, 0.06, 20.0
 
 QUANTITIES: dict[str, Quantity] = {
     "dead": Quantity("share of units that never vary", DEAD),
     "flat": Quantity("share of values where the activation is flat", FLAT),
+    "peaked": Quantity("share of rows of attention on one position", PEAKED),
     "gamma_zero": Quantity("share of channels with γ at zero", CLOSED),
     "misfit": Quantity("running statistics to those of the data, nats", MISFIT, log=True),
     "near_eps": Quantity(f"share of variances below {ABOUT:.1f} ε", NEAR_EPSILON),
     "equal": Quantity("share of units equal to another, up to a factor", EQUAL),
     "ratio": Quantity("branch / skip path", log=True),
-    "removal": Quantity("change of the output without the branch", IDLE, below=True, log=True),
-    "removal_loss": Quantity("loss without the branch, minus loss"),
+    "removal": Quantity("change of the output without the branch or layer", IDLE, below=True, log=True),
+    "removal_loss": Quantity("loss without the branch or layer, minus loss"),
     "largest": Quantity("largest magnitude after the sum", MASSIVE, log=True),
     "over_median": Quantity("largest magnitude / median", OVER_MEDIAN, log=True),
     "spread": Quantity("coefficient of variation of the divisor"),

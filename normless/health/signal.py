@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from math import isfinite
+from collections.abc import Iterator
+from math import nan
 
 import torch
 from torch import nn
 
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
-from normless.health.limits import DEAD, FLAT, MASSIVE, MISFIT, OF_LAYERS, OF_TOKENS, OUTLIER, OVER_MEDIAN
-from normless.health.subject import Subject, size_of
-from normless.health.units import Units
+from normless.health.graded import Share, graded, most
+from normless.health.limits import DEAD, FLAT, MASSIVE, MISFIT, OF_LAYERS, OF_TOKENS, OUTLIER, OVER_MEDIAN, PEAKED
+from normless.health.streams import Sum
+from normless.health.subject import UNFIT, Subject, size_of
 
 # Statistics of fewer examples say little about the running ones.
 _EXAMPLES, _IN_BATCH = 16, 8
@@ -34,6 +35,7 @@ def check_fit(subject: Subject) -> Steps:
     if not subject.norms:
         raise NotAsked("there are no running statistics")
     fresh = [path for path, norm in subject.norms.items() if _is_fresh(norm)]
+    subject.unfit = next(iter(fresh), None)
     if fresh:
         yield finding("fresh_statistics", 0.96, fresh, {"norms": len(fresh)})
     if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):
@@ -43,6 +45,7 @@ def check_fit(subject: Subject) -> Steps:
     for path, misfit in nats.items():
         subject.note(path, "norm", misfit=misfit)
     off = [path for path, misfit in nats.items() if misfit >= MISFIT]
+    subject.unfit = min([*off, *fresh], key=subject.at, default=None)
     if off:
         yield _unfitting(subject, off, nats[off[0]])
     return f"{len(nats)} batch norms, at most {max(nats.values(), default=0.0):.2g} nats per channel from the data"
@@ -51,11 +54,9 @@ def check_fit(subject: Subject) -> Steps:
 def _is_fresh(norm: nn.Module) -> bool:
     """Whether the statistics are those before training."""
     mean, variance = getattr(norm, "running_mean", None), getattr(norm, "running_var", None)
-    count = getattr(norm, "num_batches_tracked", None)
     if not isinstance(mean, torch.Tensor) or not isinstance(variance, torch.Tensor):
         return False
-    is_initial = not bool(mean.any()) and bool((variance == 1).all())
-    return (is_initial and (count is None or not int(count))) or (is_initial and mean.numel() > 1)
+    return not bool(mean.any()) and bool((variance == 1).all())
 
 
 def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
@@ -71,85 +72,112 @@ def _unfitting(subject: Subject, off: list[str], misfit: float) -> Finding:
         "variance_ratio": ratio,
     }
     evidence |= {"examples": subject.examples, "norms": len(off)}
-    layer = subject.map.by_path.get(off[0]) if subject.map else None
-    before = layer.input if layer is not None and layer.input is not None else None
-    is_first = off[0] == next(iter(subject.fits)) and before is not None and subject.map is not None
-    is_first = is_first and subject.map.by_path[before].input is None if subject.map and before else False
-    if is_first and before is not None and ":" not in before:
-        affine = fit.affine(subject.model.get_submodule(before))
-        if affine is not None:
-            evidence |= {"scale": affine[0], "offset": affine[1]}
-            return finding("other_preprocessing", 0.95, off, evidence)
+    layer = _first_layer(subject, off[0])
+    affine = fit.affine(layer) if layer is not None else None
+    if affine is not None:
+        evidence |= {"scale": affine[0], "offset": affine[1]}
+        return finding("other_preprocessing", 0.95, off, evidence)
     return finding("unfitting_statistics", 0.94, off, evidence)
+
+
+def _first_layer(subject: Subject, norm: str) -> nn.Module | None:
+    """Return the layer that reads the network's inputs and whose output alone the norm reads, or None."""
+    layer = subject.map.by_path.get(norm) if subject.map is not None else None
+    if subject.map is None or layer is None or layer.input is None or ":" in layer.input:
+        return None
+    before = subject.map.by_path.get(layer.input)
+    is_first = before is not None and before.input is None and before.path in subject.map.stem
+    return subject.model.get_submodule(layer.input) if is_first else None
 
 
 @check("units")
 def check_units(subject: Subject) -> Steps:
     """Look for units that never vary, and for activations whose values are nearly all flat."""
-    dead: dict[str, tuple[float, Units]] = {}
-    flat: dict[str, tuple[float, Units]] = {}
-    inner = subject.measured.meter.inner()
-    for units in inner:
-        share = float(units.constant.double().mean())
-        if share >= dead.get(units.layer, (-1.0, units))[0]:
-            dead[units.layer] = share, units
-        if not units.gates and units.flat / units.values >= flat.get(units.layer, (-1.0, units))[0]:
-            flat[units.layer] = units.flat / units.values, units
-    for layer in dict.fromkeys(units.layer for units in inner):
-        subject.note(layer, "activation", dead=dead[layer][0], **({"flat": flat[layer][0]} if layer in flat else {}))
-    if found := _worst(dead, DEAD):
-        share, units = dead[found[0]]
-        evidence = {"share": share, "limit": DEAD, "units": int(units.constant.sum()), "of": len(units.low)}
-        evidence |= {"examples": subject.examples, "layers": len(found)}
-        yield finding("trained_dead_units", 0.7 + 0.1 * share, found, {**evidence, "activation": units.activation})
-    if found := _worst(flat, FLAT):
-        share, units = flat[found[0]]
-        evidence = {"share": share, "limit": FLAT, "layers": len(found)}
-        yield finding(
-            "trained_saturated_units", 0.6 + 0.1 * share, found, {**evidence, "activation": units.activation}
+    dead, flat = dict[str, Share](), dict[str, Share]()
+    # After statistics that do not fit, evaluation computes something else than was trained.
+    end = len(subject.order) + 1 if subject.unfit is None else subject.at(subject.unfit)
+    for units in subject.measured.meter.inner():
+        if subject.at(units.layer) >= end:
+            continue
+        constant, words = int(units.constant.sum()), {"activation": units.activation}
+        share = Share(
+            constant / len(units.low), constant, {"of": len(units.low), "examples": subject.examples, **words}
         )
-    worst = max((share for share, _ in dead.values()), default=0.0)
-    return f"{len(dead)} layers with activations, at most {worst:.1%} of a layer's units never vary"
+        dead[units.layer] = max(share, dead.get(units.layer, share), key=lambda one: one.share)
+        if not units.gates:
+            share = Share(units.flat / units.values, 0, words)
+            flat[units.layer] = max(share, flat.get(units.layer, share), key=lambda one: one.share)
+    for layer, share in dead.items():
+        subject.note(layer, "activation", dead=share.share)
+    for layer, share in flat.items():
+        subject.note(layer, "activation", flat=share.share)
+    yield from graded("trained_dead_units", 0.72, dead, DEAD)
+    yield from graded("trained_saturated_units", 0.62, flat, FLAT)
+    return f"{len(dead)} layers with activations, at most {most(dead)} of a layer's units never vary"
 
 
-def _worst(shares: dict[str, tuple[float, Units]], limit: float) -> list[str]:
-    """Return the layers with a share from the limit, the largest first."""
-    return sorted((layer for layer in shares if shares[layer][0] >= limit), key=lambda layer: -shares[layer][0])
+@check("attention")
+def check_attention(subject: Subject) -> Steps:
+    """Look for attentions with all weight on one position; heads that look at the first token may rest there."""
+    attentions = subject.measured.meter.attentions
+    if not attentions:
+        raise NotAsked("there is no attention")
+    if subject.unfit is not None:
+        raise NotAsked(UNFIT)
+    shares, single = dict[str, Share](), dict[str, Share]()
+    for place, seen in attentions.items():
+        rows = max(seen.rows, 1)
+        by_head, share = seen.peaked / rows, float(seen.peaked.double().mean()) / rows
+        subject.note(place, "attention", peaked=share)
+        shares[place] = Share(share, 0, {"heads": len(by_head)})
+        apart = [head for head in range(len(by_head)) if by_head[head] >= PEAKED and seen.first[head] < rows * PEAKED]
+        if apart and share < PEAKED:
+            single[place] = Share(float(by_head[apart[0]]), 0, {"heads": len(apart), "head": apart[0]})
+    yield from graded("trained_saturated_attention", 0.7, shares, PEAKED)
+    yield from graded("saturated_heads", 0.4, single, PEAKED)
+    return f"{len(attentions)} attentions, at most {most(shares)} of the rows on one position"
 
 
 @check("outliers")
 def check_outliers(subject: Subject) -> Steps:
-    """Look for massive activations after residual sums, and for outlier features in the outputs of norms."""
-    sums, features = subject.measured.sums.seen, subject.measured.features.seen
-    if not sums and not features:
+    """Look for massive activations after residual sums, and for outlier features there and in the outputs of norms."""
+    sums = subject.measured.sums.seen
+    norms = {path: seen for path, seen in subject.measured.divisors.items() if seen.features is not None}
+    if not sums and not norms:
         raise NotAsked("there is no residual sum and no norm over features")
-    massive = {}
+    if subject.unfit is not None:
+        raise NotAsked(UNFIT)
+    massive: dict[str, Sum] = {}
     for name, seen in sums.items():
-        ratio = seen.largest / seen.median if seen.median > 0 else float("nan")
+        ratio = seen.largest / seen.median if seen.median > 0 else nan
         subject.note(name, "block", ratio=seen.ratio, largest=seen.largest, over_median=ratio)
         if seen.largest > MASSIVE and ratio >= OVER_MEDIAN:
-            massive[name] = seen
+            massive.setdefault(subject.place(name), seen)
     if massive:
-        first, seen = next(iter(massive.items()))
+        seen = next(iter(massive.values()))
         evidence: dict[str, float | int | str] = {"largest": seen.largest, "median": seen.median}
         evidence |= {"channel": seen.channel, "token": seen.position, "blocks": len(massive)}
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
-        yield finding("massive_activations", 0.66, list(massive), evidence, at=at)
-    widths = {len(counts) for _, counts in features.values()}
-    for width in sorted(widths):
-        layers = {path: seen for path, seen in features.items() if len(seen[1]) == width}
-        shares = torch.stack([counts.cpu() / max(tokens, 1) for tokens, counts in layers.values()])
+        yield finding("massive_activations", 0.68, list(massive), evidence, at=at)
+    streams = [(subject.place(name), seen.features) for name, seen in sums.items()]
+    for places in (streams, [(path, seen.features) for path, seen in norms.items()]):
+        yield from _features(places)
+    values = [seen.largest for seen in sums.values()]
+    largest = f"the largest magnitude after a sum is {max(values):.3g}" if values else "no sum was seen"
+    return f"{len(sums)} residual sums, {len(norms)} norms over features; {largest}"
+
+
+def _features(places: list[tuple[str, tuple[int, torch.Tensor] | None]]) -> Iterator[Finding]:
+    """Yield the outlier features of layers of one width, from the tokens and counts of each."""
+    known = [(place, *features) for place, features in places if features is not None]
+    for width in sorted({len(counts) for *_, counts in known}):
+        layers = [(place, counts.cpu() / max(tokens, 1)) for place, tokens, counts in known if len(counts) == width]
+        shares = torch.stack([share for _, share in layers])
         of_layers = (shares >= OF_TOKENS).double().mean(0)
         found = (of_layers >= OF_LAYERS).nonzero().flatten().tolist() if len(layers) > 1 else []
         if found:
-            most = max(found, key=lambda channel: float(of_layers[channel]))
-            places = [path for path, share in zip(layers, shares[:, most], strict=True) if share >= OF_TOKENS]
-            evidence = {"channels": len(found), "channel": most, "share_of_layers": float(of_layers[most])}
-            evidence |= {"share_of_tokens": float(shares[:, most].max()), "magnitude": OUTLIER}
-            yield finding("outlier_features", 0.64, places, evidence)
-    return f"{len(sums)} residual sums, {len(features)} norms over features; {_largest(s.largest for s in sums.values())}"
-
-
-def _largest(values: Iterable[float]) -> str:
-    known = [value for value in values if isfinite(value)]
-    return f"the largest magnitude after a sum is {max(known):.3g}" if known else "no sum was seen"
+            top = max(found, key=lambda channel: (float(of_layers[channel]), float(shares[:, channel].mean())))
+            where = dict.fromkeys(place for place, share in layers if share[top] >= OF_TOKENS)
+            evidence = {"channels": len(found), "channel": top, "share_of_layers": float(of_layers[top])}
+            evidence |= {"share_of_tokens": float(shares[:, top].max()), "magnitude": OUTLIER}
+            yield finding("outlier_features", 0.66, list(where), evidence)

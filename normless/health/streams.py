@@ -10,7 +10,7 @@ from math import nan
 import torch
 from torch import Tensor
 
-from normless.health.limits import ABOUT, OUTLIER
+from normless.health.limits import ABOUT, OUTLIER, TIMES
 from normless.nn import FreezableNorm
 from normless.probes import Watcher
 from normless.residual import ResidualBlock
@@ -27,6 +27,8 @@ class Sum:
         skip, branch: sums of squares.
         largest: the largest magnitude, and the median magnitude of the example that has it.
         position: the token that has it in a sequence, −1 otherwise; `channel`: its channel.
+        features: of sums (B, T, C), the number of tokens, and for each channel that of the tokens with a magnitude of
+            6 or more that is 20 times the median.
     """
 
     skip: float = 0.0
@@ -35,6 +37,7 @@ class Sum:
     median: float = nan
     position: int = -1
     channel: int = -1
+    features: tuple[int, Tensor] | None = None
 
     @property
     def ratio(self) -> float:
@@ -50,6 +53,7 @@ class Sums(Watcher):
     seen: dict[str, Sum] = field(default_factory=dict)
 
     def on_sum(self, block: ResidualBlock, skip: Tensor, branches: tuple[Tensor, ...], total: Tensor) -> None:
+        """Measure a sum."""
         with self.quiet():
             self._see(block, skip, branches, total)
 
@@ -60,29 +64,27 @@ class Sums(Watcher):
         sizes = total.abs().flatten(1) if total.dim() > 1 else total.abs().unsqueeze(0)
         if not sizes.numel():
             return
-        at = int(sizes.argmax())
-        example, inside = divmod(at, sizes.shape[1])
+        example, inside = divmod(int(sizes.argmax()), sizes.shape[1])
+        median, has_tokens = _median(sizes[example]), total.dim() == 3
         if float(sizes[example, inside]) > known.largest:
-            known.largest = float(sizes[example, inside])
-            step = max(sizes.shape[1] // _SAMPLE, 1)
-            known.median = float(sizes[example, ::step].float().median())
-            tokens = total.dim() == 3
-            known.channel = inside % total.shape[-1] if tokens else inside // max(total[0, :1].numel(), 1)
-            known.position = inside // total.shape[-1] if tokens else -1
+            known.largest, known.median = float(sizes[example, inside]), median
+            known.channel = inside % total.shape[-1] if has_tokens else inside // max(total[0, :1].numel(), 1)
+            known.position = inside // total.shape[-1] if has_tokens else -1
+        if has_tokens:
+            known.features = outliers(total, known.features, max(OUTLIER, TIMES * _median(sizes.flatten())))
 
 
-@dataclass
-class Features:
-    """The features of norms' outputs by layer: how many tokens have a magnitude of 6 or more (tokens, counts (C,))."""
+def _median(values: Tensor) -> float:
+    return float(values[:: max(values.numel() // _SAMPLE, 1)].float().median())
 
-    seen: dict[str, tuple[int, Tensor]] = field(default_factory=dict)
 
-    def see(self, path: str, y: Tensor) -> None:
-        """Add an output (B, T, C)."""
-        rows = y.detach().flatten(0, -2)
-        tokens, counts = self.seen.get(path, (0, torch.zeros(rows.shape[1], device=y.device)))
-        if counts.shape == rows.shape[1:]:
-            self.seen[path] = tokens + len(rows), counts + (rows.abs() >= OUTLIER).sum(0)
+def outliers(y: Tensor, known: tuple[int, Tensor] | None, least: float) -> tuple[int, Tensor] | None:
+    """Add the tokens of y (B, T, C), and for each channel those with a magnitude from `least`, to those known."""
+    rows = y.detach().flatten(0, -2)
+    counts = (rows.abs() >= least).sum(0)
+    if known is None or known[1].shape != counts.shape:
+        return len(rows), counts
+    return known[0] + len(rows), known[1] + counts
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Divisors:
         norm: computes the same as the norm, measures the mean of d, and can be frozen at it.
         count, total, squares: of d, for its coefficient of variation.
         near: the number of statistics whose variance is comparable with ε.
+        features: as of `Sum`, with a magnitude of 6 or more.
     """
 
     norm: FreezableNorm
@@ -100,9 +103,11 @@ class Divisors:
     total: float = 0.0
     squares: float = 0.0
     near: int = 0
+    features: tuple[int, Tensor] | None = None
 
-    def see(self, x: Tensor) -> None:
-        """Add an input of the norm."""
+    def see(self, x: Tensor, y: Tensor) -> None:
+        """Add an input and an output of the norm."""
+        self.features = outliers(y, self.features, OUTLIER) if y.dim() == 3 else None
         self.norm.training = True
         self.norm(x.detach())
         d = self.norm.divisors(x.detach()).double()

@@ -19,7 +19,7 @@ from normless.diagnosis.flow import tensors
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
 from normless.health.fit import Fit
-from normless.health.streams import Divisors, Features, Sums
+from normless.health.streams import Divisors, Sums
 from normless.health.units import Meter
 from normless.nn import Tokens
 from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss, split_batch
@@ -28,6 +28,7 @@ from normless.residual import ResidualMap
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import kind_of
 
+UNFIT = "running statistics do not fit the data: repair them first, since evaluation computes something else"
 Batches = list[tuple[Any, Any]]
 
 
@@ -41,6 +42,8 @@ class Subject:
         unmapped: the reason if there is no map.
         rows: the numbers of each layer or block by name, for the table.
         passes: the number of forward passes so far.
+        unfit: the first norm whose running statistics do not fit the data, or None: what evaluation computes after it
+            says little.
     """
 
     model: nn.Module
@@ -50,6 +53,7 @@ class Subject:
     unmapped: str = ""
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)
     passes: int = 0
+    unfit: str | None = None
 
     def note(self, layer: str, kind: str, **numbers: float) -> None:
         """Add numbers to the row of a layer or block."""
@@ -64,6 +68,23 @@ class Subject:
     def examples(self) -> int:
         """The number of examples in all batches."""
         return sum(size_of(inputs) for inputs, _ in self.batches)
+
+    @cached_property
+    def order(self) -> dict[str, int]:
+        """The position of each layer in execution order, of a network without a map that of its modules."""
+        if self.map is not None and (paths := dict.fromkeys(layer.path for layer in self.map.layers())):
+            return {path: at for at, path in enumerate(paths)}
+        return {path: at for at, (path, _) in enumerate(self.model.named_modules())}
+
+    def at(self, layer: str) -> int:
+        """Return the position of a layer, that of the last for unknown ones."""
+        return self.order.get(layer, len(self.order))
+
+    def place(self, block: str) -> str:
+        """Return the module by which a block is named in findings: its own, or the last weight layer of its branch."""
+        found = next((one for one in self.map.walk() if one.name == block), None) if self.map else None
+        known = {path for path, _ in self.model.named_modules()}
+        return block if block in known or found is None or not found.branch else found.branch[-1]
 
     @cached_property
     def norms(self) -> dict[str, nn.Module]:
@@ -149,7 +170,6 @@ class Measured:
 
     meter: Meter
     sums: Sums
-    features: Features
     divisors: Mapping[str, Divisors]
 
 
@@ -167,13 +187,11 @@ def measure(subject: Subject) -> Measured:
                 layers[layer.path] = modules[layer.path]
     divisors, _, tokens = subject.freezables
     meter = Meter(activations, layers)
-    found = Measured(meter, Sums(meter.paused), Features(), divisors)
+    found = Measured(meter, Sums(meter.paused), divisors)
 
     def see(path: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         with meter.paused():
-            if isinstance(output, Tensor) and output.dim() == 3:
-                found.features.see(path, output)
-            divisors[path].see(inputs[0])
+            divisors[path].see(inputs[0], output)
 
     with running(model, False), ExitStack() as stack:
         stack.callback(model.register_forward_pre_hook(tokens.enter, with_kwargs=True).remove)
@@ -188,7 +206,8 @@ def measure(subject: Subject) -> Measured:
 
 def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
     """Return copies of the running mean and variance in float64."""
-    assert norm.running_mean is not None and norm.running_var is not None
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
     return norm.running_mean.double().clone(), norm.running_var.double().clone()
 
 

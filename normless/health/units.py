@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import isfinite, sqrt
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
-from normless.diagnosis.flow import Call, Line, Tracer, tensors
-from normless.diagnosis.tape import KINDS
+from normless.diagnosis.flow import Call, Line, Tracer, tensors, with_rows
+from normless.diagnosis.tape import CERTAIN, KINDS, attention_weights
 from normless.lifting import followed
 from normless.nn.channels import has_channels_first
 from normless.residual.classify import NORMS
@@ -34,6 +35,8 @@ _FLAT: dict[str, Callable[[Tensor], Tensor]] = {
 _ON_FIRST = {name for name in KINDS if name.startswith("conv")} | {"batch_norm", "group_norm", "instance_norm"}
 _ON_LAST = {"linear", "bilinear", "layer_norm", "rms_norm"}
 _TURNED = {"transpose", "permute", "movedim", "swapaxes", "swapdims", "t", "T", "mT", "einsum", "matmul", "bmm"}
+# Larger attentions are measured on one example.
+_MOST_WEIGHTS = 2**25
 _PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 
 
@@ -77,10 +80,25 @@ class Units:
         return (self.high - self.low) <= _CONSTANT * sqrt(self.squares / max(self.values, 1))
 
 
-class Meter(Tracer):
-    """Measures activations in passes through a network, and notes the first value that is not finite.
+@dataclass
+class Attention:
+    """An attention in all passes: for each head, the rows and those with nearly all weight on one position.
 
     Attributes:
+        rows: the number of rows of a head.
+        peaked, first: rows with more than 99 % on one position, and on the first one, shape (heads,).
+    """
+
+    rows: int
+    peaked: Tensor
+    first: Tensor
+
+
+class Meter(Tracer):
+    """Measures activations and attentions in passes, and notes the first value that is not finite.
+
+    Attributes:
+        attentions: by the place of the attention.
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
@@ -90,6 +108,7 @@ class Meter(Tracer):
         super().__init__()
         self.activations, self.layers = frozenset(activations), layers
         self.units: dict[tuple[str, str, int], Units] = {}
+        self.attentions: dict[str, Attention] = {}
         self.wrong: tuple[str, Line | None] | None = None
         self.last_weight = 0
         self._start()
@@ -99,6 +118,7 @@ class Meter(Tracer):
         self._runs: Counter[tuple[str, str]] = Counter()
         self._order = 0
         self._origins, self._made_by = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self._softmaxes: dict[Call, Attention] = {}
 
     @contextmanager
     def measuring(self, model: nn.Module, inputs: Any) -> Iterator[None]:
@@ -130,8 +150,27 @@ class Meter(Tracer):
                 units: Units | None = self._made_by.get(factor)  # type: ignore[no-untyped-call]
                 if units is not None:
                     units.gates = True
+        self._attend(call, args, kwargs, y)
         if kind == "activation" and self.activations.isdisjoint(self.running):
             self._measure(call.path, call.name.rstrip("_"), y)
+
+    def _attend(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], y: Tensor) -> None:
+        """Measure the weights of an attention: a softmax that a product reads, or a function of torch."""
+        if call.name == "softmax" and y.dim() > 2 and y.shape[-1] > 1:
+            self._softmaxes[call] = attention_of(y)
+        elif call.name in ("matmul", "__matmul__", "bmm", "einsum"):
+            for source in call.sources():
+                if (seen := self._softmaxes.pop(source.origin(), None)) is not None:
+                    self._add(call.path, seen)
+        elif call.name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+            with suppress(RuntimeError, TypeError, IndexError):
+                self._add(call.path, attention_of(weights_of(call.name, args, kwargs)))
+
+    def _add(self, place: str, seen: Attention) -> None:
+        known = self.attentions.setdefault(place or "forward", seen)
+        if known is not seen and known.peaked.shape == seen.peaked.shape:
+            known.rows += seen.rows
+            known.peaked, known.first = known.peaked + seen.peaked, known.first + seen.first
 
     def _inherit(self, read: list[Tensor], y: Tensor) -> None:
         for tensor in read:
@@ -148,7 +187,7 @@ class Meter(Tracer):
             if path in self.activations:
                 self._measure(path, type(module).__name__.lower(), output)
             elif path in self.layers:
-                self._origins[output] = Origin(path, _axis(module, output))
+                self._origins[output] = Origin(path, channel_of(module, output))
 
     def _measure(self, path: str, name: str, y: Tensor) -> None:
         origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
@@ -173,7 +212,33 @@ class Meter(Tracer):
         return [units for units in self.units.values() if units.order < self.last_weight and isfinite(units.squares)]
 
 
-def _axis(module: nn.Module, y: Tensor) -> int:
+def weights_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """Return the weights (B, heads, queries, keys) of a call of torch's attention, of one example if there are many."""
+    if name == "multi_head_attention_forward":
+        options = {"need_weights": True, "average_attn_weights": False, "training": False}
+        weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[arg-type, assignment]
+        return weights
+    query, key = (args[i] if len(args) > i else kwargs[part] for i, part in enumerate(("query", "key")))
+    if query.shape[:-1].numel() * key.shape[-2] > _MOST_WEIGHTS:
+        size = len(query)
+        args = tuple(with_rows(args, size, [0]))
+        kwargs = with_rows(kwargs, size, [0])
+    return attention_weights(*args, **kwargs)
+
+
+def attention_of(weights: Tensor) -> Attention:
+    """Count the rows of weights (B, heads, queries, keys), or without heads; a causal first row has no choice."""
+    heads = weights.detach() if weights.dim() == 4 else weights.detach().flatten(0, -3).unsqueeze(1)
+    is_square = heads.shape[-1] == heads.shape[-2]
+    if is_square and not bool(heads.triu(1).any()):
+        heads = heads[:, :, 1:]
+    largest = heads.max(-1)
+    peaked = largest.values > CERTAIN
+    first = peaked & (largest.indices == 0)
+    return Attention(peaked[:, 0].numel(), peaked.sum((0, 2)), first.sum((0, 2)))
+
+
+def channel_of(module: nn.Module, y: Tensor) -> int:
     """Return the axis of the channels of a layer's output."""
     if has_channels_first(module) or isinstance(module, _ConvNd):
         return min(1, y.dim() - 1)

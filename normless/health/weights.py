@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless.diagnosis.findings import Steps, check, finding
+from normless.health.graded import Share, graded, most
 from normless.health.limits import ABOUT, CLOSED, EQUAL, NEAR_EPSILON
 from normless.health.subject import Subject
 from normless.residual.classify import NORMS
@@ -41,29 +42,17 @@ def check_values(subject: Subject) -> Steps:
 @check("γ at zero")
 def check_gamma(subject: Subject) -> Steps:
     """Look for channels that norms, and factors such as layer scale, multiply by zero."""
-    shares: dict[str, tuple[float, int, float]] = {}
+    shares: dict[str, Share] = {}
     for path, kind, gamma in _gammas(subject):
         values = gamma.detach().double().abs().flatten()
         if values.numel() < 2:
             continue
         size = float(values.square().mean().sqrt())
-        least = max(_ZERO * size, _TINY if kind == "norm" else 0.0)
-        closed = int((values <= least).sum())
-        shares[path] = closed / values.numel(), closed, size
-        subject.note(path, kind, gamma_zero=shares[path][0])
-    found = sorted((path for path in shares if shares[path][0] >= CLOSED), key=lambda path: -shares[path][0])
-    if found:
-        share, channels, size = shares[found[0]]
-        evidence = {
-            "share": share,
-            "limit": CLOSED,
-            "channels": channels,
-            "root_mean_square": size,
-            "layers": len(found),
-        }
-        yield finding("closed_channels", 0.8 + 0.1 * share, found, evidence)
-    worst = max((share for share, *_ in shares.values()), default=0.0)
-    return f"{len(shares)} layers with γ, at most {worst:.1%} of a layer at zero"
+        closed = int((values <= max(_ZERO * size, _TINY if kind == "norm" else 0.0)).sum())
+        shares[path] = Share(closed / values.numel(), closed, {"of": values.numel(), "root_mean_square": size})
+        subject.note(path, kind, gamma_zero=shares[path].share)
+    yield from graded("closed_channels", 0.85, shares, CLOSED)
+    return f"{len(shares)} layers with γ, at most {most(shares)} of a layer at zero"
 
 
 def _gammas(subject: Subject) -> Iterator[tuple[str, str, Tensor]]:
@@ -82,52 +71,36 @@ def _gammas(subject: Subject) -> Iterator[tuple[str, str, Tensor]]:
 @check("equal units")
 def check_equal(subject: Subject) -> Steps:
     """Look for units whose weights are those of another unit, up to a factor."""
-    shares: dict[str, tuple[float, int]] = {}
+    shares: dict[str, Share] = {}
     for path, layer in subject.model.named_modules():
         if not isinstance(layer, nn.Linear | _ConvNd) or getattr(layer, "groups", 1) > 1:
             continue
         weight = layer.weight.detach()
-        rows = weight.movedim(1, 0) if getattr(layer, "transposed", False) else weight
-        rows = rows.flatten(1).float()
+        rows = (weight.movedim(1, 0) if getattr(layer, "transposed", False) else weight).flatten(1).float()
         if rows.shape[1] < _INPUTS or not 2 <= len(rows) <= _ROWS:
             continue
-        sizes = rows.norm(dim=1)
+        count, sizes = len(rows), rows.norm(dim=1)
         rows = rows[sizes > 0] / sizes[sizes > 0, None]
         equal = int(((rows @ rows.T).triu(1) > _COSINE).any(0).sum()) if len(rows) else 0
-        shares[path] = equal / len(sizes), equal
-        subject.note(path, "weight", equal=shares[path][0])
-    found = sorted((path for path in shares if shares[path][0] >= EQUAL), key=lambda path: -shares[path][0])
-    if found:
-        share, units = shares[found[0]]
-        evidence = {"share": share, "limit": EQUAL, "units": units, "cosine": _COSINE, "layers": len(found)}
-        yield finding("equal_units", 0.5 + 0.1 * share, found, evidence)
-    return f"{len(shares)} weights, at most {max((share for share, _ in shares.values()), default=0.0):.1%} equal"
-
-
-def near_epsilon(subject: Subject) -> dict[str, float]:
-    """Return for each norm with running statistics the share of variances that are comparable with ε."""
-    shares = {}
-    for path, norm in subject.norms.items():
-        variance, eps = getattr(norm, "running_var", None), getattr(norm, "eps", 0.0)
-        if isinstance(variance, Tensor) and variance.numel() and eps:
-            shares[path] = float((variance < ABOUT * eps).double().mean())
-    return shares
+        shares[path] = Share(equal / count, equal, {"of": count, "cosine": _COSINE})
+        subject.note(path, "weight", equal=shares[path].share)
+    yield from graded("equal_units", 0.5, shares, EQUAL)
+    return f"{len(shares)} weights, at most {most(shares)} of a layer's units equal to others"
 
 
 @check("divisors")
 def check_divisors(subject: Subject) -> Steps:
     """Look for norms that divide by almost nothing: the variance of most of their statistics is comparable with ε."""
-    divisors = subject.measured.divisors
-    shares = near_epsilon(subject) | {path: seen.near / max(seen.count, 1) for path, seen in divisors.items()}
+    shares: dict[str, Share] = {}
+    for path, norm in subject.norms.items():
+        variance, eps = getattr(norm, "running_var", None), float(getattr(norm, "eps", 0.0))
+        if isinstance(variance, Tensor) and variance.numel():
+            near = int((variance < ABOUT * eps).sum())
+            shares[path] = Share(near / variance.numel(), near, {"of": variance.numel(), "epsilon": eps})
+    for path, seen in subject.measured.divisors.items():
+        shares[path] = Share(seen.near / max(seen.count, 1), seen.near, {"of": seen.count, "epsilon": seen.norm.eps})
+        subject.note(path, "norm", spread=seen.variation)
     for path, share in shares.items():
-        subject.note(path, "norm", near_eps=share)
-        if path in divisors:
-            subject.note(path, "norm", spread=divisors[path].variation)
-    found = sorted((path for path in shares if shares[path] >= NEAR_EPSILON), key=lambda path: -shares[path])
-    if found:
-        norm = subject.model.get_submodule(found[0])
-        eps = divisors[found[0]].norm.eps if found[0] in divisors else float(getattr(norm, "eps", 0.0))
-        evidence = {"share": shares[found[0]], "limit": NEAR_EPSILON, "epsilon": eps, "layers": len(found)}
-        what = "tokens" if found[0] in divisors else "channels"
-        yield finding("divides_by_epsilon", 0.72, found, evidence, what=what)
-    return f"{len(shares)} norms, variances near ε in at most {max(shares.values(), default=0.0):.1%} of a norm's"
+        subject.note(path, "norm", near_eps=share.share)
+    yield from graded("divides_by_epsilon", 0.76, shares, NEAR_EPSILON)
+    return f"{len(shares)} norms, variances near ε in at most {most(shares)} of a norm's statistics"
