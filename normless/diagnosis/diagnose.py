@@ -118,9 +118,7 @@ class Diagnosis:
             return f"{first.title} Try: {first.cure.words}."
         asked = sum(check.asked for check in self.checks)
         rest = [check.name for check in self.checks if not check.asked]
-        return f"{self.nothing}: {asked} checks" + (
-            f"; not checked: {', '.join(rest)}." if rest else "."
-        )
+        return f"{self.nothing}: {asked} checks" + (f"; not checked: {', '.join(rest)}." if rest else ".")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as data for JSON."""

@@ -59,7 +59,7 @@ def _branches(subject: Subject) -> tuple[Changes, set[str]]:
 
 
 def _layers(subject: Subject, idle: set[str]) -> tuple[Changes, list[str]]:
-    """Return the changes with the mean of each weight layer's output in its place, and layers that return their input.
+    """Return the changes with the mean of each weight layer's output in its place, and layers that are the identity.
 
     Layers on branches that do nothing are left out.
     """

@@ -41,24 +41,25 @@ def diagnose_trained(
 ) -> Health:
     """Find what is wrong with a trained network, by layer, on calibration batches in evaluation mode.
 
-    The network, its buffers, its modes and all random states are restored. Looked for are weights and results that are
-    not finite; running statistics that are fresh, or do not fit the data, also because of other preprocessing;
-    channels with γ at zero; units that never vary, and activations that are flat; norms whose variance is comparable
-    with ε; massive activations (Sun et al. 2024) and outlier features (Dettmers et al. 2022), as advice; equal units;
-    residual branches that do nothing; and the cost of a constant in place of each norm's divisor. The limits are in
-    `normless.health.limits`, and docs/trained.md says where they come from.
+    Looked for are weights and results that are not finite; running statistics that are fresh, or do not fit the data,
+    also because of other preprocessing; channels with γ at zero; units that never vary; activations and attentions
+    that are saturated; norms whose variance is comparable with ε; equal units; and residual branches and layers that
+    do nothing. Massive activations (Sun et al. 2024), outlier features (Dettmers et al. 2022) and small shares of the
+    other faults are advice. The table by layer has all numbers, also the cost of a constant in place of each divisor
+    of layer, RMS and group norms. `normless.health.limits` states the limits, docs/trained.md where they come from.
 
     It makes one forward pass on each batch, a second one if the network has batch norms, and on the first batch one
-    for each residual block and for each layer, RMS and group norm.
+    for each residual block, weight layer, and layer, RMS or group norm. The network, its buffers, its modes and all
+    random states are restored.
 
     Args:
         batches: calibration batches (inputs, targets), or inputs alone, as a list or a DataLoader: data of the kind
             that the network was trained on, preprocessed in the same way. A tensor, a tuple or a dictionary is a
             single batch.
         loss: as in `diagnose`; a loss that does not take the outputs is not measured.
-        residual_map: the network's map; computed if None. Without one, branches and norms are not removed.
+        residual_map: the network's map; computed if None. Without one, nothing is left out.
         most: the largest number of batches that are read.
-        remove: whether branches and divisors are removed one at a time.
+        remove: whether branches, layers and divisors are left out one at a time.
 
     Raises:
         InputsError: there is no batch, or the network does not run on it.
@@ -89,12 +90,13 @@ def diagnose_trained(
 
 
 def _ranked(checks: list[Check], subject: Subject) -> list[Check]:
-    """Make findings less severe that follow from another one at an earlier layer: units behind a fault, statistics."""
-    causes = {"zero_gamma", "dead_units", "saturated_units", "divides_by_epsilon", "massive_activations"}
+    """Make findings less severe that follow from another one at an earlier layer."""
+    causes = {"zero_gamma", "dead_units", "saturated_units", "saturated_attention"}
+    causes |= {"divides_by_epsilon", "massive_activations", "outlier_features"}
     every = [found for check in checks for found in check.findings]
 
     def follows(found: Finding) -> bool:
-        if found.kind not in ("unfitting_statistics", "dead_units", "saturated_units"):
+        if found.kind not in ("unfitting_statistics", "dead_units", "saturated_units", "idle_layer"):
             return False
         known = [one for one in every if one.kind in causes and one.kind != found.kind]
         known = [one for one in known if found.kind == "unfitting_statistics" or one.kind != "saturated_units"]
@@ -122,7 +124,9 @@ def _table(subject: Subject) -> pd.DataFrame:
             order += [layer.path, *([ends[layer.path]] if layer.path in ends else [])]
         order += [block.name for block in subject.map.walk()]
     names = [name for name in dict.fromkeys(order) if name in subject.rows]
-    names += [name for name in subject.rows if name not in names]
+    for name in (name for name in subject.rows if name not in names):
+        inside = [at for at, other in enumerate(names) if other.startswith(f"{name}.")]
+        names.insert(inside[-1] + 1 if inside else len(names), name)
     rows = [{"layer": name, **subject.rows[name]} for name in names]
     table = pd.DataFrame(rows, columns=["layer", "kind", *QUANTITIES])
     return table.astype(dict.fromkeys(QUANTITIES, float))

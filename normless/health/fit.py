@@ -66,10 +66,10 @@ class Fit:
         return nats.nan_to_num(_MOST, posinf=_MOST).clamp_max(_MOST)
 
     def affine(self, layer: nn.Module | None) -> tuple[float, float] | None:
-        """Return scale a and mean shift of an affine map x ↦ a·x + b of the inputs that explains the misfit, or None.
+        """Return a and the mean of b if an affine map x ↦ a·x + b of the inputs explains the misfit, or None.
 
-        A layer with weights W and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ of such inputs, with S the sums of W over
-        positions, and variances a²σ². a and b for each input channel are fitted by least squares.
+        A layer with weights W, sums S of W over positions, and bias w makes means a(μ − w) + w + Σᵢ Sᵢ bᵢ and
+        variances a²σ² of such inputs; b for each input channel is fitted by least squares.
         """
         weight = getattr(layer, "weight", None)
         if not isinstance(weight, Tensor) or weight.dim() < 2 or getattr(layer, "groups", 1) != 1:

@@ -31,7 +31,8 @@ FLAT = 0.8
 # Nats per channel between N(running mean, running variance) and N(mean, variance) of the data. A mean that is off by
 # half a deviation in all channels has 0.125, a variance twice too small 0.15, one twice too large 0.10.
 MISFIT = 0.15
-# The share of statistics with a variance below ABOUT · ε, where the norm returns √(v/(v + ε)) = 0.9 of what it should.
+# The share of statistics with a variance below ABOUT · ε, where the norm returns √(v/(v + ε)) = 0.9 of a unit
+# deviation.
 NEAR_EPSILON, ABOUT = 0.2, 0.81 / 0.19
 # The change of the output, relative to its deviation over examples, below which a branch does nothing, or could go.
 IDLE, REMOVABLE = 1e-3, 0.02

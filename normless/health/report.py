@@ -52,8 +52,11 @@ class Health(Diagnosis):
         return [{str(name): value for name, value in row.items()} for row in self.table.to_dict(orient="records")]
 
     def _shown(self) -> list[str]:
-        """Return the columns with a value."""
-        return [str(name) for name in self.table.dropna(axis="columns", how="all").columns]
+        """Return the columns with a value other than zero."""
+        known = self.table.dropna(axis="columns", how="all")
+        return [
+            str(name) for name in known.columns if name not in QUANTITIES or bool((known[name].fillna(0) != 0).any())
+        ]
 
     def _lines(self) -> list[str]:
         """Format the table; of many rows the first and last."""
@@ -70,7 +73,8 @@ class Health(Diagnosis):
         if len(lines) > _MOST_ROWS:
             left_out = f"… {len(lines) - _MOST_ROWS} rows, see .table"
             lines[_MOST_ROWS // 2 : len(lines) - _MOST_ROWS // 2] = [left_out]
-        return lines
+        zero = [name for name in QUANTITIES if name not in names and self.table[name].notna().any()]
+        return [*lines, *([f"0 in all layers: {', '.join(zero)}"] if zero else [])]
 
 
 def _cell(value: Any) -> str:

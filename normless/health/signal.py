@@ -140,7 +140,7 @@ def check_attention(subject: Subject) -> Steps:
 
 @check("outliers")
 def check_outliers(subject: Subject) -> Steps:
-    """Look for massive activations after residual sums, and for outlier features there and in the outputs of norms."""
+    """Look for massive activations after residual sums, and for outlier features there and after norms."""
     sums = subject.measured.sums.seen
     norms = {path: seen for path, seen in subject.measured.divisors.items() if seen.features is not None}
     if not sums and not norms:
@@ -160,8 +160,8 @@ def check_outliers(subject: Subject) -> Steps:
         at = f"channel {seen.channel}" + (f" of token {seen.position}" if seen.position >= 0 else "")
         yield finding("massive_activations", 0.68, list(massive), evidence, at=at)
     streams = [(subject.place(name), seen.features) for name, seen in sums.items()]
-    for places in (streams, [(path, seen.features) for path, seen in norms.items()]):
-        yield from _features(places)
+    after_norms = [(path, seen.features) for path, seen in norms.items()]
+    yield from [*_features(streams), *_features(after_norms)][:1]
     values = [seen.largest for seen in sums.values()]
     largest = f"the largest magnitude after a sum is {max(values):.3g}" if values else "no sum was seen"
     return f"{len(sums)} residual sums, {len(norms)} norms over features; {largest}"

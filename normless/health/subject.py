@@ -57,7 +57,9 @@ class Subject:
 
     def note(self, layer: str, kind: str, **numbers: float) -> None:
         """Add numbers to the row of a layer or block."""
-        self.rows.setdefault(layer or "forward", {"kind": kind}).update(numbers)
+        row = self.rows.setdefault(layer or "forward", {"kind": kind})
+        # Units of an activation are those of the layer before it.
+        row.update(numbers | ({} if kind == "activation" else {"kind": kind}))
 
     def run(self, inputs: Any) -> Any:
         """Return the output for inputs; state, modes and random numbers are kept by the caller."""
@@ -81,7 +83,7 @@ class Subject:
         return self.order.get(layer, len(self.order))
 
     def place(self, block: str) -> str:
-        """Return the module by which a block is named in findings: its own, or the last weight layer of its branch."""
+        """Return the module that names a block in findings: its own, or the last weight layer of its branch."""
         found = next((one for one in self.map.walk() if one.name == block), None) if self.map else None
         known = {path for path, _ in self.model.named_modules()}
         return block if block in known or found is None or not found.branch else found.branch[-1]

@@ -213,7 +213,7 @@ class Meter(Tracer):
 
 
 def weights_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """Return the weights (B, heads, queries, keys) of a call of torch's attention, of one example if there are many."""
+    """Return the weights (B, heads, queries, keys) of a call of torch's attention, of the first example if large."""
     if name == "multi_head_attention_forward":
         options = {"need_weights": True, "average_attn_weights": False, "training": False}
         weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[arg-type, assignment]

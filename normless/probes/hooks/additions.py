@@ -17,7 +17,7 @@ from normless.lifting import ADDITIONS, Call, followed, running_place
 from normless.residual import Addition, ResidualBlock, ResidualMap
 
 OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]
-"""Receives a block, its skip path, the ends of its branches and their sum; a tensor that it returns replaces the sum."""
+"""Receives a block, its skip path, the ends of its branches and their sum; a tensor returned replaces the sum."""
 OnMissed = Callable[[ResidualBlock, str], None]
 """Receives a block and why its summands were not seen."""
 
