@@ -100,7 +100,7 @@ def timm(name: str, **options: Any) -> nn.Module:
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is trained: its data, and the steps and rate of AdamW."""
+    """A network that is trained: its data, the steps, rate and decay of AdamW, and whether the rate stays constant."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -108,14 +108,19 @@ class Network:
     steps: int = 250
     rate: float = 2e-3
     decay: float = 0.01
+    constant: bool = False
 
 
 NETWORKS = (
     Network("ResNet-14", lambda: resnet_cifar(14, classes=10, in_channels=1)),
+    Network("ResNet-14, constant rate", lambda: resnet_cifar(14, classes=10, in_channels=1), constant=True),
     Network("ResNet-20, decay", lambda: resnet_cifar(20, classes=10, in_channels=1), decay=0.3),
     Network("WRN-10-1", lambda: wide_resnet(depth=10, width=1, classes=10, in_channels=1)),
     Network("ResNet-14, SkipInit", lambda: nl.convert(resnet_cifar(14, classes=10, in_channels=1), "skipinit")),
-    Network("ResNet-14, group norm", lambda: nl.convert(resnet_cifar(14, classes=10, in_channels=1), "group_norm(groups=4)")),
+    Network(
+        "ResNet-14, group norm",
+        lambda: nl.convert(resnet_cifar(14, classes=10, in_channels=1), "group_norm(groups=4)"),
+    ),
     Network("CNN, batch norm, ReLU", lambda: plain(norm=True, act=nn.ReLU)),
     Network("CNN, batch norm, ReLU6", lambda: plain(norm=True, act=nn.ReLU6)),
     Network("CNN without norms, ReLU", lambda: plain(norm=False, act=nn.ReLU)),
@@ -150,7 +155,7 @@ def trained(network: Network, seed: int, cache: Path | None) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     net.train()
     for step in range(network.steps):
-        share = min(1.0, (step + 1) / 20, 3.03 * (1 - step / network.steps))
+        share = min(1.0, (step + 1) / 20, 3.03 * (1 - step / network.steps) if not network.constant else 1.0)
         optimizer.param_groups[0]["lr"] = network.rate * share
         rows = torch.randint(len(train.inputs), (BATCH,), generator=generator)
         loss = F.cross_entropy(net(train.inputs[rows]).flatten(0, -2), train.targets[rows].flatten())
@@ -226,20 +231,14 @@ def _reset(path: str) -> Callable[[nn.Module, Batches], None]:
     return lambda net, _: net.get_submodule(path).reset_running_stats()  # type: ignore[operator]
 
 
-def _all(*steps: Callable[[nn.Module, Batches], Any]) -> Callable[[nn.Module, Batches], None]:
-    def breaks(net: nn.Module, batches: Batches) -> None:
-        for step in steps:
-            step(net, batches)
-
-    return breaks
-
-
 def faults() -> Iterator[Fault]:
     """The faults."""
     act, blocks = "CNN, batch norm, ReLU", "ResNet-14"
     misfit = ("unfitting_statistics",)
     yield Fault("NaN weight", act, _set("3", "weight", _first(0.1, float("nan"))), ("not_finite_state",), ("3",))
-    yield Fault("infinite statistic", act, _set("4", "running_var", _first(0.1, float("inf"))), ("not_finite_state",), ("4",))
+    yield Fault(
+        "infinite statistic", act, _set("4", "running_var", _first(0.1, float("inf"))), ("not_finite_state",), ("4",)
+    )
     yield Fault("negative variance", act, _set("4", "running_var", lambda v: -v), ("negative_variance",), ("4",))
     yield Fault("never updated", blocks, _reset("blocks.2.norm1"), ("fresh_statistics",), ("blocks.2.norm1",))
     for name in ("running_mean", "running_var"):
@@ -253,18 +252,73 @@ def faults() -> Iterator[Fault]:
     for share in (0.125, 0.5):
         yield Fault(f"γ = 0 in {share:.0%}", act, _set("4", "weight", _first(share, 0.0)), ("zero_gamma",), ("4",))
     yield Fault("γ = 1e-7 in half", act, _set("7", "weight", _first(0.5, 1e-7)), ("zero_gamma",), ("7",))
-    for share in (0.2, 0.6):
-        kill = _all(_set("2", "bias", _first(share, -1e3)))
+    for share in (0.3, 0.6):
+        kill = _set("2", "bias", _first(share, -1e3))
         yield Fault(f"dead units {share:.0%}", "CNN without norms, ReLU", kill, ("dead_units",), ("2", "3"))
-        kill = _all(_set("3", "bias", _first(share, -1e3)))
+        kill = _set("3", "bias", _first(share, -1e3))
         yield Fault(f"dead units {share:.0%}, MLP", "MLP, ReLU", kill, ("dead_units",), ("3", "4"))
         yield Fault(f"dead GELU {share:.0%}", "MLP, GELU, wide", kill, ("dead_units",), ("3", "4"))
-    yield Fault("saturated tanh", "MLP, tanh", _set("3", "weight", lambda w: 40 * w), ("saturated_units",), ("3", "4"))
-    yield Fault("saturated σ", "MLP, sigmoid", _set("3", "bias", lambda b: b + 20), ("saturated_units", "dead_units"), ("3", "4"))
-    yield Fault("copied rows", "MLP, ReLU", _set("3", "weight", _copied_rows), ("equal_units",), ("3",))
-    yield Fault("tiny input of a norm", "ViT, pre-norm", _tiny_stream, ("divides_by_epsilon",), ())
+        kill = _set("4", "bias", _first(share, -1e3))
+        yield Fault(f"dead units {share:.0%} before a norm", act, kill, ("dead_units",), ("4", "5"))
+    yield Fault(
+        "saturated tanh", "MLP, tanh", _set("3", "weight", lambda w: 40 * w), ("saturated_units",), ("3", "4")
+    )
+    one_sided = ("saturated_units", "dead_units")
+    yield Fault("saturated σ", "MLP, sigmoid", _set("3", "bias", lambda b: b + 20), one_sided, ("3", "4"))
+    yield Fault("copied rows", "MLP, GELU, wide", _set("3", "weight", _copied_rows), ("equal_units",), ("3",))
+    yield Fault(
+        "copied filters",
+        blocks,
+        _set("blocks.3.conv1", "weight", _copied_rows),
+        ("equal_units",),
+        ("blocks.3.conv1",),
+    )
+    yield Fault(
+        "tiny input of a norm", "ConvNeXt with layer scale", _tiny_input, ("divides_by_epsilon",), ("2.norm",)
+    )
+    yield Fault("tiny variance", act, _tiny_variance, ("divides_by_epsilon",), ("4",))
     yield Fault("idle branch", "ViT, pre-norm", _idle, ("idle_branch",), ())
+    yield Fault(
+        "idle branch, norms",
+        blocks,
+        _set("blocks.4.norm2", "weight", lambda w: 1e-5 * w),
+        ("idle_branch", "zero_gamma"),
+        ("blocks.4", "blocks.4.norm2"),
+    )
+    closed = _set("2", "gamma", lambda gamma: 0 * gamma)
+    yield Fault(
+        "closed layer scale",
+        "ConvNeXt with layer scale",
+        closed,
+        ("zero_gamma", "idle_branch"),
+        ("2", "2:mul", "2:gamma"),
+    )
+    yield Fault("identity", "MLP, GELU, wide", _identity, ("identity_layer",), ("3",))
     yield Fault("massive activation", "GPT, pre-norm", _massive, ("massive_activations",), ())
+    yield Fault(
+        "noisy inputs",
+        "ResNet-20, decay",
+        _inputs(lambda x: x + 0.7 * torch.randn_like(x)),
+        misfit + ("other_preprocessing",),
+        ("norm",),
+    )
+
+
+def _identity(net: nn.Module, _: Batches) -> None:
+    nn.init.eye_(net.get_submodule("3").weight)  # type: ignore[arg-type]
+    nn.init.zeros_(net.get_submodule("3").bias)  # type: ignore[arg-type]
+
+
+def _tiny_input(net: nn.Module, _: Batches) -> None:
+    for parameter in net.get_submodule("2.conv").parameters():
+        parameter.data.mul_(1e-4)
+
+
+def _tiny_variance(net: nn.Module, batches: Batches) -> None:
+    """Weights that shrank with the running statistics, as under decay."""
+    net.get_submodule("3").weight.data.mul_(1e-4)  # type: ignore[operator, union-attr]
+    net.get_submodule("4").running_mean.mul_(1e-4)  # type: ignore[operator, union-attr]
+    net.get_submodule("4").running_var.mul_(1e-8)  # type: ignore[operator, union-attr]
 
 
 def _ends(net: nn.Module, batches: Batches) -> list[str]:
@@ -279,14 +333,6 @@ def _idle(net: nn.Module, batches: Batches) -> None:
         nn.init.zeros_(parameter)
 
 
-def _tiny_stream(net: nn.Module, _: Batches) -> None:
-    for parameter in net.embedding.parameters():  # type: ignore[union-attr, operator]
-        parameter.data.mul_(1e-4)
-    for name, parameter in net.named_parameters():
-        if "position" in name:
-            parameter.data.mul_(1e-4)
-
-
 def _massive(net: nn.Module, batches: Batches) -> None:
     net.get_submodule(_ends(net, batches)[1]).bias.data[3] = 5e3  # type: ignore[union-attr, operator]
 
@@ -296,16 +342,23 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
     parser.add_argument("--part", choices=("healthy", "faults"), default=None)
     options = parser.parse_args()
     by_name = {network.name: network for network in NETWORKS}
-    for network in NETWORKS if options.part != "faults" else ():
+    chosen = [network for network in NETWORKS if network.name in options.networks]
+    for network in chosen if options.part != "faults" else ():
         for seed in range(options.seeds):
-            report = nl.diagnose_trained(trained(network, seed, options.cache), calibration(network), loss=cross_entropy)
+            report = nl.diagnose_trained(
+                trained(network, seed, options.cache), calibration(network), loss=cross_entropy
+            )
             largest = report.table[list(QUANTITIES)].agg(["min", "max"])
             told = ", ".join(found.kind for found in (*report.findings, *report.advice)) or "healthy"
             wide = [f"{name} {largest[name]['max']:.2g}" for name in QUANTITIES if pd.notna(largest[name]["max"])]
-            print(f"{network.name} {seed}: {told} | {', '.join(wide)} | least removal {largest['removal']['min']:.2g}", flush=True)
+            print(
+                f"{network.name} {seed}: {told} | {', '.join(wide)} | least removal {largest['removal']['min']:.2g}",
+                flush=True,
+            )
     for fault in faults() if options.part != "healthy" else ():
         network = by_name[fault.network]
         net, batches = deepcopy(trained(network, 0, options.cache)), calibration(network)

@@ -89,30 +89,36 @@ def diagnose_trained(
     return Health(tuple(checks), missed, table=_table(subject), passes=subject.passes)
 
 
+# Findings from which others follow at later layers, and findings that may follow.
+_CAUSES = {"zero_gamma", "dead_units", "saturated_units", "saturated_attention", "divides_by_epsilon"}
+_OUTLIERS = {"massive_activations", "outlier_features"}
+_CONSEQUENCES = {"unfitting_statistics", "dead_units", "saturated_units", "saturated_attention", "idle_layer"}
+
+
 def _ranked(checks: list[Check], subject: Subject) -> list[Check]:
-    """Make findings less severe that follow from another one at an earlier layer."""
-    causes = {"zero_gamma", "dead_units", "saturated_units", "saturated_attention"}
-    causes |= {"divides_by_epsilon", "massive_activations", "outlier_features"}
+    """Make findings less severe that follow from another one at an earlier layer.
+
+    Outliers from which another finding follows are a finding themselves.
+    """
     every = [found for check in checks for found in check.findings]
 
-    def follows(found: Finding) -> bool:
-        if found.kind not in ("unfitting_statistics", "dead_units", "saturated_units", "idle_layer"):
-            return False
-        known = [one for one in every if one.kind in causes and one.kind != found.kind]
-        known = [one for one in known if found.kind == "unfitting_statistics" or one.kind != "saturated_units"]
+    def causes(found: Finding) -> list[Finding]:
         first = min(map(subject.at, found.where), default=0)
-        return any(min(map(subject.at, one.where)) < first for one in known)
+        return [
+            one
+            for one in every
+            if one.kind != found.kind and found.kind in _CONSEQUENCES and not found.advice
+            if one.kind in _OUTLIERS or (one.kind in _CAUSES and not one.advice)
+            if min(map(subject.at, one.where)) < first
+        ]
 
-    return [
-        replace(
-            check,
-            findings=tuple(
-                replace(found, severity=found.severity - LESS) if follows(found) else found
-                for found in check.findings
-            ),
-        )
-        for check in checks
-    ]
+    leading = [id(cause) for found in every for cause in causes(found) if cause.kind in _OUTLIERS]
+
+    def judged(found: Finding) -> Finding:
+        less = LESS if causes(found) else 0.0
+        return replace(found, severity=found.severity - less, advice=found.advice and id(found) not in leading)
+
+    return [replace(check, findings=tuple(map(judged, check.findings))) for check in checks]
 
 
 def _table(subject: Subject) -> pd.DataFrame:

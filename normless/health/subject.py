@@ -79,8 +79,9 @@ class Subject:
         return {path: at for at, (path, _) in enumerate(self.model.named_modules())}
 
     def at(self, layer: str) -> int:
-        """Return the position of a layer, that of the last for unknown ones."""
-        return self.order.get(layer, len(self.order))
+        """Return the position of a layer, or of the last one inside a module; unknown ones come last."""
+        inside = [at for path, at in self.order.items() if path.startswith(f"{layer}.")]
+        return self.order.get(layer, max(inside, default=len(self.order)))
 
     def place(self, block: str) -> str:
         """Return the module that names a block in findings: its own, or the last weight layer of its branch."""

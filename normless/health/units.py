@@ -42,10 +42,11 @@ _PRODUCTS = {"mul", "mul_", "__mul__", "__rmul__", "__imul__", "multiply"}
 
 @dataclass(frozen=True)
 class Origin:
-    """The layer whose channels a tensor has, and their axis."""
+    """The layer whose channels a tensor has, their axis, and the layer's number in the pass."""
 
     layer: str
     axis: int
+    order: int
 
 
 @dataclass
@@ -142,7 +143,7 @@ class Meter(Tracer):
         if kind in ("weight", "norm", "activation") and self.wrong is None and not bool(y.isfinite().all()):
             self.wrong = call.path, call.line
         if call.name in _ON_FIRST or call.name in _ON_LAST:
-            self._origins[y] = Origin(call.path, 1 if call.name in _ON_FIRST else -1)
+            self._origins[y] = Origin(call.path, 1 if call.name in _ON_FIRST else -1, self._order)
         elif call.name not in _TURNED:
             self._inherit(read, y)
         if call.name in _PRODUCTS:
@@ -173,11 +174,10 @@ class Meter(Tracer):
             known.peaked, known.first = known.peaked + seen.peaked, known.first + seen.first
 
     def _inherit(self, read: list[Tensor], y: Tensor) -> None:
-        for tensor in read:
-            origin: Origin | None = self._origins.get(tensor)  # type: ignore[no-untyped-call]
-            if origin is not None and tensor.dim() == y.dim():
-                self._origins[y] = origin
-                return
+        """Pass on the origin of what was read; of a sum, that of the later layer."""
+        known = [self._origins.get(tensor) for tensor in read if tensor.dim() == y.dim()]  # type: ignore[no-untyped-call]
+        if origins := [origin for origin in known if origin is not None]:
+            self._origins[y] = max(origins, key=lambda origin: origin.order)
 
     def _leave(self, path: str, module: nn.Module, output: Any) -> None:
         """Measure the output of an activation's module, and note the layer of the output of a layer's."""
@@ -187,7 +187,7 @@ class Meter(Tracer):
             if path in self.activations:
                 self._measure(path, type(module).__name__.lower(), output)
             elif path in self.layers:
-                self._origins[output] = Origin(path, channel_of(module, output))
+                self._origins[output] = Origin(path, channel_of(module, output), self._order)
 
     def _measure(self, path: str, name: str, y: Tensor) -> None:
         origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
