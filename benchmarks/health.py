@@ -341,6 +341,7 @@ def main() -> None:
     """Train, diagnose, print."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--cache", type=Path, default=None)
     parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
     parser.add_argument("--part", choices=("healthy", "faults"), default=None)
@@ -348,12 +349,13 @@ def main() -> None:
     by_name = {network.name: network for network in NETWORKS}
     chosen = [network for network in NETWORKS if network.name in options.networks]
     for network in chosen if options.part != "faults" else ():
-        for seed in range(options.seeds):
+        for seed in range(options.first, options.first + options.seeds):
             report = nl.diagnose_trained(
                 trained(network, seed, options.cache), calibration(network), loss=cross_entropy
             )
             largest = report.table[list(QUANTITIES)].agg(["min", "max"])
-            told = ", ".join(found.kind for found in (*report.findings, *report.advice)) or "healthy"
+            told = ", ".join(found.kind for found in report.findings) or "healthy"
+            told += "".join(f" ({found.kind})" for found in report.advice)
             wide = [f"{name} {largest[name]['max']:.2g}" for name in QUANTITIES if pd.notna(largest[name]["max"])]
             print(
                 f"{network.name} {seed}: {told} | {', '.join(wide)} | least removal {largest['removal']['min']:.2g}",

@@ -21,8 +21,6 @@ def check_parts(subject: Subject) -> Steps:
     """Leave out one residual branch or weight layer at a time, and look for those that hardly change the output."""
     if subject.map is None:
         raise NotAsked(f"the network has no residual map: {subject.unmapped}")
-    if subject.unfit is not None:
-        raise NotAsked(UNFIT)
     with running(subject.model, False):
         subject.reference  # noqa: B018
         branches, idle = _branches(subject)
@@ -34,7 +32,7 @@ def check_parts(subject: Subject) -> Steps:
     if equal:
         yield finding("identity_layer", 0.6, equal, {"layers": len(equal), "limit": IDLE})
     if not branches and not layers:
-        raise NotAsked("nothing could be left out")
+        raise NotAsked("nothing could be left out" if subject.unfit is None else UNFIT)
     least = min((changes := branches | layers), key=lambda name: changes[name][0])
     summary = f"{len(branches)} branches and {len(layers)} layers left out one at a time"
     return f"{summary}; the output changes least without {least}, by {changes[least][0]:.2g}"
@@ -47,6 +45,8 @@ def _branches(subject: Subject) -> tuple[Changes, set[str]]:
     branches = Branches(subject.model, subject.map)
     with branches.removing():
         for block in branches.blocks():
+            if not subject.judges(subject.place(block.name)):
+                continue
             branches.removed = block.name
             change, loss = subject.change()
             if block.name not in branches.seen or block.name in branches.missed or isnan(change):
@@ -67,7 +67,7 @@ def _layers(subject: Subject, idle: set[str]) -> tuple[Changes, list[str]]:
     changes, equal = Changes(), list[str]()
     paths = dict.fromkeys(layer.path for layer in subject.map.layers() if layer.kind == "weight" and layer.called)
     for path in paths:
-        if ":" in path or path in idle:
+        if ":" in path or path in idle or not subject.judges(path):
             continue
         module = subject.model.get_submodule(path)
         with averaged(module) as seen:

@@ -94,10 +94,8 @@ def _first_layer(subject: Subject, norm: str) -> nn.Module | None:
 def check_units(subject: Subject) -> Steps:
     """Look for units that never vary, and for activations whose values are nearly all flat."""
     dead, flat = dict[str, Share](), dict[str, Share]()
-    # After statistics that do not fit, evaluation computes something else than was trained.
-    end = len(subject.order) + 1 if subject.unfit is None else subject.at(subject.unfit)
     for units in subject.measured.meter.inner():
-        if subject.at(units.layer) >= end:
+        if not subject.judges(units.layer):
             continue
         constant, words = int(units.constant.sum()), {"activation": units.activation}
         share = Share(
@@ -119,11 +117,9 @@ def check_units(subject: Subject) -> Steps:
 @check("attention")
 def check_attention(subject: Subject) -> Steps:
     """Look for attentions with all weight on one position; heads that look at the first token may rest there."""
-    attentions = subject.measured.meter.attentions
+    attentions = {place: seen for place, seen in subject.measured.meter.attentions.items() if subject.judges(place)}
     if not attentions:
-        raise NotAsked("there is no attention")
-    if subject.unfit is not None:
-        raise NotAsked(UNFIT)
+        raise NotAsked("there is no attention" if subject.unfit is None else UNFIT)
     shares, single = dict[str, Share](), dict[str, Share]()
     for place, seen in attentions.items():
         rows = max(seen.rows, 1)
@@ -141,12 +137,11 @@ def check_attention(subject: Subject) -> Steps:
 @check("outliers")
 def check_outliers(subject: Subject) -> Steps:
     """Look for massive activations after residual sums, and for outlier features there and after norms."""
-    sums = subject.measured.sums.seen
+    sums = {name: seen for name, seen in subject.measured.sums.seen.items() if subject.judges(subject.place(name))}
     norms = {path: seen for path, seen in subject.measured.divisors.items() if seen.features is not None}
     if not sums and not norms:
-        raise NotAsked("there is no residual sum and no norm over features")
-    if subject.unfit is not None:
-        raise NotAsked(UNFIT)
+        why = "there is no residual sum and no norm over features"
+        raise NotAsked(why if subject.unfit is None else UNFIT)
     massive: dict[str, Sum] = {}
     for name, seen in sums.items():
         ratio = seen.largest / seen.median if seen.median > 0 else nan

@@ -42,8 +42,7 @@ class Subject:
         unmapped: the reason if there is no map.
         rows: the numbers of each layer or block by name, for the table.
         passes: the number of forward passes so far.
-        unfit: the first norm whose running statistics do not fit the data, or None: what evaluation computes after it
-            says little.
+        unfit: the first norm whose running statistics do not fit the data, or None.
     """
 
     model: nn.Module
@@ -82,6 +81,10 @@ class Subject:
         """Return the position of a layer, or of the last one inside a module; unknown ones come last."""
         inside = [at for path, at in self.order.items() if path.startswith(f"{layer}.")]
         return self.order.get(layer, max(inside, default=len(self.order)))
+
+    def judges(self, layer: str) -> bool:
+        """Whether evaluation computes what was trained up to a layer: no statistics before it are wrong."""
+        return self.unfit is None or self.at(layer) < self.at(self.unfit)
 
     def place(self, block: str) -> str:
         """Return the module that names a block in findings: its own, or the last weight layer of its branch."""

@@ -212,8 +212,10 @@ def test_only_the_norm_with_wrong_statistics_is_named(path: str) -> None:
     norm.running_mean += torch.linspace(-2, 2, 16)
     report = nl.diagnose_trained(net, images())
     assert [(found.kind, found.where) for found in report.findings] == [("unfitting_statistics", (path,))]
-    unasked = [check.name for check in report.checks if not check.asked]
-    assert "branches and layers" in unasked
+    # What evaluation computes after this norm is not judged.
+    judged = report.table[report.table["removal"].notna()]["layer"]
+    assert "head" not in set(judged)
+    assert ("stem" in set(judged)) == (path != "stem")
 
 
 def test_other_preprocessing_is_recognized_with_its_scale() -> None:
@@ -519,8 +521,9 @@ def test_the_report_in_text_json_and_html() -> None:
     data = report.to_dict()
     assert data["healthy"] is False
     assert data["passes"] == report.passes
-    assert {"layer": "norm", "kind": "norm"}.items() <= next(r for r in data["layers"] if r["layer"] == "norm").items()
+    assert {"layer": "norm", "kind": "norm"}.items() <= next(
+        r for r in data["layers"] if r["layer"] == "norm"
+    ).items()
     assert not any(value is None for rows in data["layers"] for value in rows.values())
     assert "<table>" in report._repr_html_()
     assert set(report.table.columns) == {"layer", "kind", *QUANTITIES}
-
