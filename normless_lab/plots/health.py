@@ -34,7 +34,8 @@ def health_by_layer(report: Health, *, title: str = "Health by layer") -> Axes:
         _strip(axes, table, name, QUANTITIES[name])
     for axes in panels[:-1]:
         axes.tick_params(axis="x", labelbottom=False)
-    _name_layers(panels, list(table["layer"]))
+    if len(table):
+        _name_layers(panels, list(table["layer"]))
     if zero:
         words = "; ".join(QUANTITIES[name].words for name in zero)
         panels[-1].set_xlabel(f"0 in all layers: {words}", fontsize=SMALL_FONT_SIZE, color=QUIET.light, wrap=True)
@@ -107,26 +108,26 @@ def _draw_limit(axes: Axes, limit: float, values: np.ndarray, is_log: bool) -> N
 
 
 def _name_layers(panels: list[Axes], layers: list[str]) -> None:
-    """Put thin lines between groups of layers, and the groups' names below the last strip."""
+    """Put thin lines between groups of layers, and the groups' names below the last strip where there is room."""
     groups = _groups(layers)
     starts = [start for start, _ in groups]
+    # Letters that fit below each group: about 110 in the whole width, of a turned name two and a half.
+    sizes = [end - start for start, end in zip(starts, [*starts[1:], len(layers)], strict=True)]
+    room = [110 * size / len(layers) for size in sizes]
+    turned = any(len(name) > space > 4 for (_, name), space in zip(groups, room, strict=True))
+    names = [
+        name if (2.5 if turned else len(name)) <= space else "" for (_, name), space in zip(groups, room, strict=True)
+    ]
     for axes in panels:
         for start in starts[1:]:
             axes.axvline(start - 0.5, color=GRID.light, linewidth=0.8, zorder=0)
         axes.set_xticks([])
-    ends = [*starts[1:], len(layers)]
-    # A name takes about as many hundredths of the width as it has letters; where it has no room there is none.
-    is_turned = any(
-        len(name) > 110 * (end - start) / len(layers) > 4 for (start, name), end in zip(groups, ends, strict=True)
-    )
-    room = [(110 * (end - start) / len(layers)) for start, end in zip(starts, ends, strict=True)]
-    shown = [
-        name if (2.5 if is_turned else len(name)) <= space else ""
-        for (_, name), space in zip(groups, room, strict=True)
-    ]
-    middles = [(start + end - 1) / 2 for start, end in zip(starts, ends, strict=True)]
     panels[-1].set_xticks(
-        middles, shown, fontsize=SMALL_FONT_SIZE - 1, rotation=90 if is_turned else 0, color=QUIET.light
+        [start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)],
+        names,
+        fontsize=SMALL_FONT_SIZE - 1,
+        rotation=90 if turned else 0,
+        color=QUIET.light,
     )
     panels[-1].tick_params(axis="x", labelbottom=True, length=0)
 
@@ -158,6 +159,6 @@ def _common(paths: list[list[str]]) -> list[str]:
             path[len(common)] for path in paths if path[: len(common)] == common and len(path) > len(common) + 1
         )
         name, count = nexts.most_common(1)[0] if nexts else ("", 0)
-        if count < 0.8 * len(paths):
+        if not count or count < 0.8 * len(paths):
             return common
         common.append(name)

@@ -20,7 +20,7 @@ def report(layers: int) -> Health:
     return Health((), (), table=pd.DataFrame(rows, columns=["layer", "kind", *QUANTITIES]), passes=1)
 
 
-@pytest.mark.parametrize("layers", [8, 120])
+@pytest.mark.parametrize("layers", [40, 120])
 def test_strips_limits_and_names(layers: int) -> None:
     (axes,) = nl.plot(report(layers))
     figure = axes.get_figure(root=True)
@@ -33,7 +33,7 @@ def test_strips_limits_and_names(layers: int) -> None:
     assert QUANTITIES["gamma_zero"].words in figure.axes[-1].get_xlabel()
     names = [label.get_text() for label in figure.axes[-1].get_xticklabels()]
     assert len(names) <= 40
-    assert ("h.1" in names) == (layers == 8)
+    assert ("h.1" in names) == (layers == 40)
 
 
 def test_a_report_without_numbers_is_drawn() -> None:

@@ -1,4 +1,4 @@
-"""`nl.diagnose_trained`: findings and numbers against counts by hand, closed forms, and forward passes written out."""
+"""`nl.diagnose_trained`: findings and numbers against counts by hand, closed forms, and passes written out."""
 
 from __future__ import annotations
 
