@@ -24,18 +24,15 @@ class Share:
 
 
 def graded(kind: str, severity: float, shares: Mapping[str, Share], limit: float, **words: Any) -> Iterator[Finding]:
-    """Yield a finding about all layers with a share from the limit, the largest first, or else advice about few."""
+    """Yield a finding about all layers with a share from the limit, the largest first, and advice about few units."""
     order = sorted(shares, key=lambda layer: -shares[layer].share)
     found = [layer for layer in order if shares[layer].share >= limit]
-    few = [layer for layer in order if shares[layer].count >= _FEW]
-    if not found and not few:
-        return
-    worst = shares[order[0]]
-    evidence = {"share": worst.share, "limit": limit, "count": worst.count, **worst.evidence}
-    made = finding(
-        kind, severity + 0.05 * worst.share, found or few, evidence | {"layers": len(found or few)}, **words
-    )
-    yield made if found else replace(made, advice=True, severity=made.severity - LESS)
+    few = [layer for layer in order if shares[layer].count >= _FEW and layer not in found]
+    for layers in filter(None, (found, few)):
+        worst = shares[layers[0]]
+        evidence = {"share": worst.share, "limit": limit, "count": worst.count, **worst.evidence}
+        made = finding(kind, severity + 0.05 * worst.share, layers, evidence | {"layers": len(layers)}, **words)
+        yield made if layers is found else replace(made, advice=True, severity=made.severity - LESS)
 
 
 def most(shares: Mapping[str, Share]) -> str:

@@ -119,7 +119,7 @@ def check_attention(subject: Subject) -> Steps:
     """Look for attentions with all weight on one position; heads that look at the first token may rest there."""
     attentions = {place: seen for place, seen in subject.measured.meter.attentions.items() if subject.judges(place)}
     if not attentions:
-        raise NotAsked("there is no attention" if subject.unfit is None else UNFIT)
+        raise NotAsked(UNFIT if subject.measured.meter.attentions else "there is no attention")
     shares, single = dict[str, Share](), dict[str, Share]()
     for place, seen in attentions.items():
         rows = max(seen.rows, 1)
@@ -140,8 +140,7 @@ def check_outliers(subject: Subject) -> Steps:
     sums = {name: seen for name, seen in subject.measured.sums.seen.items() if subject.judges(subject.place(name))}
     norms = {path: seen for path, seen in subject.measured.divisors.items() if seen.features is not None}
     if not sums and not norms:
-        why = "there is no residual sum and no norm over features"
-        raise NotAsked(why if subject.unfit is None else UNFIT)
+        raise NotAsked(UNFIT if subject.measured.sums.seen else "there is no residual sum and no norm over features")
     massive: dict[str, Sum] = {}
     for name, seen in sums.items():
         ratio = seen.largest / seen.median if seen.median > 0 else nan
