@@ -34,8 +34,9 @@ def check_fit(subject: Subject) -> Steps:
     """Compare running statistics with those of the data, where batch norms normalize by the batch as in training."""
     if not subject.norms:
         raise NotAsked("there are no running statistics")
-    fresh = [path for path, norm in subject.norms.items() if _is_fresh(norm)]
-    subject.unfit = next(iter(fresh), None)
+    # A norm that does not run, such as that of another domain, may be fresh.
+    fresh = [path for path in subject.fits if _is_fresh(subject.norms[path])]
+    subject.unfit = min(fresh, key=subject.at, default=None)
     if fresh:
         yield finding("fresh_statistics", 0.96, fresh, {"norms": len(fresh)})
     if subject.examples < _EXAMPLES or all(size_of(inputs) < _IN_BATCH for inputs, _ in subject.batches):

@@ -104,23 +104,23 @@ class Subject:
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
-        """For each batch norm, in the order of execution, its input where batch norms normalize by the batch."""
-        norms = {path: norm for path, norm in self.norms.items() if isinstance(norm, _BatchNorm)}
-        norms = {path: norm for path, norm in norms.items() if norm.running_mean is not None}
+        """What each norm with running statistics reads where batch norms normalize by the batch, in execution order."""
+        norms = {path: norm for path, norm in self.norms.items() if isinstance(norm.running_mean, Tensor)}
         stored = {path: _statistics(norm) for path, norm in norms.items()}
         found: dict[str, Fit] = {}
 
         def see(path: str, norm: Any, inputs: tuple[Any, ...]) -> None:
             x = inputs[0]
             if isinstance(x, Tensor) and x.dim() > 1:
-                found.setdefault(path, Fit(*stored[path], norm.eps)).see(x)
+                found.setdefault(path, Fit(*stored[path], float(getattr(norm, "eps", 0.0)))).see(x)
 
         with running(self.model, False), ExitStack() as stack:
             for path, norm in norms.items():
-                norm.training = True
+                # Frozen norms keep their statistics.
+                norm.training = isinstance(norm, _BatchNorm)
                 stack.callback(norm.register_forward_pre_hook(partial(see, path)).remove)
             for inputs, _ in self.batches:
-                if size_of(inputs) > 1:
+                if size_of(inputs) > 1 or not any(norm.training for norm in norms.values()):
                     self.run(inputs)
         return found
 
@@ -192,7 +192,7 @@ def measure(subject: Subject) -> Measured:
             elif layer.kind in ("weight", "norm"):
                 layers[layer.path] = modules[layer.path]
     divisors, _, tokens = subject.freezables
-    meter = Meter(activations, layers)
+    meter = Meter(activations, layers, divisors)
     found = Measured(meter, Sums(meter.paused), divisors)
 
     def see(path: str, _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
@@ -210,10 +210,8 @@ def measure(subject: Subject) -> Measured:
     return found
 
 
-def _statistics(norm: _BatchNorm) -> tuple[Tensor, Tensor]:
+def _statistics(norm: Any) -> tuple[Tensor, Tensor]:
     """Return copies of the running mean and variance in float64."""
-    assert norm.running_mean is not None
-    assert norm.running_var is not None
     return norm.running_mean.double().clone(), norm.running_var.double().clone()
 
 

@@ -17,6 +17,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.diagnosis.flow import Call, Line, Tracer, tensors, with_rows
 from normless.diagnosis.tape import CERTAIN, KINDS, attention_weights
+from normless.health.limits import ABOUT
 from normless.lifting import followed
 from normless.nn.channels import has_channels_first
 from normless.residual.classify import NORMS
@@ -100,14 +101,19 @@ class Meter(Tracer):
 
     Attributes:
         attentions: by the place of the attention.
+        near: for norms that are functions in forward code, by the module, the number of statistics whose variance is
+            comparable with ε, of all statistics, and ε; those at the paths `divided` are measured elsewhere.
         units: by place, name and number in the pass.
         wrong: the module and line of the first result that is not finite, or None.
         last_weight: the order of the last weight layer.
     """
 
-    def __init__(self, activations: Collection[str], layers: Mapping[str, nn.Module]) -> None:
+    def __init__(
+        self, activations: Collection[str], layers: Mapping[str, nn.Module], divided: Collection[str] = ()
+    ) -> None:
         super().__init__()
-        self.activations, self.layers = frozenset(activations), layers
+        self.activations, self.layers, self.divided = frozenset(activations), layers, frozenset(divided)
+        self.near: dict[str, tuple[int, int, float]] = {}
         self.units: dict[tuple[str, str, int], Units] = {}
         self.attentions: dict[str, Attention] = {}
         self.wrong: tuple[str, Line | None] | None = None
@@ -151,6 +157,8 @@ class Meter(Tracer):
                 units: Units | None = self._made_by.get(factor)  # type: ignore[no-untyped-call]
                 if units is not None:
                     units.gates = True
+        if call.name in ("layer_norm", "rms_norm", "group_norm") and call.path not in self.divided:
+            self._divide(call, args, kwargs, read[0])
         self._attend(call, args, kwargs, y)
         if kind == "activation" and self.activations.isdisjoint(self.running):
             self._measure(call.path, call.name.rstrip("_"), y)
@@ -166,6 +174,21 @@ class Meter(Tracer):
         elif call.name in ("scaled_dot_product_attention", "multi_head_attention_forward"):
             with suppress(RuntimeError, TypeError, IndexError):
                 self._add(call.path, attention_of(weights_of(call.name, args, kwargs)))
+
+    def _divide(self, call: Call, args: tuple[Any, ...], kwargs: dict[str, Any], x: Tensor) -> None:
+        """Count the variances of a norm's input that are comparable with ε."""
+        if call.name == "group_norm":
+            groups = int(kwargs.get("num_groups", args[1] if len(args) > 1 else 1))
+            rows = x.detach().float().reshape(len(x) * groups, -1)
+        else:
+            axes = len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else (1,)))
+            rows = x.detach().float().flatten(-axes)
+        given = [value for value in (*args[2:], *kwargs.values()) if isinstance(value, float)]
+        eps = given[-1] if given else torch.finfo(x.dtype).eps if call.name == "rms_norm" else 1e-5
+        variance = rows.square().mean(-1) if call.name == "rms_norm" else rows.var(-1, correction=0)
+        near, count, _ = self.near.get(call.path or "forward", (0, 0, eps))
+        found = int((variance < ABOUT * eps).sum())
+        self.near[call.path or "forward"] = near + found, count + variance.numel(), eps
 
     def _add(self, place: str, seen: Attention) -> None:
         known = self.attentions.setdefault(place or "forward", seen)

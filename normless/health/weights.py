@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
+from math import inf
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
@@ -24,8 +25,11 @@ _COSINE, _INPUTS, _ROWS = 0.9999, 4, 8192
 def check_values(subject: Subject) -> Steps:
     """Look for weights and buffers that are not finite, and negative variances."""
     named = dict(chain(subject.model.named_parameters(), subject.model.named_buffers()))
-    wrong = {name: int((~value.isfinite()).sum()) for name, value in named.items() if value.is_floating_point()}
-    wrong = {name: count for name, count in wrong.items() if count}
+    wrong = {
+        name: count
+        for name, value in named.items()
+        if value.is_floating_point() and not _is_mask(value) and (count := int((~value.isfinite()).sum()))
+    }
     places = list(dict.fromkeys(name.rpartition(".")[0] for name in wrong))
     if wrong:
         name = next(iter(wrong))
@@ -37,6 +41,11 @@ def check_values(subject: Subject) -> Steps:
         if negative:
             yield finding("negative_variance", 0.99, (path,), {"channels": negative, "least": float(variance.min())})  # type: ignore[union-attr]
     return f"{len(named)} parameters and buffers"
+
+
+def _is_mask(value: Tensor) -> bool:
+    """Whether a tensor holds 0, 1 and -∞ only, some of each of the last, as the masks that attentions add."""
+    return value.dim() > 1 and bool(((value == 0) | (value == 1) | (value == -inf)).all()) and bool(value.any())
 
 
 @check("γ at zero")
@@ -73,10 +82,12 @@ def check_equal(subject: Subject) -> Steps:
     """Look for units whose weights are those of another unit, up to a factor."""
     shares: dict[str, Share] = {}
     for path, layer in subject.model.named_modules():
-        if not isinstance(layer, nn.Linear | _ConvNd) or getattr(layer, "groups", 1) > 1:
+        # The linear layer of transformers' GPT-2 has the transposed weight.
+        is_turned = getattr(layer, "transposed", False) or type(layer).__name__ == "Conv1D"
+        if not (is_turned or isinstance(layer, nn.Linear | _ConvNd)) or getattr(layer, "groups", 1) > 1:
             continue
         weight = layer.weight.detach()
-        rows = (weight.movedim(1, 0) if getattr(layer, "transposed", False) else weight).flatten(1).float()
+        rows = (weight.movedim(1, 0) if is_turned else weight).flatten(1).float()
         if rows.shape[1] < _INPUTS or not 2 <= len(rows) <= _ROWS:
             continue
         count, sizes = len(rows), rows.norm(dim=1)
@@ -100,6 +111,9 @@ def check_divisors(subject: Subject) -> Steps:
     for path, seen in subject.measured.divisors.items():
         shares[path] = Share(seen.near / max(seen.count, 1), seen.near, {"of": seen.count, "epsilon": seen.norm.eps})
         subject.note(path, "norm", spread=seen.variation)
+    for path, (near, count, eps) in subject.measured.meter.near.items():
+        if path not in shares:
+            shares[path] = Share(near / count, near, {"of": count, "epsilon": eps})
     for path, share in shares.items():
         subject.note(path, "norm", near_eps=share.share)
     yield from graded("divides_by_epsilon", 0.76, shares, NEAR_EPSILON)

@@ -527,3 +527,36 @@ def test_the_report_in_text_json_and_html() -> None:
     assert not any(value is None for rows in data["layers"] for value in rows.values())
     assert "<table>" in report._repr_html_()
     assert set(report.table.columns) == {"layer", "kind", *QUANTITIES}
+
+
+def test_norms_that_are_functions_and_frozen_batch_norms_are_measured() -> None:
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.head = nn.Linear(8, 12), nn.Linear(12, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.head(F.layer_norm(self.first(x), (12,), eps=1e-3))
+            return y
+
+    torch.manual_seed(0)
+    net, x = Written(), torch.randn(16, 8)
+    with torch.no_grad():
+        net.first.weight.mul_(0.1)
+        share = float((net.first(x).var(1, correction=0) < 0.81 / 0.19 * 1e-3).double().mean())
+        assert quick(net, [x]).healthy == (share < 0.2)
+        net.first.weight.mul_(0.01)
+        net.first.bias.zero_()
+    found = quick(net, [x]).findings[0]
+    assert (found.kind, found.where, found.evidence["epsilon"]) == ("divides_by_epsilon", ("forward",), 1e-3)
+    frozen = nl.freeze(fitted())
+    assert nl.diagnose_trained(frozen, images()).healthy
+
+
+def test_masks_of_minus_infinity_and_norms_that_do_not_run_are_fine() -> None:
+    net = fitted()
+    net.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+    net.other = nn.BatchNorm2d(16)
+    assert nl.diagnose_trained(net, images()).healthy
+    net.register_buffer("mask", torch.full((4, 4), float("nan")).triu(1))
+    assert kinds(nl.diagnose_trained(net, images())) == ["not_finite_state"]
