@@ -67,7 +67,7 @@ def health_of(namespace: Namespace) -> tuple[Health, dict[str, Any], str]:
 
     network, batches, data = _subject(namespace)
     health = diagnose_trained(network, batches, loss=_loss, most=namespace.batches)
-    from normless.health.subject import read_batches
+    from normless.health.batches import read_batches
 
     inputs = read_batches(network, batches, 1)[0][0]
     facts = {"model": namespace.model, "scheme": None, "input": shapes(inputs), "data": data, "seed": namespace.seed}

@@ -12,13 +12,15 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
+from normless._internal.state import in_mode
 from normless.diagnosis.findings import Check, Finding
 from normless.errors import InputsError, NormlessError
 from normless.health import blocks, signal, weights
+from normless.health.batches import read_batches
 from normless.health.graded import LESS
 from normless.health.limits import QUANTITIES
 from normless.health.report import Health
-from normless.health.subject import Subject, read_batches
+from normless.health.subject import Subject
 from normless.probes import Loss
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
@@ -74,7 +76,8 @@ def diagnose_trained(
     if residual_map is None:
         positional, named = arguments_of(subject.batches[0][0])
         try:
-            subject.map = find_residual_map(model, *positional, **named)
+            with in_mode(model, False):
+                subject.map = find_residual_map(model, *positional, **named)
         except NormlessError as error:
             subject.unmapped = str(error)
     checks: list[Check] = []

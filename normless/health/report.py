@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 import pandas as pd
 
-from normless._internal.html import html_table
 from normless.diagnosis import Diagnosis
 from normless.health.limits import QUANTITIES
 from normless.spec import jsonable
@@ -33,49 +32,27 @@ class Health(Diagnosis):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the findings and the rows of the table, without missing values, as data for JSON."""
-        rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in self._rows()]
-        return super().to_dict() | {"layers": jsonable(rows), "passes": self.passes}
+        rows = self.table.to_dict(orient="records")
+        known = [{str(name): value for name, value in row.items() if pd.notna(value)} for row in rows]
+        return super().to_dict() | {"layers": jsonable(known), "passes": self.passes}
 
     def __repr__(self) -> str:
         return f"Health({len(self.findings)} findings, {len(self.checks)} checks, {len(self.table)} layers)"
 
     def report(self, *, why: bool = True) -> str:
         """Return the findings and checks as `Diagnosis.report` does, and the table by layer."""
-        return "\n".join([super().report(why=why), "", *self._lines()])
+        shown, zero = self._shown()
+        text = shown.to_string(index=False, na_rep="–", float_format="{:.3g}".format, max_rows=_MOST_ROWS)
+        parts = [super().report(why=why), "", text] if len(shown) else [super().report(why=why)]
+        return "\n".join([*parts, *([f"0 in all layers: {', '.join(zero)}"] if zero else [])])
 
     def _repr_html_(self) -> str:
-        shown = self._shown()
-        rows = ([_cell(row[name]) for name in shown] for row in self._rows())
-        return super()._repr_html_() + html_table("by layer", shown, rows)
+        shown, _ = self._shown()
+        rows = shown.to_html(index=False, na_rep="–", float_format="{:.3g}".format, max_rows=_MOST_ROWS, border=0)
+        return super()._repr_html_() + rows
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [{str(name): value for name, value in row.items()} for row in self.table.to_dict(orient="records")]
-
-    def _shown(self) -> list[str]:
-        """Return the columns with a value other than zero."""
-        known = self.table.dropna(axis="columns", how="all")
-        return [
-            str(name) for name in known.columns if name not in QUANTITIES or bool((known[name].fillna(0) != 0).any())
-        ]
-
-    def _lines(self) -> list[str]:
-        """Format the table; of many rows the first and last."""
-        names = self._shown()
-        cells = [names, *([_cell(row[name]) for name in names] for row in self._rows())]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if name in QUANTITIES else cell.ljust(width)
-                for cell, width, name in zip(row, widths, names, strict=True)
-            ).rstrip()
-            for row in cells
-        ]
-        if len(lines) > _MOST_ROWS:
-            left_out = f"… {len(lines) - _MOST_ROWS} rows, see .table"
-            lines[_MOST_ROWS // 2 : len(lines) - _MOST_ROWS // 2] = [left_out]
-        zero = [name for name in QUANTITIES if name not in names and self.table[name].notna().any()]
-        return [*lines, *([f"0 in all layers: {', '.join(zero)}"] if zero else [])]
-
-
-def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else "–" if pd.isna(value) else f"{value:.3g}"
+    def _shown(self) -> tuple[pd.DataFrame, list[str]]:
+        """Return the table without quantities that are zero in all layers, and the names of these."""
+        measured = [name for name in QUANTITIES if name in self.table and self.table[name].notna().any()]
+        zero = [name for name in measured if not self.table[name].fillna(0).any()]
+        return self.table[["layer", "kind", *(name for name in measured if name not in zero)]], zero

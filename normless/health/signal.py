@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
+from normless.health.batches import size_of
 from normless.health.graded import Share, graded, most
 from normless.health.limits import DEAD, FLAT, MASSIVE, MISFIT, OF_LAYERS, OF_TOKENS, OUTLIER, OVER_MEDIAN, PEAKED
 from normless.health.streams import Sum
-from normless.health.subject import UNFIT, Subject, size_of
+from normless.health.subject import UNFIT, Subject
 
 # Statistics of fewer examples say little about the running ones.
 _EXAMPLES, _IN_BATCH = 16, 8

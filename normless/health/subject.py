@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import islice
 from math import nan
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from normless._internal.arguments import arguments_of, on_device_of
+from normless._internal.arguments import arguments_of
 from normless._internal.state import running
 from normless.diagnosis.flow import tensors
 from normless.edits import Surgery
 from normless.errors import InputsError, NormlessError
+from normless.health.batches import Batches, mixed, size_of
 from normless.health.fit import Fit
 from normless.health.streams import Divisors, Sums
 from normless.health.units import Meter
 from normless.nn import Tokens
-from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss, split_batch
+from normless.probes import Loss, Setting, attach_hooks, compute_output, logits_of, loss_of, own_loss
 from normless.removal.edit import FreezableNorms
 from normless.residual import ResidualMap
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import kind_of
 
 UNFIT = "running statistics do not fit the data: repair them first, since evaluation computes something else"
-Batches = list[tuple[Any, Any]]
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Subject:
 
     @cached_property
     def fits(self) -> dict[str, Fit]:
-        """What each norm with running statistics reads where batch norms normalize by the batch, in execution order."""
+        """What norms with running statistics read where batch norms normalize by the batch, in execution order."""
         norms = {path: norm for path, norm in self.norms.items() if isinstance(norm.running_mean, Tensor)}
         stored = {path: _statistics(norm) for path, norm in norms.items()}
         found: dict[str, Fit] = {}
@@ -119,7 +118,7 @@ class Subject:
                 # Frozen norms keep their statistics.
                 norm.training = isinstance(norm, _BatchNorm)
                 stack.callback(norm.register_forward_pre_hook(partial(see, path)).remove)
-            for inputs, _ in self.batches:
+            for inputs in mixed(inputs for inputs, _ in self.batches):
                 if size_of(inputs) > 1 or not any(norm.training for norm in norms.values()):
                     self.run(inputs)
         return found
@@ -141,18 +140,18 @@ class Subject:
         return {path: Divisors(norm) for path, norm in norms.items()}, refused, tokens
 
     @cached_property
-    def reference(self) -> tuple[Tensor, float]:
-        """The output and the loss (NaN without one) on the first batch."""
+    def reference(self) -> tuple[list[Tensor], float]:
+        """The outputs and the loss (NaN without one) on the first batch."""
         return self.outcome()
 
-    def outcome(self) -> tuple[Tensor, float]:
-        """Run the first batch; return logits in float64 and the loss."""
+    def outcome(self) -> tuple[list[Tensor], float]:
+        """Run the first batch; return the named logits, or all tensors of floats, in float64, and the loss."""
         inputs, targets = self.batches[0]
         output = self.run(inputs)
-        logits = logits_of(output)
-        if logits is None:
-            raise ValueError(f"The output of this {type(self.model).__name__} holds no tensor to compare.")
-        return logits.double(), self._loss_of(output, inputs, targets)
+        named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+        # Beside logits, transformers return keys and values, which every layer before them changes.
+        found = tensors(output if named is None else named) or tensors(logits_of(output))
+        return [one.double() for one in found if one.is_floating_point()], self._loss_of(output, inputs, targets)
 
     def _loss_of(self, output: Any, inputs: Any, targets: Any) -> float:
         # A batch of inputs alone has a loss only if the network computes it.
@@ -161,13 +160,19 @@ class Subject:
         return nan
 
     def change(self) -> tuple[float, float]:
-        """Run the first batch; return the change of output, relative to its deviation over examples, and of loss."""
+        """Run the first batch; return the change of output, relative to its deviation over examples, and of loss.
+
+        Of several outputs, that with the largest change counts.
+        """
         before, loss = self.reference
         after, loss_after = self.outcome()
-        about = before - before.mean(0) if len(before) > 1 else before
-        if before.shape != after.shape:
+        if [one.shape for one in before] != [one.shape for one in after]:
             return nan, loss_after - loss
-        return float((after - before).norm() / about.norm().clamp_min(1e-300)), loss_after - loss
+        changes = []
+        for old, new in zip(before, after, strict=True):
+            about = old - old.mean(0) if old.dim() and len(old) > 1 else old
+            changes.append(float((new - old).norm() / about.norm().clamp_min(1e-300)))
+        return max(changes, default=nan), loss_after - loss
 
 
 @dataclass
@@ -213,36 +218,3 @@ def measure(subject: Subject) -> Measured:
 def _statistics(norm: Any) -> tuple[Tensor, Tensor]:
     """Return copies of the running mean and variance in float64."""
     return norm.running_mean.double().clone(), norm.running_var.double().clone()
-
-
-def size_of(inputs: Any) -> int:
-    """Return the number of examples: the length of the first tensor with axes."""
-    return next((len(tensor) for tensor in tensors(inputs) if tensor.dim()), 0)
-
-
-def read_batches(model: nn.Module, batches: Any, most: int) -> Batches:
-    """Return at most `most` batches on the network's device.
-
-    Raises:
-        InputsError: there is none, or they are not batches.
-    """
-    if isinstance(batches, (Tensor, Mapping, tuple)):
-        batches = [batches]
-    if not isinstance(batches, Iterable):
-        raise InputsError(
-            f"Expected calibration batches, a list or DataLoader of (inputs, targets), got {type(batches).__name__}."
-        )
-    found = []
-    for batch in islice(batches, most):
-        inputs, targets = split_batch(batch)
-        if not tensors(inputs):
-            raise InputsError(
-                f"Expected batches of tensors, (inputs, targets), got {type(inputs).__name__} as inputs."
-            )
-        positional, named = on_device_of(model, *arguments_of(inputs))
-        (moved,), _ = on_device_of(model, (targets,), {})
-        inputs = named if named or isinstance(inputs, Mapping) else positional
-        found.append((inputs[0] if isinstance(inputs, tuple) and len(inputs) == 1 else inputs, moved))
-    if not found:
-        raise InputsError("Expected one calibration batch or more, got none; an iterator may have been read before.")
-    return found

@@ -560,3 +560,32 @@ def test_masks_of_minus_infinity_and_norms_that_do_not_run_are_fine() -> None:
     assert nl.diagnose_trained(net, images()).healthy
     net.register_buffer("mask", torch.full((4, 4), float("nan")).triu(1))
     assert kinds(nl.diagnose_trained(net, images())) == ["not_finite_state"]
+
+
+def test_batches_that_are_sorted_by_class_fit_too() -> None:
+    net = fitted()
+    means = torch.linspace(-2, 2, 6)
+    x = torch.cat([mean + torch.randn(32, 2, 6, 6, generator=torch.Generator().manual_seed(3)) for mean in means])
+    net.train()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.reset_running_stats()
+    with torch.no_grad():
+        net(x[torch.randperm(192, generator=torch.Generator().manual_seed(4))])
+    assert nl.diagnose_trained(net.eval(), list(x.split(32))).healthy
+
+
+def test_every_output_counts() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.other = nn.Linear(6, 12), nn.Linear(12, 3), nn.Linear(12, 2)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            h = torch.tanh(self.body(x))
+            return self.head(h), self.other(h)
+
+    torch.manual_seed(0)
+    report = nl.diagnose_trained(Two(), [(torch.randn(32, 6), torch.arange(32) % 3)])
+    assert report.healthy
+    assert row(report, "other")["removal"] == pytest.approx(1, rel=0.01)
