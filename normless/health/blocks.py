@@ -12,6 +12,7 @@ from normless.diagnosis.findings import Finding, NotAsked, Steps, check, finding
 from normless.health.ablation import Branches, averaged, replaced
 from normless.health.limits import IDLE, REMOVABLE
 from normless.health.subject import UNFIT, Subject
+from normless.residual.classify import kind_of
 
 Changes = dict[str, tuple[float, float]]
 
@@ -19,8 +20,6 @@ Changes = dict[str, tuple[float, float]]
 @check("branches and layers")
 def check_parts(subject: Subject) -> Steps:
     """Leave out one residual branch or weight layer at a time, and look for those that hardly change the output."""
-    if subject.map is None:
-        raise NotAsked(f"the network has no residual map: {subject.unmapped}")
     with running(subject.model, False):
         subject.reference  # noqa: B018
         branches, idle = _branches(subject)
@@ -32,7 +31,12 @@ def check_parts(subject: Subject) -> Steps:
     if equal:
         yield finding("identity_layer", 0.6, equal, {"layers": len(equal), "limit": IDLE})
     if not branches and not layers:
-        raise NotAsked("nothing could be left out" if subject.unfit is None else UNFIT)
+        why = (
+            f"the network has no residual map: {subject.unmapped}"
+            if subject.unmapped
+            else "nothing could be left out"
+        )
+        raise NotAsked(why if subject.unfit is None else UNFIT)
     least = min((changes := branches | layers), key=lambda name: changes[name][0])
     summary = f"{len(branches)} branches and {len(layers)} layers left out one at a time"
     return f"{summary}; the output changes least without {least}, by {changes[least][0]:.2g}"
@@ -40,8 +44,9 @@ def check_parts(subject: Subject) -> Steps:
 
 def _branches(subject: Subject) -> tuple[Changes, set[str]]:
     """Return the changes of output and loss without each branch, and the layers on those that do nothing."""
-    assert subject.map is not None
     changes, idle = Changes(), set[str]()
+    if subject.map is None:
+        return changes, idle
     branches = Branches(subject.model, subject.map)
     with branches.removing():
         for block in branches.blocks():
@@ -63,10 +68,11 @@ def _layers(subject: Subject, idle: set[str]) -> tuple[Changes, list[str]]:
 
     Layers on branches that do nothing are left out.
     """
-    assert subject.map is not None
     changes, equal = Changes(), list[str]()
-    paths = dict.fromkeys(layer.path for layer in subject.map.layers() if layer.kind == "weight" and layer.called)
-    for path in paths:
+    paths = [path for path, module in subject.model.named_modules() if kind_of(module) == "weight"]
+    if subject.map is not None:
+        paths = [layer.path for layer in subject.map.layers() if layer.kind == "weight" and layer.called]
+    for path in dict.fromkeys(paths):
         if ":" in path or path in idle or not subject.judges(path):
             continue
         module = subject.model.get_submodule(path)

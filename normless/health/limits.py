@@ -24,13 +24,13 @@ class Quantity:
 
 # Shares of a layer's units from which they are findings, see docs/trained.md; fewer are advice.
 DEAD, CLOSED, EQUAL = 0.25, 0.05, 0.01
-# The share of an attention's rows with more than 99 % of the weight on one position.
-PEAKED = 0.8
+# The share of an attention's rows with more than CERTAIN on one position, where p (1 - p) < 0.001 scales gradients.
+PEAKED, CERTAIN = 0.8, 0.999
 # The share of values at which the slope of a bounded activation is below 4 % (tanh) or 8 % (sigmoid) of the largest.
 FLAT = 0.8
-# Nats per channel between N(running mean, running variance) and N(mean, variance) of the data: 0.1 is a mean that is
-# off by 0.45 deviations in all channels, or a variance 2 times too large or 1.8 times too small.
-MISFIT = 0.1
+# Nats per channel between N(running mean, running variance) and N(mean, variance) of the data: 0.05 is a mean that is
+# off by 0.32 deviations in all channels, or a running variance 1.6 times too large or 1.5 times too small.
+MISFIT = 0.05
 # The share of statistics with a variance below ABOUT · ε, where the norm returns √(v/(v + ε)) = 0.9 of a unit
 # deviation.
 NEAR_EPSILON, ABOUT = 0.2, 0.81 / 0.19

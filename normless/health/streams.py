@@ -74,6 +74,12 @@ class Sums(Watcher):
             known.features = outliers(total, known.features, max(OUTLIER, TIMES * _median(sizes.flatten())))
 
 
+def near_epsilon(variances: Tensor, eps: float) -> tuple[int, int]:
+    """Return how many variances are comparable with ε, and how many are above 0, unlike those of padding."""
+    varied = variances > 1e-4 * eps
+    return int((varied & (variances < ABOUT * eps)).sum()), int(varied.sum())
+
+
 def _median(values: Tensor) -> float:
     return float(values[:: max(values.numel() // _SAMPLE, 1)].float().median())
 
@@ -94,7 +100,7 @@ class Divisors:
     Attributes:
         norm: computes the same as the norm, measures the mean of d, and can be frozen at it.
         count, total, squares: of d, for its coefficient of variation.
-        near: the number of statistics whose variance is comparable with ε.
+        near, varied: the number of statistics whose variance is comparable with ε, and of those above 0.
         features: as of `Sum`, with a magnitude of 6 or more.
     """
 
@@ -103,6 +109,7 @@ class Divisors:
     total: float = 0.0
     squares: float = 0.0
     near: int = 0
+    varied: int = 0
     features: tuple[int, Tensor] | None = None
 
     def see(self, x: Tensor, y: Tensor) -> None:
@@ -114,7 +121,8 @@ class Divisors:
         self.count += d.numel()
         self.total += float(d.sum())
         self.squares += float(d.square().sum())
-        self.near += int((d.square() < (1 + ABOUT) * self.norm.eps).sum()) if self.norm.eps else 0
+        near, varied = near_epsilon(d.square() - self.norm.eps, self.norm.eps)
+        self.near, self.varied = self.near + near, self.varied + varied
 
     def frozen(self) -> FreezableNorm:
         """Return the norm with the mean of d in place of d."""

@@ -28,6 +28,8 @@ from normless.residual import ResidualMap
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import kind_of
 
+# Outputs of transformers that are results of inner layers.
+_INNER = {"past_key_values", "hidden_states", "attentions", "encoder_last_hidden_state"}
 UNFIT = "running statistics do not fit the data: repair them first, since evaluation computes something else"
 
 
@@ -145,12 +147,13 @@ class Subject:
         return self.outcome()
 
     def outcome(self) -> tuple[list[Tensor], float]:
-        """Run the first batch; return the named logits, or all tensors of floats, in float64, and the loss."""
+        """Run the first batch; return its outputs in float64, without those of inner layers, and the loss."""
         inputs, targets = self.batches[0]
         output = self.run(inputs)
-        named = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-        # Beside logits, transformers return keys and values, which every layer before them changes.
-        found = tensors(output if named is None else named) or tensors(logits_of(output))
+        shown = output
+        if isinstance(output, Mapping):
+            shown = {name: value for name, value in output.items() if name not in _INNER}
+        found = tensors(shown) or tensors(logits_of(output))
         return [one.double() for one in found if one.is_floating_point()], self._loss_of(output, inputs, targets)
 
     def _loss_of(self, output: Any, inputs: Any, targets: Any) -> float:

@@ -16,8 +16,9 @@ from torch.nn.modules.conv import _ConvNd
 from torch.utils.weak import WeakIdKeyDictionary
 
 from normless.diagnosis.flow import Call, Line, Tracer, tensors, with_rows
-from normless.diagnosis.tape import CERTAIN, KINDS, attention_weights
-from normless.health.limits import ABOUT
+from normless.diagnosis.tape import KINDS, attention_weights
+from normless.health.limits import CERTAIN
+from normless.health.streams import near_epsilon
 from normless.lifting import followed
 from normless.nn.channels import has_channels_first
 from normless.residual.classify import NORMS
@@ -88,7 +89,7 @@ class Attention:
 
     Attributes:
         rows: the number of rows of a head.
-        peaked, first: rows with more than 99 % on one position, and on the first one, shape (heads,).
+        peaked, first: rows with more than 99.9 % on one position, and on the first one, shape (heads,).
     """
 
     rows: int
@@ -186,9 +187,8 @@ class Meter(Tracer):
         given = [value for value in (*args[2:], *kwargs.values()) if isinstance(value, float)]
         eps = given[-1] if given else torch.finfo(x.dtype).eps if call.name == "rms_norm" else 1e-5
         variance = rows.square().mean(-1) if call.name == "rms_norm" else rows.var(-1, correction=0)
-        near, count, _ = self.near.get(call.path or "forward", (0, 0, eps))
-        found = int((variance < ABOUT * eps).sum())
-        self.near[call.path or "forward"] = near + found, count + variance.numel(), eps
+        known, (near, varied) = self.near.get(call.path or "forward", (0, 0, eps)), near_epsilon(variance, eps)
+        self.near[call.path or "forward"] = known[0] + near, known[1] + varied, eps
 
     def _add(self, place: str, seen: Attention) -> None:
         known = self.attentions.setdefault(place or "forward", seen)

@@ -15,7 +15,7 @@ from normless.health.limits import ABOUT, CLOSED, EQUAL, NEAR_EPSILON
 from normless.health.subject import Subject
 from normless.residual.classify import NORMS
 
-# γ is at zero below this share of the layer's RMS, and below this number.
+# γ is at zero below this share of the median of those that are not, and in norms below this number.
 _ZERO, _TINY = 1e-3, 1e-6
 # Rows with a larger cosine are equal; fewer inputs or more rows are not compared.
 _COSINE, _INPUTS, _ROWS = 0.9999, 4, 8192
@@ -24,11 +24,14 @@ _COSINE, _INPUTS, _ROWS = 0.9999, 4, 8192
 @check("values", blocks=True)
 def check_values(subject: Subject) -> Steps:
     """Look for weights and buffers that are not finite, and negative variances."""
+    parameters = dict(subject.model.named_parameters())
     named = dict(chain(subject.model.named_parameters(), subject.model.named_buffers()))
     wrong = {
         name: count
         for name, value in named.items()
-        if value.is_floating_point() and not _is_mask(value) and (count := int((~value.isfinite()).sum()))
+        if value.is_floating_point()
+        and (name in parameters or not _is_meant(value))
+        and (count := int((~value.isfinite()).sum()))
     }
     places = list(dict.fromkeys(name.rpartition(".")[0] for name in wrong))
     if wrong:
@@ -43,9 +46,10 @@ def check_values(subject: Subject) -> Steps:
     return f"{len(named)} parameters and buffers"
 
 
-def _is_mask(value: Tensor) -> bool:
-    """Whether a tensor holds 0, 1 and -∞ only, some of each of the last, as the masks that attentions add."""
-    return value.dim() > 1 and bool(((value == 0) | (value == 1) | (value == -inf)).all()) and bool(value.any())
+def _is_meant(value: Tensor) -> bool:
+    """Whether a buffer is infinite on purpose: a mask of 0, 1 and -∞, or a single number, as of an observer."""
+    is_number = value.numel() == 1 and not bool(value.isnan())
+    return is_number or bool(((value == 0) | (value == 1) | (value == -inf)).all())
 
 
 @check("γ at zero")
@@ -56,9 +60,11 @@ def check_gamma(subject: Subject) -> Steps:
         values = gamma.detach().double().abs().flatten()
         if values.numel() < 2:
             continue
-        size = float(values.square().mean().sqrt())
-        closed = int((values <= max(_ZERO * size, _TINY if kind == "norm" else 0.0)).sum())
-        shares[path] = Share(closed / values.numel(), closed, {"of": values.numel(), "root_mean_square": size})
+        least = _TINY if kind == "norm" else 0.0
+        alive = values[values > least]
+        size = float(alive.median()) if alive.numel() else 0.0
+        closed = int((values <= max(_ZERO * size, least)).sum())
+        shares[path] = Share(closed / values.numel(), closed, {"of": values.numel(), "median_of_others": size})
         subject.note(path, kind, gamma_zero=shares[path].share)
     yield from graded("closed_channels", 0.85, shares, CLOSED)
     return f"{len(shares)} layers with γ, at most {most(shares)} of a layer at zero"
@@ -81,13 +87,7 @@ def _gammas(subject: Subject) -> Iterator[tuple[str, str, Tensor]]:
 def check_equal(subject: Subject) -> Steps:
     """Look for units whose weights are those of another unit, up to a factor."""
     shares: dict[str, Share] = {}
-    for path, layer in subject.model.named_modules():
-        # The linear layer of transformers' GPT-2 has the transposed weight.
-        is_turned = getattr(layer, "transposed", False) or type(layer).__name__ == "Conv1D"
-        if not (is_turned or isinstance(layer, nn.Linear | _ConvNd)) or getattr(layer, "groups", 1) > 1:
-            continue
-        weight = layer.weight.detach()
-        rows = (weight.movedim(1, 0) if is_turned else weight).flatten(1).float()
+    for path, rows in _rows(subject.model):
         if rows.shape[1] < _INPUTS or not 2 <= len(rows) <= _ROWS:
             continue
         count, sizes = len(rows), rows.norm(dim=1)
@@ -97,6 +97,18 @@ def check_equal(subject: Subject) -> Steps:
         subject.note(path, "weight", equal=shares[path].share)
     yield from graded("equal_units", 0.5, shares, EQUAL)
     return f"{len(shares)} weights, at most {most(shares)} of a layer's units equal to others"
+
+
+def _rows(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Return path and weights (units, inputs) of layers whose units read the same inputs."""
+    for path, layer in model.named_modules():
+        # The linear layer of transformers' GPT-2 has the transposed weight.
+        is_turned = getattr(layer, "transposed", False) or type(layer).__name__ == "Conv1D"
+        if (is_turned or isinstance(layer, nn.Linear | _ConvNd)) and getattr(layer, "groups", 1) == 1:
+            weight = layer.weight.detach()
+            yield path, (weight.movedim(1, 0) if is_turned else weight).flatten(1).float()
+        elif isinstance(layer, nn.MultiheadAttention) and isinstance(layer.in_proj_weight, Tensor):
+            yield path, layer.in_proj_weight.detach().float()
 
 
 @check("divisors")
@@ -109,11 +121,13 @@ def check_divisors(subject: Subject) -> Steps:
             near = int((variance < ABOUT * eps).sum())
             shares[path] = Share(near / variance.numel(), near, {"of": variance.numel(), "epsilon": eps})
     for path, seen in subject.measured.divisors.items():
-        shares[path] = Share(seen.near / max(seen.count, 1), seen.near, {"of": seen.count, "epsilon": seen.norm.eps})
+        shares[path] = Share(
+            seen.near / max(seen.varied, 1), seen.near, {"of": seen.varied, "epsilon": seen.norm.eps}
+        )
         subject.note(path, "norm", spread=seen.variation)
     for path, (near, count, eps) in subject.measured.meter.near.items():
         if path not in shares:
-            shares[path] = Share(near / count, near, {"of": count, "epsilon": eps})
+            shares[path] = Share(near / max(count, 1), near, {"of": count, "epsilon": eps})
     for path, share in shares.items():
         subject.note(path, "norm", near_eps=share.share)
     yield from graded("divides_by_epsilon", 0.76, shares, NEAR_EPSILON)
