@@ -125,7 +125,8 @@ class Meter(Tracer):
         self.flow.calls.clear()
         self._runs: Counter[tuple[str, str]] = Counter()
         self._order = 0
-        self._origins, self._made_by = WeakIdKeyDictionary(), WeakIdKeyDictionary()
+        self._origins = WeakIdKeyDictionary()
+        self._made_by: dict[Call, Units] = {}
         self._softmaxes: dict[Call, Attention] = {}
 
     @contextmanager
@@ -154,9 +155,8 @@ class Meter(Tracer):
         elif call.name not in _TURNED:
             self._inherit(read, y)
         if call.name in _PRODUCTS:
-            for factor in read:
-                units: Units | None = self._made_by.get(factor)  # type: ignore[no-untyped-call]
-                if units is not None:
+            for source in call.sources():
+                if (units := self._made_by.get(source.origin())) is not None:
                     units.gates = True
         if call.name in ("layer_norm", "rms_norm", "group_norm") and call.path not in self.divided:
             self._divide(call, args, kwargs, read[0])
@@ -214,7 +214,9 @@ class Meter(Tracer):
 
     def _measure(self, path: str, name: str, y: Tensor) -> None:
         origin: Origin | None = self._origins.get(y)  # type: ignore[no-untyped-call]
-        if origin is None or y.dim() < 2 or not y.numel():
+        call = self.flow.of(y)
+        # What depends on weights alone, as biases of positions, does not vary over the data.
+        if origin is None or call is None or not call.is_signal or y.dim() < 2 or not y.numel():
             return
         key = path, name, self._runs[path, name]
         self._runs[path, name] += 1
@@ -228,7 +230,7 @@ class Meter(Tracer):
         units.values += rows.numel()
         if name in _FLAT:
             units.flat += int(_FLAT[name](rows).sum())
-        self._made_by[y] = units
+        self._made_by[call] = units
 
     def inner(self) -> list[Units]:
         """Return the activations that a later weight layer reads, not those of the network's output."""

@@ -18,7 +18,7 @@ from normless.residual.classify import NORMS
 # γ is at zero below this share of the median of those that are not, and in norms below this number.
 _ZERO, _TINY = 1e-3, 1e-6
 # Rows with a larger cosine are equal; fewer inputs or more rows are not compared.
-_COSINE, _INPUTS, _ROWS = 0.9999, 4, 8192
+_COSINE, _INPUTS, _ROWS = 0.99999, 4, 8192
 
 
 @check("values", blocks=True)
@@ -47,9 +47,8 @@ def check_values(subject: Subject) -> Steps:
 
 
 def _is_meant(value: Tensor) -> bool:
-    """Whether a buffer is infinite on purpose: a mask of 0, 1 and -∞, or a single number, as of an observer."""
-    is_number = value.numel() == 1 and not bool(value.isnan())
-    return is_number or bool(((value == 0) | (value == 1) | (value == -inf)).all())
+    """Whether a buffer may be infinite on purpose: a mask of 0, 1 and -∞, or extremes before the first value."""
+    return bool(value.isinf().all()) or bool(((value == 0) | (value == 1) | (value == -inf)).all())
 
 
 @check("γ at zero")
