@@ -1,7 +1,8 @@
 """How often `nl.diagnose_trained` is right: networks trained here without a fault, and the same with one.
 
-`python -m benchmarks.health [--seeds 3] [--cache FOLDER]` prints for each healthy network its findings and the largest
-value of every quantity, and for each fault whether kind and module come first. The counts are in docs/trained.md.
+`python -m benchmarks.health [--seeds 3] [--cache FOLDER]` prints for each network without a fault its findings and
+the largest value of every quantity, and for each fault whether kind and module come first. The counts are in
+docs/trained.md.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,7 @@ def plain(*, norm: bool, act: type[nn.Module], width: int = 16) -> nn.Sequential
 def perceptron(act: type[nn.Module], width: int = 64) -> nn.Sequential:
     """Three hidden layers."""
     sizes = (64, width, width, width)
-    hidden = [part for a, b in zip(sizes, sizes[1:], strict=False) for part in (nn.Linear(a, b), act())]
+    hidden = [part for a, b in pairwise(sizes) for part in (nn.Linear(a, b), act())]
     return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(width, 10))
 
 
@@ -69,6 +71,7 @@ class Scaled(nn.Module):
         self.gamma = nn.Parameter(torch.full((width,), 1e-3))
 
     def forward(self, x: Tensor) -> Tensor:
+        """x + γ · f(x)."""
         y = self.norm(self.conv(x).permute(0, 2, 3, 1))
         y = self.gamma * self.down(F.gelu(self.up(y)))
         return x + y.permute(0, 3, 1, 2)
@@ -100,7 +103,7 @@ def timm(name: str, **options: Any) -> nn.Module:
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is trained: its data, the steps, rate and decay of AdamW, and whether the rate stays constant."""
+    """A network to train: its data, the steps, rate and decay of AdamW, and whether the rate is constant."""
 
     name: str
     build: Callable[[], nn.Module]
@@ -299,7 +302,7 @@ def faults() -> Iterator[Fault]:
         "noisy inputs",
         "ResNet-20, decay",
         _inputs(lambda x: x + 0.7 * torch.randn_like(x)),
-        misfit + ("other_preprocessing",),
+        (*misfit, "other_preprocessing"),
         ("norm",),
     )
 
@@ -337,42 +340,45 @@ def _massive(net: nn.Module, batches: Batches) -> None:
     net.get_submodule(_ends(net, batches)[1]).bias.data[3] = 5e3  # type: ignore[union-attr, operator]
 
 
+def healthy(network: Network, seed: int, cache: Path | None) -> str:
+    """Return what is found in a network without a fault, and the largest of each quantity."""
+    report = nl.diagnose_trained(trained(network, seed, cache), calibration(network), loss=cross_entropy)
+    ends = report.table[list(QUANTITIES)].agg(["min", "max"])
+    told = ", ".join(found.kind for found in report.findings) or "healthy"
+    told += "".join(f" ({found.kind})" for found in report.advice)
+    wide = [f"{name} {ends[name]['max']:.2g}" for name in QUANTITIES if pd.notna(ends[name]["max"])]
+    return f"{network.name} {seed}: {told} | {', '.join(wide)} | least removal {ends['removal']['min']:.2g}"
+
+
+def broken(fault: Fault, network: Network, cache: Path | None) -> str:
+    """Return whether the kind and place of a fault come first."""
+    net, batches = deepcopy(trained(network, 0, cache)), calibration(network)
+    batches = fault.breaks(net, batches) or batches
+    report = nl.diagnose_trained(net, batches, loss=cross_entropy)
+    ranked = sorted([*report.findings, *report.advice], key=lambda found: -found.severity)
+    is_kind = bool(ranked) and ranked[0].kind in fault.kinds
+    is_right = is_kind and (not fault.places or ranked[0].where[0] in fault.places)
+    outcome = "right" if is_right else "wrong place" if is_kind else "wrong" if ranked else "silent"
+    said = ", ".join(f"{found.kind} {found.where[:2]}" for found in ranked[:3])
+    return f"{outcome:>11}  {fault.name} ({fault.network}): {said}"
+
+
 def main() -> None:
     """Train, diagnose, print."""
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--cache", type=Path, default=None)
+    parser.add_argument("--cache", type=Path, default=None, help="folder for the weights of trained networks")
     parser.add_argument("--networks", nargs="*", default=[network.name for network in NETWORKS])
     parser.add_argument("--part", choices=("healthy", "faults"), default=None)
     options = parser.parse_args()
     by_name = {network.name: network for network in NETWORKS}
-    chosen = [network for network in NETWORKS if network.name in options.networks]
-    for network in chosen if options.part != "faults" else ():
-        for seed in range(options.first, options.first + options.seeds):
-            report = nl.diagnose_trained(
-                trained(network, seed, options.cache), calibration(network), loss=cross_entropy
-            )
-            largest = report.table[list(QUANTITIES)].agg(["min", "max"])
-            told = ", ".join(found.kind for found in report.findings) or "healthy"
-            told += "".join(f" ({found.kind})" for found in report.advice)
-            wide = [f"{name} {largest[name]['max']:.2g}" for name in QUANTITIES if pd.notna(largest[name]["max"])]
-            print(
-                f"{network.name} {seed}: {told} | {', '.join(wide)} | least removal {largest['removal']['min']:.2g}",
-                flush=True,
-            )
-    for fault in faults() if options.part != "healthy" else ():
-        network = by_name[fault.network]
-        net, batches = deepcopy(trained(network, 0, options.cache)), calibration(network)
-        batches = fault.breaks(net, batches) or batches
-        report = nl.diagnose_trained(net, batches, loss=cross_entropy)
-        ranked = [*report.findings, *report.advice]
-        first = ranked[0] if ranked else None
-        is_right = first is not None and first.kind in fault.kinds
-        is_there = is_right and (not fault.places or first.where[0] in fault.places)  # type: ignore[union-attr]
-        outcome = "right" if is_there else "wrong place" if is_right else "wrong" if ranked else "silent"
-        said = [f"{found.kind} {found.where[:2]}" for found in ranked[:3]]
-        print(f"{outcome:>11}  {fault.name} ({fault.network}): {', '.join(said)}", flush=True)
+    seeds = range(options.first, options.first + options.seeds)
+    lines = (healthy(by_name[name], seed, options.cache) for name in options.networks for seed in seeds)
+    others = (broken(fault, by_name[fault.network], options.cache) for fault in faults())
+    for line in chain(lines if options.part != "faults" else (), others if options.part != "healthy" else ()):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
