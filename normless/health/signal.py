@@ -96,7 +96,7 @@ def _first_layer(subject: Subject, norm: str) -> nn.Module | None:
 def check_units(subject: Subject) -> Steps:
     """Look for units that never vary, and for activations whose values are nearly all flat."""
     dead, flat = dict[str, Share](), dict[str, Share]()
-    for units in subject.measured.meter.inner():
+    for units in subject.measured.meter.before_output():
         if not subject.judges(units.layer):
             continue
         constant, words = int(units.constant.sum()), {"activation": units.activation}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from math import nan
+from math import nan, sqrt
 
 import torch
 from torch import Tensor
@@ -137,4 +137,4 @@ class Divisors:
         if not self.total:
             return nan
         mean = self.total / self.count
-        return max(self.squares / self.count / mean**2 - 1, 0.0) ** 0.5
+        return sqrt(max(self.squares / self.count / mean**2 - 1, 0.0))

@@ -232,7 +232,7 @@ class Meter(Tracer):
             units.flat += int(_FLAT[name](rows).sum())
         self._made_by[call] = units
 
-    def inner(self) -> list[Units]:
+    def before_output(self) -> list[Units]:
         """Return the activations that a later weight layer reads, not those of the network's output."""
         return [units for units in self.units.values() if units.order < self.last_weight and isfinite(units.squares)]
 
@@ -241,7 +241,7 @@ def weights_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tens
     """Return the weights (B, heads, queries, keys) of a call of torch's attention, of the first example if large."""
     if name == "multi_head_attention_forward":
         options = {"need_weights": True, "average_attn_weights": False, "training": False}
-        weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[arg-type, assignment]
+        weights: Tensor = F.multi_head_attention_forward(*args, **kwargs | options)[1]  # type: ignore[assignment]
         return weights
     query, key = (args[i] if len(args) > i else kwargs[part] for i, part in enumerate(("query", "key")))
     if query.shape[:-1].numel() * key.shape[-2] > _MOST_WEIGHTS:

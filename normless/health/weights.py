@@ -9,7 +9,7 @@ from math import inf
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from normless.diagnosis.findings import Steps, check, finding
+from normless.diagnosis.findings import Evidence, Steps, check, finding
 from normless.health.graded import Share, graded, most
 from normless.health.limits import ABOUT, CLOSED, EQUAL, NEAR_EPSILON
 from normless.health.subject import Subject
@@ -36,7 +36,7 @@ def check_values(subject: Subject) -> Steps:
     places = list(dict.fromkeys(name.rpartition(".")[0] for name in wrong))
     if wrong:
         name = next(iter(wrong))
-        evidence = {"values": wrong[name], "of": named[name].numel(), "name": name, "tensors": len(wrong)}
+        evidence: Evidence = {"values": wrong[name], "of": named[name].numel(), "name": name, "tensors": len(wrong)}
         yield finding("trained_not_finite_state", 1.0, places, evidence)
     for path, norm in subject.norms.items():
         variance = getattr(norm, "running_var", None)

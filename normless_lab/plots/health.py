@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import groupby
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -62,10 +63,10 @@ def _is_shown(values: pd.Series) -> bool:
 def _strip(axes: Axes, table: pd.DataFrame, name: str, quantity: Quantity) -> None:
     values = table[name].to_numpy(float)
     is_log = quantity.log and bool((values[np.isfinite(values)] > 0).any())
-    limit, beyond = quantity.limit, np.zeros(len(values), dtype=bool)
+    limit = quantity.limit
+    beyond: npt.NDArray[np.bool_] = np.zeros(len(values), dtype=bool)
     if limit is not None:
-        with np.errstate(invalid="ignore"):
-            beyond = values < limit if quantity.below else values >= limit
+        beyond = values < limit if quantity.below else values >= limit
     if is_log:
         axes.set_yscale("log")
         positive = values[np.isfinite(values) & (values > 0)]
@@ -97,7 +98,7 @@ def _strip(axes: Axes, table: pd.DataFrame, name: str, quantity: Quantity) -> No
     axes.set_xlim(-1, len(values))
 
 
-def _draw_limit(axes: Axes, limit: float, values: np.ndarray, is_log: bool) -> None:
+def _draw_limit(axes: Axes, limit: float, values: npt.NDArray[np.float64], is_log: bool) -> None:
     """Draw the limit, if it would not squeeze the values into a line."""
     low, high = float(values.min()), float(values.max())
     is_near = limit <= 30 * high and low <= 1000 * limit if is_log else True

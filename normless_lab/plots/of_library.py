@@ -67,8 +67,10 @@ def draw(measured: Measurements | ResidualMap | Watch | Health, scheme: str) -> 
 
 def draw_map(result: ResidualMap | Health, title: str, path: Path) -> None:
     """Draw a residual map, or the health of a network, to a file in the format of its suffix: SVG, PNG or PDF."""
-    is_map = isinstance(result, ResidualMap)
-    axes = blocks_on_trunk(result, title=title) if is_map else health_by_layer(result, title=title)
+    if isinstance(result, ResidualMap):
+        axes = blocks_on_trunk(result, title=title)
+    else:
+        axes = health_by_layer(result, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":
         save_svg(axes, path)
