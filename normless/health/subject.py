@@ -138,7 +138,7 @@ class Subject:
         except NormlessError as error:
             return {}, {"": str(error)}, tokens
         for norm in norms.values():
-            norm.eval().tokens = tokens
+            norm.tokens = tokens
         return {path: Divisors(norm) for path, norm in norms.items()}, refused, tokens
 
     @cached_property

@@ -71,11 +71,11 @@ def check_gamma(subject: Subject) -> Steps:
 
 def _gammas(subject: Subject) -> Iterator[tuple[str, str, Tensor]]:
     """Return path, kind and γ, with the offset of its formula, of norms and factors."""
-    seen = set[str]()
+    seen, named = set[str](), dict(subject.model.named_parameters(remove_duplicate=False))
     for layer in subject.map.layers() if subject.map else ():
-        if layer.gamma is not None and layer.kind in ("norm", "scale") and layer.path not in seen:
+        if layer.gamma in named and layer.kind in ("norm", "scale") and layer.path not in seen:
             seen.add(layer.path)
-            yield layer.path, layer.kind, subject.model.get_parameter(layer.gamma) + layer.offset
+            yield layer.path, layer.kind, named[layer.gamma] + layer.offset
     for path, module in subject.model.named_modules():
         gamma = getattr(module, "weight", None)
         if isinstance(module, NORMS) and isinstance(gamma, Tensor) and path not in seen:

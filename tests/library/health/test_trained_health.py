@@ -592,6 +592,23 @@ def test_every_output_counts() -> None:
     assert row(report, "other")["removal"] == pytest.approx(1, rel=0.01)
 
 
+def test_modes_of_modules_inside_norms_are_kept() -> None:
+    class Fused(nn.LayerNorm):
+        def __init__(self, width: int) -> None:
+            super().__init__(width)
+            self.act = nn.ReLU()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.act(super().forward(x))
+            return y
+
+    torch.manual_seed(0)
+    net = Normed(Fused(12)).train()
+    report = nl.diagnose_trained(net, [torch.randn(16, 5, 8)])
+    assert all(module.training for module in net.modules())
+    assert row(report, "norm")["spread"] > 0
+
+
 def test_tokens_that_do_not_vary_are_not_near_epsilon() -> None:
     torch.manual_seed(0)
     net, x = Normed(nn.LayerNorm(12)), torch.randn(16, 5, 8)
