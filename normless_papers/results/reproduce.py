@@ -128,6 +128,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
     import torch
 
     from normless_lab.plots import description
+    from normless_papers.experiments.effort import of_weights
 
     # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
@@ -139,9 +140,13 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
             axes = evidence.draw()
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
-    distance = distance_of(artefact.settings, context.budget, context.data, str(evidence.setup))
+    settings = artefact.settings if context.weights is None else of_weights(artefact.settings)
+    distance = distance_of(settings, context.budget, context.data, str(evidence.setup))
     if context.weights is not None:
-        distance = replace(distance, network=f"the weights of {context.weights}")
+        # Whether a person's weights are the paper's is not known.
+        published_ones = distance.of_same_kind and context.weights == "torchvision"
+        network = f"the weights of {context.weights}"
+        distance = replace(distance, network=network, of_same_kind=published_ones)
     result = Reproduction(
         artefact.published.id,
         context.budget,

@@ -1,0 +1,95 @@
+"""Networks with weights, trained further with L2 by role, for table 2 and figure 3."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from normless_lab.data import load_data
+from normless_lab.plots import save_png, save_svg
+from normless_lab.sweeps import Point
+from normless_papers.artefact import Context, Evidence
+from normless_papers.experiments.effort import Effort
+from normless_papers.gamma.course import Course, record
+from normless_papers.gamma.decay_comparison import INKS, L2, Axis, DecayComparison, compared, decay_sweep
+from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
+
+# What a person with weights also wants to know: L2 on every γ, and on those that the guidelines allow.
+FURTHER = MappingProxyType({"gamma_all": "weights+last+down+stem+other", "guidelines": "weights+last+other"})
+
+
+@dataclass(frozen=True)
+class Transfer(DecayComparison):
+    """A comparison of trainings of networks with weights, and the course of each choice at its best rate."""
+
+    course: Course
+
+    def with_course(self, evidence: Evidence, title: str, folder: Path) -> Evidence:
+        """Return the evidence with the course in its figure, and in `gammas.csv` and `stream.csv` in a folder."""
+        self.course.write(folder)
+        (_, first), *others = self.course.groups("model")
+
+        def draw(course: Course) -> Axes:
+            return course.draw(lambda axes: self.draw(INKS, title, ax=axes, groups=self.runs.axes[0]))
+
+        for name, course in others:
+            axes = draw(course)
+            save_svg(axes, folder / f"course-{name}.svg")
+            save_png(axes, folder / f"course-{name}.png")
+        files = "gammas.csv and stream.csv have the norms of γ and the variances of the stream over training"
+        figures = "; course-NAME.png draws those of further networks" if others else ""
+        return replace(evidence, draw=lambda: draw(first), remarks=(*evidence.remarks, f"{files}{figures}."))
+
+
+def trained_further(
+    context: Context,
+    effort: Effort,
+    name: str,
+    axes: Mapping[str, Axis],
+    policies: Mapping[str, str],
+    **settings: Any,
+) -> Transfer:
+    """Compare as `compared` in trainings of the user's networks, and record those at the best rates."""
+
+    def course(points: Sequence[Point]) -> Course:
+        return record(context, [*axes, L2], points)
+
+    if len(effort.rates.rates) == 1:
+        # The recorded runs are then those that are compared.
+        course(decay_sweep(context, effort, name, axes, policies, **settings).points())
+    comparison = compared(context, effort, name, axes, policies, **settings)
+    return Transfer(comparison.runs, comparison.metric, course(comparison.best_points))
+
+
+def effort_of(context: Context, effort: Effort) -> Effort:
+    """Return the effort to train the user's weights further, which says so."""
+    own = effort.of_weights
+    if context.weights == TORCHVISION and context.budget == "paper":
+        return own
+    steps = f"trained further for {own.epochs} epochs of {own.data_in(context)}"
+    return replace(own, reduced=f"the weights of {context.weights}, {steps}.")
+
+
+def networks_for(context: Context, effort: Effort, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Save the user's networks, or torchvision's of these names, fitted to the data; return their folders by name."""
+    weights, data = str(context.weights), load_data(effort.data_in(context), root=context.data_root)
+    if weights == TORCHVISION:
+        texts = {name: IMAGENET.replace("resnet50", name.replace("net_", "net", 1)) for name in names}
+        sources = {name: (TORCHVISION, text) for name, text in texts.items()}
+    else:
+        sources = {name: (source, "") for name, source in networks_in(weights).items()}
+    folder = context.directory / "pretrained"
+    return {name: {"model": str(fitted(*source, data, folder / name))} for name, source in sources.items()}
+
+
+def network_for(context: Context, effort: Effort, name: str) -> str:
+    """Return as `networks_for` the user's one network, or the one of several that has this name."""
+    networks = networks_for(context, effort, [name])
+    if len(networks) > 1 and name not in networks:
+        raise WeightsError(f"Expected one network or {name} in {context.weights}, got {', '.join(networks)}.")
+    return networks.get(name, next(iter(networks.values())))["model"]
