@@ -206,7 +206,8 @@ class Laboratory:
         as in `train`. The rows of the runs are stored in each case, since probes do not change a run.
 
         Args:
-            ride_along: probes of the runs, which must be picklable; they need a folder `keep` of their own.
+            ride_along: probes of the runs, which must be picklable; they need a folder `keep` of their own, and these
+                runs have no logger.
             keep: the folder for the folders of the runs; that of the laboratory's weights if None.
 
         Raises:
@@ -218,7 +219,7 @@ class Laboratory:
         missing = {name: runs[name] for name in runs if not (kept / name).exists() and self._takes(name)}
         # An interrupted run without the probes would resume with tables of its last epochs.
         work = None if ride_along is None else kept.with_name(f"{kept.name}.part")
-        options = {} if ride_along is None else {"ride_along": ride_along}
+        options = {} if ride_along is None else {"ride_along": ride_along, "logger": None}
         self._carry_out(missing, finished=len(runs) - len(missing), keep=kept, options=options, work=work)
         for name in runs:
             if not (kept / name).exists():

@@ -18,6 +18,7 @@ from normless_papers.experiments.effort import Effort
 from normless_papers.gamma.course import Course, record
 from normless_papers.gamma.decay_comparison import INKS, L2, Axis, DecayComparison, compared, decay_sweep
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
+from normless_papers.networks.seeded_inputs import seeded
 
 # What a person with weights also wants to know: L2 on every γ, and on those that the guidelines allow.
 FURTHER = MappingProxyType({"gamma_all": "weights+last+down+stem+other", "guidelines": "weights+last+other"})
@@ -84,7 +85,9 @@ def networks_for(context: Context, effort: Effort, names: Sequence[str]) -> dict
     else:
         sources = {name: (source, "") for name, source in networks_in(weights).items()}
     folder = context.directory / "pretrained"
-    return {name: {"model": str(fitted(*source, data, folder / name))} for name, source in sources.items()}
+    # A new classifier is the same in every call, and for every seed of the trainings.
+    with seeded(context.seed):
+        return {name: {"model": str(fitted(*source, data, folder / name))} for name, source in sources.items()}
 
 
 def network_for(context: Context, effort: Effort, name: str) -> str:

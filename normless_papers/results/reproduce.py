@@ -118,9 +118,11 @@ def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: 
     """Make a folder for files of the artefact, which is removed if it stays empty."""
     folder = folder_of(out, id, budget) / "files"
     folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    with suppress(OSError):
-        folder.rmdir()
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
