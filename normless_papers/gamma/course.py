@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from math import ceil
 from pathlib import Path
 from types import MappingProxyType
@@ -112,15 +111,14 @@ class Course:
         blocks = _shown(stream[["name", "resets"]].drop_duplicates("name"))
         top, legend, *panels = new_panels(2, 1 + ceil(len(roles) / 2) + ceil(len(blocks) / 2), height=2.5)
         upper(top)
-        of_norms = [(norms[norms["role"] == role], "gamma_norm", f"‖γ_{c[6:]}‖") for c, role in roles.items()]
-        of_norms += [None] * (len(of_norms) % 2)
-        of_blocks = [(stream[stream["name"] == name], "variance", f"variance after {name}") for name in blocks]
-        for axes, panel in zip_longest(panels, [*of_norms, *of_blocks]):
-            if panel is None:
-                axes.set_axis_off()
-                continue
-            rows, quantity, title = panel
+        drawn = [(norms[norms["role"] == role], "gamma_norm", f"‖γ_{name[6:]}‖") for name, role in roles.items()]
+        place = len(drawn) + len(drawn) % 2
+        for axes, (rows, quantity, title) in zip(panels, drawn, strict=False):
             _LINES(rows, axes, y=quantity, title=title)
+        for axes, name in zip(panels[place:], blocks, strict=False):
+            _LINES(stream[stream["name"] == name], axes, y="variance", title=f"variance after {name}")
+        for axes in [*panels[len(drawn) : place], *panels[place + len(blocks) :]]:
+            axes.set_axis_off()
         legend.set_axis_off()
         handles, labels = panels[0].get_legend_handles_labels()
         legend.legend(handles, labels, loc="center", frameon=False, title="L2 on", ncols=1)

@@ -6,7 +6,8 @@ ResNet and its variants" and no more: whether its networks start from ImageNet i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,11 +73,12 @@ def pretrained(weights: str, model: str) -> tuple[str, nn.Module]:
     """
     if weights == TORCHVISION:
         return model, build_model(model)
-    text, state, where = _read(Path(weights))
+    text, read, where = _read(Path(weights))
     if is_saved(weights):
         return text, nl.load(weights)
     with names_of_data(where):
         network = build_model(text)
+    state = read()
     misfits = _misfits(network.state_dict(), state)
     if misfits:
         raise WeightsError(_misfit(where, text, misfits))
@@ -93,16 +95,14 @@ def fitted(weights: str, model: str, data: ImageData, folder: Path) -> Path:
     Raises:
         WeightsError: a weight before the classifier does not fit, or code returns a network of other classes.
     """
-    where = weights
-    if weights == TORCHVISION:
-        text, state = model, build_model(model).state_dict()
-    else:
-        text, state, where = _read(Path(weights))
+    own = (model, lambda: build_model(model).state_dict(), weights)
+    text, read, where = own if weights == TORCHVISION else _read(Path(weights))
     shape: Any = data.image_shape
     with names_of_data(where):
         text = _for_data(text, data)
         network, inputs = build_with_inputs(text, image_shape=shape)
     assert isinstance(inputs, Tensor)
+    state = read()
     classifier = residual_map(network, inputs).classifier
     misfits = _misfits(network.state_dict(), state)
     kept = {key: sentence for key, sentence in misfits.items() if classifier and key.startswith(f"{classifier}.")}
@@ -122,25 +122,26 @@ def fitted(weights: str, model: str, data: ImageData, folder: Path) -> Path:
     return folder
 
 
-def _read(path: Path) -> tuple[str, State, str]:
-    """Return the text of a network, its state dict, and the file of these weights."""
+def _read(path: Path) -> tuple[str, Callable[[], State], str]:
+    """Return the text of a network, a function that reads its state dict, and the file of these weights."""
     if is_saved(path):
         text = read_recipe(path).model
         if text is None:
             raise WeightsError(f"The recipe in {path} names no model; save the network again with model=….")
-        return text, nl.load(path).state_dict(), str(path)
+        return text, lambda: nl.load(path).state_dict(), str(path)
     files = _state_files(path)
     if len(files) != 1:
         raise _nothing_in(path)
     stated = (path if path.is_dir() else path.parent) / MODEL_FILE
-    state = _state_of(files[0])
     if not stated.is_file():
-        return _network_of(files[0], state)[1], state, str(files[0])
+        state = _state_of(files[0])
+        return _network_of(files[0], state)[1], lambda: state, str(files[0])
     text = stated.read_text(encoding="utf-8").strip()
     source, call = split_source(text)
     beside = stated.parent / source.removesuffix(":")
     # A file of code beside the weights.
-    return (f"{beside}:{call}" if beside.suffix == ".py" and beside.is_file() else text), state, str(files[0])
+    text = f"{beside}:{call}" if beside.suffix == ".py" and beside.is_file() else text
+    return text, partial(_state_of, files[0]), str(files[0])
 
 
 def _state_files(path: Path) -> list[Path]:
