@@ -19,7 +19,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from normless.probes import RideAlong
-from normless_lab.data import load_data
+from normless_lab.data import ImageData
 from normless_lab.plots import Plot, new_panels
 from normless_lab.sweeps import Point
 from normless_papers.artefact import Context
@@ -179,11 +179,10 @@ class Course:
         return [larger(claim, *(replicates(pd.Series(size), name=name) for size, name in named))]
 
 
-def record(context: Context, labels: Sequence[str], points: Sequence[Point]) -> Course:
-    """Carry out runs in the laboratory with records of γ and the stream; those that were recorded are read."""
+def record(context: Context, labels: Sequence[str], points: Sequence[Point], data: ImageData) -> Course:
+    """Carry out runs on a data set with records of γ and the stream; those that were recorded are read."""
     configs: list[Any] = [point.config for point in points]
-    first = configs[0]
-    steps = first.epochs * load_data(first.data, root=first.data_root).steps_per_epoch(first.batch_size)
+    steps = configs[0].epochs * data.steps_per_epoch(configs[0].batch_size)
     probes = RideAlong(("stream", "gammas"), Evenly(steps))
     folders = context.lab.weights(configs, ride_along=probes, keep=context.directory / "course")
     parts = []

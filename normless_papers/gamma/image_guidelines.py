@@ -22,7 +22,15 @@ from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.experiments.runs import chosen, estimate
 from normless_papers.gamma.course import COLUMNS
 from normless_papers.gamma.decay_comparison import BASELINE, INKS, L2, POINTS, DecayComparison, compared
-from normless_papers.gamma.transfer import FURTHER, Transfer, effort_of, network_for, networks_for, trained_further
+from normless_papers.gamma.transfer import (
+    FURTHER,
+    Transfer,
+    data_of,
+    effort_of,
+    network_for,
+    networks_for,
+    trained_further,
+)
 from normless_papers.plots import DIFFERENCES, beside_published
 from normless_papers.published import published_as
 
@@ -41,8 +49,9 @@ def compared_by_role(context: Context, effort: Effort) -> DecayComparison:
     if context.weights is None:
         return compared(context, effort, "gamma/table-2", {"model": effort.variants}, policies)
     effort = effort_of(context, effort)
-    networks = networks_for(context, effort, list(effort.variants))
-    return trained_further(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER)
+    data = data_of(context, effort)
+    networks = networks_for(context, data, list(effort.variants))
+    return trained_further(context, effort, "gamma/table-2", {"model": networks}, policies | FURTHER, data=data)
 
 
 def role_checks(comparison: DecayComparison, columns: Sequence[str], *, as_printed: bool = False) -> list[Check]:
@@ -210,8 +219,9 @@ def cost_of_decaying_gamma_down(
     title = "L2 on γ_down at several λ"
     compare: Callable[..., DecayComparison] = compared
     if context.weights is not None:
-        effort, compare = effort_of(context, effort), trained_further
-        model = network_for(context, effort, "resnet_152")
+        effort = effort_of(context, effort)
+        data = data_of(context, effort)
+        model, compare = network_for(context, data, "resnet_152"), partial(trained_further, data=data)
     comparison = compare(context, effort, "gamma/figure-3", {"lambda": axis}, policies, model=model)
     evidence = comparison.evidence(
         lambda: comparison.draw(INKS, title, groups="lambda"),

@@ -20,8 +20,8 @@ from normless.code_names import names_of_data
 from normless.errors import NormlessError
 from normless.models import build_model, build_with_inputs, fitted_spec
 from normless.residual import residual_map
-from normless.saving import read_recipe
-from normless.spec import format_call, is_saved, parse_call, split_source
+from normless.saving import digest_of, read_recipe
+from normless.spec import RECIPE_FILE, format_call, is_saved, parse_call, split_source
 from normless_lab.data import ImageData
 from normless_papers.published import published_as
 
@@ -57,6 +57,14 @@ def networks_in(weights: str) -> dict[str, str]:
     if not found:
         raise _nothing_in(folder)
     return found
+
+
+def digests_of(weights: str) -> dict[str, str]:
+    """Return the SHA-256 of the files of networks by name, without those of torchvision; empty if there are none."""
+    path = Path(weights)
+    files = [path] if path.is_file() else sorted(path.glob("*"))
+    own = [file for file in files if file.suffix in STATE_FILES or file.name in (MODEL_FILE, RECIPE_FILE)]
+    return {file.name: digest_of(file) for file in own}
 
 
 def pretrained(weights: str, model: str) -> tuple[str, nn.Module]:

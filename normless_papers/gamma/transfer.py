@@ -10,7 +10,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from normless_lab.data import load_data
+from normless_lab.data import ImageData, load_data
 from normless_lab.plots import save_png, save_svg
 from normless_lab.sweeps import Point
 from normless_papers.artefact import Context, Evidence
@@ -53,12 +53,14 @@ def trained_further(
     name: str,
     axes: Mapping[str, Axis],
     policies: Mapping[str, str],
+    *,
+    data: ImageData,
     **settings: Any,
 ) -> Transfer:
-    """Compare as `compared` in trainings of the user's networks, and record those at the best rates."""
+    """Compare as `compared` in trainings of the user's networks on `data`, and record those at the best rates."""
 
     def course(points: Sequence[Point]) -> Course:
-        return record(context, [*axes, L2], points)
+        return record(context, [*axes, L2], points, data)
 
     if len(effort.rates.rates) == 1:
         # The recorded runs are then those that are compared.
@@ -76,9 +78,14 @@ def effort_of(context: Context, effort: Effort) -> Effort:
     return replace(own, reduced=f"the weights of {context.weights}, {steps}.")
 
 
-def networks_for(context: Context, effort: Effort, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Save the user's networks, or torchvision's of these names, fitted to the data; return their folders by name."""
-    weights, data = str(context.weights), load_data(effort.data_in(context), root=context.data_root)
+def data_of(context: Context, effort: Effort) -> ImageData:
+    """Load the data set of an effort."""
+    return load_data(effort.data_in(context), root=context.data_root)
+
+
+def networks_for(context: Context, data: ImageData, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Save the user's networks, or torchvision's of these names, fitted to `data`; return their folders by name."""
+    weights = str(context.weights)
     if weights == TORCHVISION:
         texts = {name: IMAGENET.replace("resnet50", name.replace("net_", "net", 1)) for name in names}
         sources = {name: (TORCHVISION, text) for name, text in texts.items()}
@@ -90,9 +97,9 @@ def networks_for(context: Context, effort: Effort, names: Sequence[str]) -> dict
         return {name: {"model": str(fitted(*source, data, folder / name))} for name, source in sources.items()}
 
 
-def network_for(context: Context, effort: Effort, name: str) -> str:
+def network_for(context: Context, data: ImageData, name: str) -> str:
     """Return as `networks_for` the user's one network, or the one of several that has this name."""
-    networks = networks_for(context, effort, [name])
+    networks = networks_for(context, data, [name])
     if len(networks) > 1 and name not in networks:
         raise WeightsError(f"Expected one network or {name} in {context.weights}, got {', '.join(networks)}.")
     return networks.get(name, next(iter(networks.values())))["model"]

@@ -65,13 +65,17 @@ def reproduce(
     older = None if again else load(out, id, budget)
     asked: dict[str, Any] = {"data": data, "data_root": data_root, "seed": seed}
     if weights is not None:
+        from normless_papers.experiments.effort import of_weights
+        from normless_papers.gamma.pretrained import digests_of
+
         if id not in WITH_WEIGHTS:
             raise ResultError(f"{id} reads no weights of yours; {', '.join(WITH_WEIGHTS)} do.")
-        asked["weights"] = weights
+        asked |= {"weights": weights, "files": digests_of(weights)}
     started = time.perf_counter()
     try:
         artefact = artefact_of(id)
-        asked["settings"] = plain(artefact.settings[budget])
+        settings = artefact.settings if weights is None else of_weights(artefact.settings)
+        asked["settings"] = plain(settings[budget])
         if older is not None and not older.error and older.asked == asked:
             return older
         with (

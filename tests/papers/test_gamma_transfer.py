@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +158,10 @@ def test_the_recorded_runs_are_those_that_are_compared(
     monkeypatch.setattr(Laboratory, "_carry_out", _only_nothing)
     again = carried_out("gamma/table-2", context, effort=EFFORT)
     assert again.measured.equals(found.measured)
+    # The stored result is of these very files.
+    file = Path(str(context.weights)) / "weights.pt"
+    assert found.asked["files"]["weights.pt"] == sha256(file.read_bytes()).hexdigest()
+    assert found.asked["files"].keys() == {"model.txt", "weights.pt"}
 
 
 def _is_baseline(config: Any) -> bool:
