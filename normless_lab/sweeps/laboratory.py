@@ -221,6 +221,9 @@ class Laboratory:
         work = None if ride_along is None else kept.with_name(f"{kept.name}.part")
         options = {} if ride_along is None else {"ride_along": ride_along, "logger": None}
         self._carry_out(missing, finished=len(runs) - len(missing), keep=kept, options=options, work=work)
+        if work is not None:
+            with suppress(OSError):
+                work.rmdir()
         for name in runs:
             if not (kept / name).exists():
                 row = self.state.read([name]).get(name)

@@ -59,8 +59,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--weights",
         type=str,
         default=None,
-        help="a pretrained network for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
-        "torchvision, or a folder of normless convert or with model.txt and a state dict",
+        help="pretrained networks for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
+        "torchvision, or a folder of normless convert, with model.txt and a state dict, or with state dicts named "
+        "after networks of table 2, as resnet50-0676ba61.pth",
     )
     how.add_argument(
         "--workers",

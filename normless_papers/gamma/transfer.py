@@ -16,9 +16,20 @@ from normless_lab.sweeps import Point
 from normless_papers.artefact import Context, Evidence
 from normless_papers.experiments.effort import Effort
 from normless_papers.gamma.course import Course, record
-from normless_papers.gamma.decay_comparison import INKS, L2, Axis, DecayComparison, compared, decay_sweep
+from normless_papers.gamma.decay_comparison import (
+    BASELINE,
+    INKS,
+    L2,
+    NAMES,
+    POINTS,
+    Axis,
+    DecayComparison,
+    compared,
+    decay_sweep,
+)
 from normless_papers.gamma.pretrained import IMAGENET, TORCHVISION, WeightsError, fitted, networks_in
 from normless_papers.networks.seeded_inputs import seeded
+from normless_papers.plots import DIFFERENCES
 
 # What a person with weights also wants to know: L2 on every γ, and on those that the guidelines allow.
 FURTHER = MappingProxyType({"gamma_all": "weights+last+down+stem+other", "guidelines": "weights+last+other"})
@@ -35,8 +46,12 @@ class Transfer(DecayComparison):
         self.course.write(folder)
         (_, first), *others = self.course.groups("model")
 
+        rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
+        named, inks = rows.assign(run=rows[L2].map(NAMES)), {NAMES[name]: ink for name, ink in INKS.items()}
+        style: dict[str, Any] = {"y": "run", "inks": inks, "groups": self.runs.axes[0], "x_label": POINTS}
+
         def draw(course: Course) -> Axes:
-            return course.draw(lambda axes: self.draw(INKS, title, ax=axes, groups=self.runs.axes[0]))
+            return course.draw(lambda axes: DIFFERENCES(named, axes, title=title, **style))
 
         for name, course in others:
             axes = draw(course)
