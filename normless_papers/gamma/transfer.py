@@ -45,7 +45,6 @@ class Transfer(DecayComparison):
         """Return the evidence with the course in its figure, and in `gammas.csv` and `stream.csv` in a folder."""
         self.course.write(folder)
         (_, first), *others = self.course.groups("model")
-
         rows = self.table[self.table[L2] != BASELINE].reset_index(drop=True)
         named, inks = rows.assign(run=rows[L2].map(NAMES)), {NAMES[name]: ink for name, ink in INKS.items()}
         style: dict[str, Any] = {"y": "run", "inks": inks, "groups": self.runs.axes[0], "x_label": POINTS}
@@ -102,14 +101,18 @@ def networks_for(context: Context, data: ImageData, names: Sequence[str]) -> dic
     """Save the user's networks, or torchvision's of these names, fitted to `data`; return their folders by name."""
     weights = str(context.weights)
     if weights == TORCHVISION:
-        texts = {name: IMAGENET.replace("resnet50", name.replace("net_", "net", 1)) for name in names}
-        sources = {name: (TORCHVISION, text) for name, text in texts.items()}
+        sources = {name: (TORCHVISION, IMAGENET.replace("resnet50", in_torchvision(name))) for name in names}
     else:
         sources = {name: (source, "") for name, source in networks_in(weights).items()}
     folder = context.directory / "pretrained"
     # A new classifier is the same in every call, and for every seed of the trainings.
     with seeded(context.seed):
         return {name: {"model": str(fitted(*source, data, folder / name))} for name, source in sources.items()}
+
+
+def in_torchvision(name: str) -> str:
+    """Return torchvision's name of a network of table 2."""
+    return name.replace("net_", "net", 1).replace("next_", "next", 1)
 
 
 def network_for(context: Context, data: ImageData, name: str) -> str:

@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,12 @@ from normless.probes import RideAlong
 from normless_lab.data import Augmentation, load_data
 from normless_lab.plots import svg_text
 from normless_lab.sweeps import Laboratory, RateGrid
-from normless_papers.artefact import Context, artefact_of
+from normless_papers.artefact import Context, Evidence, artefact_of
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.gamma.course import COLUMNS, Course, Evenly
+from normless_papers.gamma.transfer import Transfer, in_torchvision
+from normless_papers.published import published_as
 from normless_papers.results.reproduce import reproduce
 from normless_papers.results.reproduction import Reproduction
 
@@ -245,6 +248,31 @@ def test_checks_hold_as_the_paper_has_it_and_fail_on_the_opposite(right: bool, v
     checks = made_up(right).checks()
     assert len(checks) == 8
     assert {own.verdict for own in checks} == {verdict}, [own for own in checks if own.verdict != verdict]
+
+
+def test_further_networks_have_figures_of_their_own(tmp_path: Path) -> None:
+    course = made_up(True)
+    both = [pd.concat([table, table.assign(model="net 2")]) for table in (course.gammas, course.stream)]
+    runs: Any = SimpleNamespace(axes=["model", "l2"])
+    transfer = Transfer(runs, "test_accuracy", Course(course.labels, *both))
+    rows = [{"model": name, "l2": l2, "difference": 1.0, "error": 0.1} for name in ("net", "net 2") for l2 in COLUMNS]
+    vars(transfer)["table"] = pd.DataFrame(rows)
+    evidence = transfer.with_course(Evidence(pd.DataFrame({"a": [1]}), None), "Here", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("gammas.csv", "stream.csv", "course-net 2.png", "course-net 2.svg")
+    }
+    assert "course-NAME.png" in evidence.remarks[-1]
+    assert len(transfer.course.checks()) == 16
+    shown = (tmp_path / "course-net 2.svg").read_text()
+    assert "variance after b2" in shown
+    assert "W, γ_down" in shown
+
+
+def test_networks_of_the_table_are_torchvisions() -> None:
+    models = pytest.importorskip("torchvision").models
+    known = {in_torchvision(row["model"]) for row in published_as("gamma/table-2").rows}
+    assert len(known) == 8
+    assert known <= set(models.list_models())
 
 
 def test_equal_runs_decide_nothing() -> None:
