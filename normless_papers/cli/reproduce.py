@@ -187,7 +187,11 @@ def _in_minutes(names: Sequence[str], namespace: Namespace) -> tuple[list[Reprod
 
     with ReproductionProgress(len(needs)) as progress:
         results = _carried_out(in_time(), namespace, progress, lambda: end - CLOCK())
-    return results, planned()[1]
+    left, done = planned()[1], {result.id for result in results}
+    if namespace.weights is not None:
+        # The plan is of the runs without them.
+        left = [step for step in left if not done.issuperset(step.artefacts)]
+    return results, left
 
 
 def _list(entries: Sequence[Published], namespace: Namespace) -> int:
