@@ -11,7 +11,6 @@ from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless.code_names import names_of_data
@@ -19,6 +18,7 @@ from normless.probes import RideAlong
 from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
+from normless_lab.train.fabric import Fabric
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.live_files import LiveFiles
 from normless_lab.train.loggers import Logger, loggers_of
