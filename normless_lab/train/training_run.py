@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -98,6 +99,9 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
+    if ride_along is not None:
+        # Several runs may have been given one, whose rows would mix.
+        ride_along = replace(ride_along)
     if watch and config.devices > 1:
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
