@@ -37,6 +37,7 @@ LIBRARY = [
     {"conversion"},
     {"optim", "probes", "removal", "saving"},
     {"diagnosis"},
+    {"health"},
     {"integrations", "plotting", "testing"},
     {"cli"},
 ]
