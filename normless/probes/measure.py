@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from normless._internal.exclusive import exclusive
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
@@ -74,6 +75,7 @@ class Measurements:
         return result
 
 
+@exclusive
 def probe(
     model: nn.Module,
     batch: Any,
