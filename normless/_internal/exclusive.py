@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
 from threading import get_ident
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 # Seconds after which a thread says what it waits for, and after which a fork no longer waits.
 PATIENCE = 60.0
@@ -26,45 +26,40 @@ T = TypeVar("T")
 
 
 class Exclusive:
-    """A lock that its thread may take again, and that threads get in turn; a context manager and a decorator.
+    """A lock that threads get in turn; a decorator of functions, see also `borrowing`.
 
-    A thread that gives it back and takes it again, as a training between two steps, comes after those that wait.
+    A thread that gives it back and takes it again, as a training between two steps, comes after those that wait. A
+    signal, as of Ctrl-C, may raise an error between any two calls: who has the lock is what the lock itself says.
     """
 
     def __init__(self) -> None:
         # Who waits for the lock holds the gate; who comes later waits at the gate.
-        self._gate, self._lock = threading.Lock(), threading.Lock()
-        self._owner: int | None = None
-        self._depth = 0
+        self._gate = threading.Lock()
+        self.lock: Any = threading.RLock()
+        self._owner = 0
 
     @property
     def is_wanted(self) -> bool:
         """Whether another thread waits for the lock that this thread has."""
         return self._gate.locked()
 
-    def acquire(self, patience: float | None = None) -> bool:
-        """Take the lock, in turn, or ahead of others within so many seconds; return whether this thread has it."""
-        if self._owner != get_ident():
-            if patience is not None:
-                if not self._lock.acquire(timeout=patience):
-                    return False
-            else:
-                with self._gate:
-                    if not self._lock.acquire(timeout=PATIENCE):
-                        self._say_that_it_waits()
-                        self._lock.acquire()
-            self._owner = get_ident()
-        self._depth += 1
-        return True
+    @property
+    def is_own(self) -> bool:
+        """Whether this thread has the lock."""
+        return bool(self.lock._is_owned())
 
-    def release(self) -> None:
-        """Give the lock back as often as it was taken. A forked process has nothing of what its parent took."""
-        if self._owner != get_ident():
-            return
-        self._depth -= 1
-        if not self._depth:
-            self._owner = None
-            self._lock.release()
+    def take(self) -> None:
+        """Wait for the lock, which this thread does not have."""
+        try:
+            with self._gate:
+                if not self.lock.acquire(timeout=PATIENCE):
+                    self._say_that_it_waits()
+                    self.lock.acquire()
+        except BaseException:
+            if self.is_own:
+                self.lock.release()
+            raise
+        self._owner = get_ident()
 
     def renew(self) -> None:
         """Forget the threads of the parent, in a forked process."""
@@ -77,22 +72,23 @@ class Exclusive:
             "time is. If that call waits for this thread, as in a callback, neither goes on.",
             threading.current_thread().name,
             PATIENCE,
-            names.get(self._owner, "that has ended"),
+            names.get(self._owner, "unknown"),
         )
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
         """Return the function with the lock held for the whole of a call."""
 
         @wraps(function)
         def alone(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self:
+            if self.is_own:
                 return function(*args, **kwargs)
+            # That of a forked process is another.
+            lock = self.lock
+            self.take()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                lock.release()
 
         return alone
 
@@ -107,8 +103,17 @@ def borrowing(manager: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextM
     @contextmanager
     @wraps(manager)
     def alone(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        with exclusive, made(*args, **kwargs) as value:
-            yield value
+        if exclusive.is_own:
+            with made(*args, **kwargs) as value:
+                yield value
+            return
+        lock = exclusive.lock
+        exclusive.take()
+        try:
+            with made(*args, **kwargs) as value:
+                yield value
+        finally:
+            lock.release()
 
     return alone
 
@@ -118,13 +123,14 @@ _FORK = threading.local()
 
 def _before_fork() -> None:
     # In the child nobody gives back what a thread that is inside normless has borrowed.
-    _FORK.waited = False
-    _FORK.waited = exclusive.acquire(PATIENCE)
+    _FORK.lock = None
+    if exclusive.lock.acquire(timeout=PATIENCE):
+        _FORK.lock = exclusive.lock
 
 
 def _after_fork() -> None:
-    if _FORK.waited:
-        exclusive.release()
+    if _FORK.lock is not None:
+        _FORK.lock.release()
 
 
 if hasattr(os, "register_at_fork"):
