@@ -126,6 +126,7 @@ def load(
     return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)[0]
 
 
+@exclusive
 def load_with_inputs(
     path: str | Path,
     model: str | nn.Module | None = None,
@@ -149,6 +150,9 @@ def load_with_inputs(
     _warn_of_changed_code(recipe, original, folder)
     intact = _intact_weights(folder, recipe.digest)
     stored = _stored(intact or folder / WEIGHTS_FILE)
+    if read_recipe(folder).digest != recipe.digest:
+        # Another process has replaced the network meanwhile.
+        return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)
     try:
         _fill(net, recipe, stored)
     except RecipeError as error:
@@ -203,7 +207,7 @@ def _warn_of_changed_code(recipe: Recipe, original: str | nn.Module, folder: Pat
             f"{', '.join(changed)} changed since the network in {folder} was saved, so that it may compute something "
             "else. Restore the code, or save the network again.",
             ChangedCodeWarning,
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
