@@ -78,6 +78,7 @@ class Conversion:
         return self
 
 
+@exclusive
 def convert(
     model: Model,
     scheme: str | Scheme,

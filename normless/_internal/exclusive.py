@@ -30,18 +30,26 @@ class Exclusive:
 
     A thread that gives it back and takes it again, as a training between two steps, comes after those that wait. A
     signal, as of Ctrl-C, may raise an error between any two calls: who has the lock is what the lock itself says.
+
+    Attributes:
+        lock: the lock itself.
     """
 
     def __init__(self) -> None:
         # Who waits for the lock holds the gate; who comes later waits at the gate.
         self._gate = threading.Lock()
         self.lock: Any = threading.RLock()
-        self._owner = 0
+        self._owner, self._calls = 0, threading.local()
 
     @property
     def is_wanted(self) -> bool:
         """Whether another thread waits for the lock that this thread has."""
         return self._gate.locked()
+
+    @property
+    def calls(self) -> int:
+        """The number of calls of this thread inside one another, as of a loss that calls the library."""
+        return getattr(self._calls, "number", 0)
 
     @property
     def is_own(self) -> bool:
@@ -80,15 +88,19 @@ class Exclusive:
 
         @wraps(function)
         def alone(*args: P.args, **kwargs: P.kwargs) -> T:
-            if self.is_own:
-                return function(*args, **kwargs)
             # That of a forked process is another.
-            lock = self.lock
-            self.take()
+            lock = None if self.is_own else self.lock
+            if lock is not None:
+                self.take()
             try:
-                return function(*args, **kwargs)
+                self._calls.number = self.calls + 1
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    self._calls.number -= 1
             finally:
-                lock.release()
+                if lock is not None:
+                    lock.release()
 
         return alone
 

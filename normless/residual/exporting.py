@@ -5,8 +5,10 @@ from __future__ import annotations
 import linecache
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
+from threading import get_ident
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
@@ -59,7 +61,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             without_text = patch.object(fx_config, "do_not_emit_stack_traces", True, create=True)
             # If export fails, torch prints the graph so far. Standard error belongs to other threads too.
             unprinted = patch("torch.export._trace.print", lambda *_, **__: None, create=True)
-            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), unprinted:
+            own_flag = patch("torch.export._trace._compiling_state_context", _compiling, create=True)
+            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), unprinted, own_flag:
                 try:
                     program = export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode as guard:
@@ -154,6 +157,34 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             yield
     finally:
         model.__class__ = original
+
+
+class _OfThisThread:
+    """A flag that is set for this thread alone, until it ends."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+
+    def __bool__(self) -> bool:
+        return self.thread == get_ident()
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` be true in this thread, as torch's context does in all of them.
+
+    Optimizers, watches and norms that another thread trains with would take it for the compilation of their step.
+    """
+    compiler: Any = torch.compiler
+    before, own = (compiler._is_compiling_flag, compiler._is_exporting_flag), _OfThisThread()
+    try:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = own, True
+        yield
+    finally:
+        own.thread = -1
+        if compiler._is_compiling_flag is own:
+            compiler._is_compiling_flag = before[0]
+        compiler._is_exporting_flag = before[1]
 
 
 class _Traced(TorchFunctionMode):
