@@ -79,7 +79,7 @@ class Watch:
         self._thread = get_ident()
         self._start_step()
         of_steps = OfSteps(self._before_step, self._after_step, self._is_elsewhere)
-        self._handles = [
+        self._handles: list[Any] = [
             of_steps,
             model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
             model.register_forward_hook(Called(self._leave)),

@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.second(F.relu(self.norm(self.first(x))))
+        return x + self.second(F.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
 
 
 class Network(nn.Module):
@@ -55,7 +55,7 @@ class Network(nn.Module):
         self.drop, self.head = nn.Dropout(dropout), nn.Linear(4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.drop(self.blocks(self.stem(x)).mean((2, 3))))
+        return self.head(self.drop(self.blocks(self.stem(x)).mean((2, 3))))  # type: ignore[no-any-return]
 
 
 class Undecided(Network):
@@ -88,7 +88,7 @@ def of_process() -> dict[str, Any]:
         "path": [*sys.path],
         "torch's numbers": torch.get_rng_state().tolist(),
         "Python's numbers": random.getstate(),
-        "NumPy's numbers": np.random.get_state()[1].tolist(),  # noqa: NPY002
+        "NumPy's numbers": str(np.random.get_state()),  # noqa: NPY002
     }
 
 
@@ -148,6 +148,8 @@ def digest(value: Any) -> Any:
     return str(value)
 
 
+torch.manual_seed(0)
+SHARED, DROPPING = Network(), Network(dropout=0.5)
 CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "residual_map": lambda net: nl.residual_map(net, images()),
     "convert": lambda net: nl.convert(net, "skipinit", images()),
@@ -164,8 +166,6 @@ CALLS: dict[str, Callable[[nn.Module], Any]] = {
     "diagnose a network with dropout": lambda _: nl.diagnose(DROPPING, BATCH, trial_steps=1).to_dict(),
 }
 LONG = ("convert with a batch", "diagnose")
-torch.manual_seed(0)
-SHARED, DROPPING = Network(), Network(dropout=0.5)
 
 
 @pytest.mark.parametrize("repeated", [1, pytest.param(5, marks=pytest.mark.slow)])
@@ -221,7 +221,7 @@ def test_networks_that_compute_in_several_threads() -> None:
 
         def computed(seed: int, network: nn.Module = network) -> Tensor:
             with torch.no_grad():
-                return network(images(seed))
+                return network(images(seed))  # type: ignore[no-any-return]
 
         with ThreadPoolExecutor(THREADS) as pool:
             for one, expected in zip(pool.map(computed, range(12)), alone, strict=True):
@@ -285,7 +285,7 @@ def test_filters_of_another_thread_are_its_own() -> None:
         for _ in range(50):
             with quiet("nothing"):
                 time.sleep(0.0005)
-    warnings.filters[:] = [one for one in warnings.filters if one in before]  # type: ignore[attr-defined]
+    warnings.filters[:] = [one for one in warnings.filters if one in before]  # type: ignore[index]
     # An entry that was in the copy of another thread applies to nothing any more.
     with pytest.warns(UserWarning, match="seen"):
         warnings.warn("seen", stacklevel=1)
