@@ -160,13 +160,24 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 class _OfThisThread:
-    """A flag that is set for this thread alone, until it ends."""
+    """A flag that is True for this thread and False for others, and for all once it has ended."""
 
     def __init__(self) -> None:
         self.thread = get_ident()
 
     def __bool__(self) -> bool:
         return self.thread == get_ident()
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    __ror__, __rand__, __hash__ = __or__, __and__, object.__hash__
 
 
 @contextmanager
