@@ -12,10 +12,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from threading import get_ident
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from contextlib import _GeneratorContextManager
 
 # Seconds after which a thread says what it waits for, and after which a fork no longer waits.
 PATIENCE = 60.0
@@ -108,7 +111,7 @@ class Exclusive:
 exclusive = Exclusive()
 
 
-def borrowing(manager: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
+def borrowing(manager: Callable[P, Iterator[T]]) -> Callable[P, _GeneratorContextManager[T]]:
     """Make a context manager, as `contextmanager` does, that has the lock from its first line to its last."""
     made = contextmanager(manager)
 
