@@ -69,12 +69,13 @@ class Environment:
 def extra_modules() -> tuple[str, ...]:
     """The modules here of packages that an installation without extras does not have."""
     known = {canonicalize_name(one.metadata["Name"]): one for one in distributions()}
-    core, waiting = set[str](), ["normless"]
+    core, seen, waiting = set[str](), set[tuple[str, str]](), [("normless", "")]
     while waiting:
-        name = canonicalize_name(waiting.pop())
-        if name not in core and name in known:
+        name, extra = waiting.pop()
+        if (name, extra) not in seen and name in known:
+            seen.add((name, extra))
             core.add(name)
-            waiting += required(known[name])
+            waiting += required(known[name], extra)
     return tuple(
         sorted(
             module
@@ -84,22 +85,27 @@ def extra_modules() -> tuple[str, ...]:
     )
 
 
-def required(one: Distribution) -> Iterator[str]:
-    """The names of the packages that another requires without extras."""
+def required(one: Distribution, extra: str) -> Iterator[tuple[str, str]]:
+    """The names of the packages that another requires with an extra, or "", and each of their extras."""
     for text in one.requires or ():
         requirement = Requirement(text)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield requirement.name
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+            for own in ("", *requirement.extras):
+                yield canonicalize_name(requirement.name), own
 
 
+# Finds nothing, as where a package is not installed: `importlib.util.find_spec` is asked too.
 BLOCK = """
 import json, os, sys
-class Missing:
-    names = set(json.loads(os.environ.get("TESTS_WITHOUT", "[]")))
+NAMES = set(json.loads(os.environ.get("TESTS_WITHOUT", "[]")))
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.names:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Missing())
+        return None if name.partition(".")[0] in NAMES else self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Hiding(finder) if hasattr(finder, "find_spec") else finder for finder in sys.meta_path]
 """
 
 ENVIRONMENTS: dict[str, Callable[[Path], Environment]] = {
