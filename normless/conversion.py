@@ -16,6 +16,7 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
+from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
@@ -77,6 +78,7 @@ class Conversion:
         return self
 
 
+@exclusive
 def convert(
     model: Model,
     scheme: str | Scheme,
@@ -151,6 +153,7 @@ def silent_conversions() -> Iterator[None]:
         _TELLS.reset(token)
 
 
+@exclusive
 def plan(
     model: nn.Module,
     scheme: str | Scheme,

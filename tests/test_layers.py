@@ -25,7 +25,8 @@ FILES = sorted(path for home in HOMES for path in home.rglob("*.py"))
 # Lowest first: a package may import those of the rows before it, and itself.
 LIBRARY = [
     {"_version", "spec", "errors"},
-    {"_internal", "extras", "code_names"},
+    {"_internal", "extras"},
+    {"code_names"},
     {"lazy"},
     {"registry"},
     {"nn"},

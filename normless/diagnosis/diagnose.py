@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
+from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
 from normless.diagnosis import (
     blocks,
@@ -173,6 +174,7 @@ def _lines(mark: str, found: Finding, why: bool) -> Iterator[str]:
         yield fill(line, _WIDTH, subsequent_indent="   ")
 
 
+@exclusive
 def diagnose(
     model: nn.Module,
     batch: Any,

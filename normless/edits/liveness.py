@@ -168,7 +168,7 @@ def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, netw
     grown = max(size, *(gradient for gradient in passed.gradients.values() if isfinite(gradient)), 0.0)
     if grown > _GROWN:
         advice = "they grow with every block; skipinit and fixup start each branch at zero"
-        warnings.warn(f"{sentence}: {advice}.", UnstableConversionWarning, stacklevel=5)
+        warnings.warn(f"{sentence}: {advice}.", UnstableConversionWarning, stacklevel=6)
         return False
     if before is not None and any(not isfinite(before.gradients.get(name, 0.0)) for name in broken):
         return False

@@ -38,7 +38,7 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
     try:
         passes["training"] = _observed(surgery, training=True)
     except UnsupportedEditError as error:
-        warnings.warn(f"The conversion is verified in evaluation only. {error}", EvaluationOnlyWarning, stacklevel=3)
+        warnings.warn(f"The conversion is verified in evaluation only. {error}", EvaluationOnlyWarning, stacklevel=4)
     for mode, seen in passes.items():
         _check_runs(surgery, mode, seen)
         if seen.norms and not allow_partial:

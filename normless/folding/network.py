@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.exclusive import exclusive
 from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
@@ -67,6 +68,7 @@ class FoldReport:
         return "\n".join([f"{len(self.norms)} norms: {total}", *map(str, self.norms)])
 
 
+@exclusive
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
     """Fold every norm with constant statistics into the weights next to it; return the folded copy and a report.
 

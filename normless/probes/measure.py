@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from normless._internal.exclusive import exclusive
 from normless.probes.gammas import GammaNorms
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
@@ -75,6 +76,7 @@ class Measurements:
         return result
 
 
+@exclusive
 def probe(
     model: nn.Module,
     batch: Any,
