@@ -12,6 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from normless._internal.arguments import arguments_of, require_network
 from normless._internal.copying import require_whole
+from normless._internal.exclusive import exclusive
 from normless._internal.state import in_mode
 from normless.diagnosis.findings import Check, Finding
 from normless.errors import InputsError, NormlessError
@@ -32,6 +33,7 @@ _CHECKS = (
 _REMOVALS = (blocks.check_parts, blocks.check_cost)
 
 
+@exclusive
 def diagnose_trained(
     model: nn.Module,
     batches: Any,
