@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from normless._internal.arguments import applied, on_device_of
 from normless._internal.state import running
+from normless.errors import NormlessError
 from normless.folding.network import FoldedNorm
 from normless.residual.exporting import tensors_in
 
@@ -41,6 +42,44 @@ class Outcome:
     after: float | None = None
     reason: str = ""
 
+    def __str__(self) -> str:
+        known = "" if self.before is None or self.after is None else f", distance {_arrow(self.before, self.after)}"
+        return f"{self.path}: {self.outcome}{known}{f': {self.reason}' if self.reason else ''}"
+
+
+@dataclass(frozen=True)
+class TrainedReport:
+    """What a conversion of a trained network kept, on the calibration batches in evaluation; printable.
+
+    Attributes:
+        scheme: the text of the scheme.
+        norms: the outcome for each norm, and for each layer that was fitted.
+        distance: ‖y' − y‖ / ‖y‖ of the network's outputs y' from those before the conversion, before and after the fits.
+        agreement: the share of rows of outputs, (B, classes) or (B, T, classes), whose largest value is the same, before
+            and after the fits; None for other outputs.
+    """
+
+    scheme: str
+    norms: tuple[Outcome, ...]
+    distance: tuple[float, float]
+    agreement: tuple[float, float] | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of places with each outcome."""
+        return dict(Counter(norm.outcome for norm in self.norms))
+
+    def __str__(self) -> str:
+        total = ", ".join(f"{count} {outcome}" for outcome, count in self.counts.items())
+        lines = [f"{self.scheme}: {total}", f"outputs: distance {_arrow(*self.distance)}"]
+        if self.agreement is not None:
+            lines[-1] += f", largest value the same in {_arrow(*(100 * share for share in self.agreement))} %"
+        return "\n".join([*lines, *map(str, self.norms)])
+
+
+def _arrow(before: float, after: float) -> str:
+    return f"{before:.3g}" if before == after else f"{before:.3g} → {after:.3g}"
+
 
 @dataclass
 class Calibration:
@@ -65,19 +104,27 @@ class Calibration:
     distance: tuple[float, float] | None = None
     agreement: tuple[float, float] | None = None
 
+    def report(self, scheme: str) -> TrainedReport | None:
+        """Return the report, None if nothing was measured."""
+        if self.distance is None:
+            return None
+        return TrainedReport(scheme, tuple(self.outcomes), self.distance, self.agreement)
 
-class Enough(Exception):  # noqa: N818
+
+class Enough(NormlessError):  # noqa: N818
     """Ends a pass whose later layers need not run."""
 
 
-def run_batches(surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any]) -> list[list[Tensor]]:
-    """Run the network on each calibration batch in evaluation, with a hook as in `Surgery.hooked`.
+def run_batches(
+    surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[Call] = ()
+) -> list[list[Tensor]]:
+    """Run the network on batches, by default those of the calibration, in evaluation, with a hook as in `hooked`.
 
     Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
     """
     outputs: list[list[Tensor]] = []
     with surgery.hooked(paths, hook), running(surgery.model, training=False):
-        for given in surgery.calibration.batches or [(surgery.inputs, surgery.kwargs)]:
+        for given in batches or surgery.calibration.batches or [(surgery.inputs, surgery.kwargs)]:
             inputs, kwargs = on_device_of(surgery.model, *given)
             try:
                 returned = applied(surgery.model, *inputs, **kwargs)

@@ -122,17 +122,28 @@ class MatchStatistics(Edit):
         noted.agreement = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
         chosen = {place.path for place in fitted}
         for place in places:
-            outcome = "fitted" if place.path in chosen else "same" if before[place.path] <= _EQUAL else "left"
-            reason = "it has no factor and shift to fit" if outcome == "left" else ""
-            noted.outcomes.append(Outcome(place.path, outcome, before[place.path], after[place.path], reason))
-            if outcome == "fitted":
-                what = f"fitted: distance from the norm's outputs {before[place.path]:.3g} → {after[place.path]:.3g}"
-                surgery.record(place.path, what)
+            distances_there = before[place.path], after[place.path]
+            own = _outcome(surgery, place, *distances_there) if place.path not in chosen else None
+            noted.outcomes.append(own or Outcome(place.path, "fitted", *distances_there))
+            if own is None:
+                what = "fitted: distance from the norm's outputs {:.3g} → {:.3g}"
+                surgery.record(place.path, what.format(*distances_there))
         noted.outcomes += [
-            Outcome(path, own.outcome, reason=own.reason) for path, own in noted.folded.items() if path not in after
+            Outcome(path, own.outcome, reason=own.reason or f"into {', '.join(own.layers)} {own.side} it")
+            for path, own in noted.folded.items()
+            if path not in after
         ]
         if fitted:
             surgery.record("", f"distance from the trained network's outputs {distances[0]:.3g} → {distances[1]:.3g}")
+
+
+def _outcome(surgery: Surgery, place: _Place, before: float, after: float) -> Outcome:
+    """Return the outcome of a place that was not fitted."""
+    if place.path in surgery.calibration.folded:
+        return Outcome(place.path, "affine", before, after, surgery.calibration.folded[place.path].reason)
+    if before <= _EQUAL:
+        return Outcome(place.path, "same", before, after)
+    return Outcome(place.path, "left", before, after, "it has no factor and shift to fit")
 
 
 def _places(surgery: Surgery) -> list[_Place]:
