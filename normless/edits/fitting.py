@@ -9,10 +9,12 @@ from torch import Tensor
 
 # A variance below this share of the second moment consists of rounding errors.
 _ROUNDING = 1e-10
-# How much of the norm's deviation a larger α of a pointwise function may cost.
-_TOLERANCE = 0.01
+# How much of the norm's deviation a larger α of a pointwise function may cost. With 0.01, γ is so large that SGD
+# diverges at the rate of the other methods (benchmarks/trained_conversions.py).
+_TOLERANCE = 0.05
 # α times the largest |x|, and times the deviation of x, at the ends of the search.
 _LEAST, _MOST, _POINTS = 1e-2, 1e2, 41
+_HALVINGS = 15
 # Values from which α is found.
 _SEARCHED = 2**17
 
@@ -37,8 +39,9 @@ def matching(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 def fit_pointwise(x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[float, Tensor, Tensor]:
     """Return α and, in float64, γ and β, (C,), so that γ·φ(αx) + β is close to y of shape (C, n) in least squares.
 
-    For each α, γ and β are those of the linear regression of y on φ(αx) in each channel. α is the largest value whose
-    error, relative to the deviation of y, is at most 0.01 above the least: a smaller α makes φ a line.
+    For each α, γ and β are those of the linear regression of y on φ(αx) in each channel. α is the value with the least
+    error, relative to the deviation of y. Where a line fits within 0.05 of that, as after a batch norm, α is the
+    largest value that does: α near 0 would make φ a line, and γ grows as 1/α.
     """
     every = max(1, x.numel() // _SEARCHED)
     few, known = x[:, ::every].double(), y[:, ::every].double()
@@ -52,14 +55,29 @@ def fit_pointwise(x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) ->
     start, stop = torch.tensor([_LEAST / extent, _MOST / spread], dtype=torch.float64).log().tolist()
     grid = torch.linspace(start, stop, _POINTS, dtype=torch.float64).exp().tolist()
     errors = [error(alpha) for alpha in grid]
-    allowed = min(errors) + _TOLERANCE
-    last = max(at for at, value in enumerate(errors) if value <= allowed)
-    low, high = grid[last], grid[min(last + 1, _POINTS - 1)]
-    for _ in range(12):
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if error(middle) <= allowed else (low, middle)
-    gamma, beta = _regression(function(low * x.double()), y.double())
-    return low, gamma, beta
+    at = errors.index(min(errors))
+    allowed = errors[at] + _TOLERANCE
+    if errors[0] <= allowed:
+        while at + 1 < _POINTS - 1 and errors[at + 1] <= allowed:
+            at += 1
+        low, high = grid[at], grid[at + 1]
+        for _ in range(_HALVINGS):
+            middle = (low * high) ** 0.5
+            low, high = (middle, high) if error(middle) <= allowed else (low, middle)
+        alpha = low
+    else:
+        alpha = _least(error, grid[max(at - 1, 0)], grid[min(at + 1, _POINTS - 1)])
+    gamma, beta = _regression(function(alpha * x.double()), y.double())
+    return alpha, gamma, beta
+
+
+def _least(error: Callable[[float], float], low: float, high: float) -> float:
+    """Return the point with the least error between two by golden sections of the logarithm."""
+    golden = (5**0.5 - 1) / 2
+    for _ in range(_HALVINGS):
+        points = [low * (high / low) ** share for share in (1 - golden, golden)]
+        low, high = (low, points[1]) if error(points[0]) < error(points[1]) else (points[0], high)
+    return float((low * high) ** 0.5)
 
 
 def _regression(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
