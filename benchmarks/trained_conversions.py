@@ -23,13 +23,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import normless as nl
-from normless.models import resnet_cifar
+from normless.models import resnet_cifar, wide_resnet
 from normless_lab.data import Augmentation, load_data
 
 HOME = Path(__file__).parent
 RESULTS, PAGE = HOME / "trained_conversions.jsonl", HOME.parent / "docs" / "trained.md"
+END = "<!-- end -->"
 SEEDS = (0, 1, 2)
 BATCH_SIZES = (1, 2, 32)
+GROUPS = (1, 8, 32)
 STEPS, EARLY = 1000, 100
 TRAINING = 300
 # Examples of the first training, and of calibration.
@@ -105,10 +107,10 @@ def batches(count: int, steps: int, size: int, seed: int) -> Iterator[Tensor]:
         yield torch.randint(count, (size,), generator=generator)
 
 
-def trained(network: str, seed: int) -> nn.Module:
+def trained(network: str, seed: int, build: Callable[[], nn.Module] | None = None) -> nn.Module:
     """Train on a quarter of the digits: AdamW, batches of 32, a warm-up of 20 steps and a linear fall."""
     torch.manual_seed(seed)
-    net, (inputs, targets, *_) = built(network), data_of(network)
+    net, (inputs, targets, *_) = built(network) if build is None else build(), data_of(network)
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, weight_decay=0.01)
     net.train()
     for number, rows in enumerate(batches(QUARTER, TRAINING, 32, seed)):
@@ -172,10 +174,130 @@ def add(row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def with_random_statistics(net: nn.Module) -> nn.Module:
+    """Give batch norms random γ and β, and the statistics of random images: a network that was not trained."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5)
+            nn.init.normal_(module.bias, std=0.3)
+    net.train()
+    with torch.no_grad():
+        for _ in range(20):
+            net(torch.randn(16, 3, 64, 64))
+    return net.eval()
+
+
+def examples() -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]:
+    """Iterate over networks with batch norms, calibration images and held-out images."""
+    from torchvision.models import resnet18
+    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+
+    network = "ResNet-8, batch norm"
+    digits, _, held, _ = data_of(network)
+    torch.manual_seed(0)
+    yield network, trained(network, 0), digits[:CALIBRATION], held
+    for name, build in (
+        ("ResNet-14, batch norm", lambda: resnet_cifar(14, classes=10, in_channels=1)),
+        ("Wide-ResNet-10-2, batch norm", lambda: wide_resnet(10, 2, classes=10, in_channels=1)),
+    ):
+        yield name, trained(name, 0, build), digits[:CALIBRATION], held
+    torch.manual_seed(0)
+    noise = torch.randn(64, 3, 64, 64), torch.randn(64, 3, 64, 64)
+    yield "torchvision's ResNet-18, random weights", with_random_statistics(resnet18(num_classes=10)), *noise
+    pyramid = resnet_fpn_backbone(backbone_name="resnet18", weights=None, norm_layer=nn.BatchNorm2d)
+    yield "torchvision's ResNet-18 with FPN, random weights", with_random_statistics(pyramid), *noise
+
+
+@torch.no_grad()
+def outputs_of(net: nn.Module, images: Tensor) -> list[Tensor]:
+    """The outputs in evaluation, in order."""
+    returned = net.eval()(images)
+    return [*returned.values()] if isinstance(returned, dict) else [returned]
+
+
+def distances() -> Iterator[dict[str, Any]]:
+    """Iterate over networks and groups, with the distances of group norms' outputs on held-out images.
+
+    Each distance is without and with statistics: ‖y' − y‖ / ‖y‖ over all outputs, with y those of batch norms.
+    """
+    for name, model, calibration, held in examples():
+        known = outputs_of(model, held)
+        for groups in GROUPS:
+            scheme = f"group_norm(groups={groups})"
+            nets = (nl.convert(model, scheme, calibration[:2]), nl.convert_trained(model, scheme, calibration)[0])
+            row: dict[str, Any] = {"groups": groups, "network": name, "distance": [], "same": []}
+            for net in nets:
+                made = outputs_of(net, held)
+                far, size = (sum(x.square().sum().item() for x in every) for every in (
+                    [a - b for a, b in zip(made, known, strict=True)], known
+                ))  # fmt: skip
+                row["distance"].append((far / size) ** 0.5)
+                if len(made) == 1:
+                    row["same"].append((made[0].argmax(1) == known[0].argmax(1)).double().mean().item())
+            yield row
+
+
+def _range(values: list[float]) -> str:
+    """A mean in percent, with the lowest and the highest value."""
+    low, middle, high = (100 * value for value in (min(values), mean(values), max(values)))
+    return f"{middle:.1f} ({low:.1f} to {high:.1f})"
+
+
+def table_of_accuracies(network: str, step: int) -> str:
+    """The accuracies of a network at the start and after some steps: means over seeds, lowest and highest."""
+    own = [row for row in rows() if row["network"] == network and "method" in row]
+    settings = [(size, optimizer) for size in BATCH_SIZES for optimizer in RATES]
+    settings = [pair for pair in settings if any((row["size"], row["optimizer"]) == pair for row in own)]
+    heads = ["norms", "at the start", *(f"{optimizer}, batch {size}" for size, optimizer in settings)]
+    lines = ["| " + " | ".join(heads) + " |", "| --- " * len(heads) + "|"]
+    for method in METHODS[network]:
+        of_method = [row for row in own if row["method"] == method]
+        cells = [_range([row["accuracies"][0] for row in of_method])]
+        for pair in settings:
+            chosen = [row for row in of_method if (row["size"], row["optimizer"]) == pair]
+            cells.append(_range([row["accuracies"][step] for row in chosen]))
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def table_of_distances() -> str:
+    """The distances of group norms from batch norms."""
+    lines = [
+        "| network | groups | distance, γ and β as they were | with statistics | same largest logit | with statistics |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in rows():
+        if "groups" in row:
+            same = [f"{100 * share:.1f} %" for share in row["same"]] or ["–", "–"]
+            cells = [row["network"], str(row["groups"]), *(f"{far:.2f}" for far in row["distance"]), *same]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def write() -> None:
+    """Write the tables into the page."""
+    text = PAGE.read_text(encoding="utf-8")
+    tables = {
+        "trained conversions, 1,000 steps": table_of_accuracies("ResNet-8, batch norm", 2),
+        "trained conversions, 100 steps": table_of_accuracies("ResNet-8, batch norm", 1),
+        "trained conversions, layer norm": table_of_accuracies("ViT, layer norm", 2),
+        "group norm with statistics": table_of_distances(),
+    }
+    for name, table in tables.items():
+        before, begin, rest = text.partition(f"<!-- {name} -->")
+        after = rest.partition(END)[2]
+        text = f"{before}{begin}\n{table}\n{END}{after}" if begin else text
+    PAGE.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     """Run what is missing, and write the tables."""
     torch.set_num_threads(1)
-    known = [{key: row[key] for key in ("network", "seed", "size", "optimizer", "method")} for row in rows() if "method" in row]
+    known = [
+        {key: row[key] for key in ("network", "seed", "size", "optimizer", "method")}
+        for row in rows()
+        if "method" in row
+    ]
     original: dict[tuple[str, int], nn.Module] = {}
     for settings in runs():
         if settings in known:
@@ -188,6 +310,10 @@ def main() -> None:
         net = METHODS[network][settings["method"]](deepcopy(original[network, seed]), batch)
         accuracies = continued(net, network, settings["optimizer"], settings["size"], seed)
         add(settings | {"accuracies": accuracies, "seconds": round(time.process_time() - start, 1)})
+    if not any("groups" in row for row in rows()):
+        for row in distances():
+            add(row)
+    write()
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ LIBRARY = [
     {"edits"},
     {"schemes"},
     {"conversion"},
-    {"optim", "probes", "removal", "saving"},
+    {"optim", "probes", "removal", "saving", "trained"},
     {"diagnosis"},
     {"integrations", "plotting", "testing"},
     {"cli"},

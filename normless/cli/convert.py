@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from normless.cli.network import (
     table,
 )
 from normless.cli.output import add_json_flag, answer, working
+from normless.registry import EXTENSIONS
 
 # The number of different changes of an edit to print.
 MOST_PRINTED = 3
@@ -31,6 +33,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=str, nargs="*", default=[], help="convert only the parts at or under these modules or blocks"
     )
+    parser.add_argument(
+        "--trained",
+        type=str,
+        default=None,
+        metavar="DATA",
+        help="the network is trained: keep its function, by statistics on training examples of a data set, such as "
+        "digits; `inputs` are those that FILE.py:FUNCTION returns",
+    )
+    parser.add_argument("--examples", type=int, default=256, help="training examples for --trained")
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
     parser.add_argument("--overwrite", action="store_true", help="replace the files in the folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
@@ -56,6 +67,7 @@ def run(namespace: Namespace) -> int:
         from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving import save
+        from normless.trained import convert_trained
 
         scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
@@ -63,8 +75,13 @@ def run(namespace: Namespace) -> int:
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
         blocks = residual_map(model, *positional, **keywords)
-        changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
-        net = convert(model, scheme, *positional, residual_map=blocks, **keywords)
+        report = None
+        if namespace.trained is not None:
+            net, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
+            changes = net.normless.plan
+        else:
+            changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
+            net = convert(model, scheme, *positional, residual_map=blocks, **keywords)
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
@@ -80,6 +97,8 @@ def run(namespace: Namespace) -> int:
     facts["parameters"] = {"before": before, "after": after}
     facts |= {"multipliers": multipliers, "scalar_biases": biases}
     facts |= {"norms_left": list(norms), "files": [str(path) for path in files]}
+    if report is not None:
+        facts["trained"] = asdict(report)
     lines = [
         heading(text, scheme.text, inputs),
         "",
@@ -87,10 +106,21 @@ def run(namespace: Namespace) -> int:
         "",
         f"{before:,} parameters before, {after:,} after: {multipliers} multipliers, {biases} scalar biases",
         f"norms left: {', '.join(norms) or 'none'}",
+        *([] if report is None else ["", str(report)]),
         "",
         *(f"wrote {path}" for path in files),
     ]
     return answer(namespace, facts, "\n".join(lines))
+
+
+def _batch(namespace: Namespace, inputs: Any) -> Any:
+    """Return the calibration batch for ``--trained``."""
+    if namespace.examples < 1:
+        raise ValueError(f"Expected --examples to be 1 or more, got {namespace.examples}.")
+    if namespace.trained == "inputs":
+        return inputs
+    images, *_ = EXTENSIONS["training_batch"](namespace.trained, None, namespace.examples, namespace.seed)
+    return images
 
 
 def _most_frequent(counts: Counter[str]) -> str:

@@ -18,6 +18,7 @@ from normless.edits.deepnorm import TFixup as TFixup
 from normless.edits.edit import EDITS as EDITS
 from normless.edits.edit import Edit as Edit
 from normless.edits.fold_norms import FoldNorms as FoldNorms
+from normless.edits.fold_norms import GiveStatistics as GiveStatistics
 from normless.edits.initialization import LSUV as LSUV
 from normless.edits.initialization import KeepScale as KeepScale
 from normless.edits.initialization import Reinitialize as Reinitialize

@@ -1,27 +1,18 @@
-"""What a trained network computes on calibration batches: outputs of its layers and its own, to compare with later."""
+"""What a trained network computes on calibration batches, its own outputs and those of its layers."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from normless._internal.arguments import applied, on_device_of
-from normless._internal.state import running
-from normless.errors import NormlessError
 from normless.folding.network import FoldedNorm
-from normless.residual.exporting import tensors_in
-
-if TYPE_CHECKING:
-    from normless.edits.surgery import Surgery
 
 Call = tuple[tuple[Any, ...], Mapping[str, Any]]
-# The most values that are kept of a layer's outputs.
-_MOST_VALUES = 2**20
 
 
 @dataclass(frozen=True)
@@ -30,8 +21,8 @@ class Outcome:
 
     Attributes:
         path: the norm's or layer's qualified name.
-        outcome: `folded` into weights; `affine`, a learned factor and shift per channel; `fitted` to the norm's outputs;
-            `same`, without a fit since nothing changed; `left`, not fitted for the `reason`.
+        outcome: `folded` into weights; `affine`, a learned factor and shift per channel; `fitted` to the norm's
+            outputs; `same`, without a fit since nothing changed; `left`, not fitted for the `reason`.
         before, after: the distance of the outputs there from those before the conversion, ‖y' − y‖ / ‖y‖ over the
             calibration batches, before and after all fits; None if it was not measured.
     """
@@ -54,9 +45,10 @@ class TrainedReport:
     Attributes:
         scheme: the text of the scheme.
         norms: the outcome for each norm, and for each layer that was fitted.
-        distance: ‖y' − y‖ / ‖y‖ of the network's outputs y' from those before the conversion, before and after the fits.
-        agreement: the share of rows of outputs, (B, classes) or (B, T, classes), whose largest value is the same, before
-            and after the fits; None for other outputs.
+        distance: ‖y' − y‖ / ‖y‖ of the network's outputs y' from those before the conversion, before and after the
+            fits.
+        agreement: the share of rows of outputs, (B, classes) or (B, T, classes), whose largest value is the same,
+            before and after the fits; None for other outputs.
     """
 
     scheme: str
@@ -88,7 +80,8 @@ class Calibration:
     Attributes:
         batches: the arguments of forward of each calibration batch; the example inputs if empty.
         folded: the outcome for each norm that `FoldNorms` folded, by path.
-        rows: for each layer noted before it was changed, by path in order of execution, its outputs, (C, n) for each run.
+        given: the norms that got the running statistics of the batches, since they had none.
+        rows: the outputs of each layer before it was changed, (C, n) for each run, by path in order of execution.
         axes: the axis of the channels of these outputs.
         outputs: the tensors that the network returned for each batch.
         outcomes: what became of each place.
@@ -97,6 +90,7 @@ class Calibration:
 
     batches: Sequence[Call] = ()
     folded: dict[str, FoldedNorm] = field(default_factory=dict)
+    given: set[str] = field(default_factory=set)
     rows: dict[str, list[Tensor]] = field(default_factory=dict)
     axes: dict[str, int] = field(default_factory=dict)
     outputs: list[list[Tensor]] = field(default_factory=list)
@@ -111,44 +105,6 @@ class Calibration:
         return TrainedReport(scheme, tuple(self.outcomes), self.distance, self.agreement)
 
 
-class Enough(NormlessError):  # noqa: N818
-    """Ends a pass whose later layers need not run."""
-
-
-def run_batches(
-    surgery: Surgery, paths: Iterable[str], hook: Callable[..., Any], batches: Sequence[Call] = ()
-) -> list[list[Tensor]]:
-    """Run the network on batches, by default those of the calibration, in evaluation, with a hook as in `hooked`.
-
-    Return the floating-point tensors that it returns for each batch, on the CPU; a hook may raise `Enough`.
-    """
-    outputs: list[list[Tensor]] = []
-    with surgery.hooked(paths, hook), running(surgery.model, training=False):
-        for given in batches or surgery.calibration.batches or [(surgery.inputs, surgery.kwargs)]:
-            inputs, kwargs = on_device_of(surgery.model, *given)
-            try:
-                returned = applied(surgery.model, *inputs, **kwargs)
-            except Enough:
-                continue
-            floating = (tensor for tensor in tensors_in(returned) if tensor.is_floating_point())
-            outputs.append([tensor.detach().float().cpu() for tensor in floating])
-    return outputs
-
-
-def rows_of(x: Tensor, axis: int, batches: int) -> Tensor:
-    """Return the values of each channel of x, (C, n) in float32 on the CPU: all, or at positions drawn once for all.
-
-    The channels are on `axis`; if that is the number of axes, all values are one channel.
-    """
-    rows = x.detach().flatten()[None] if axis == x.dim() else x.detach().movedim(axis, 0).flatten(1)
-    most = max(_MOST_VALUES // batches // len(rows), 64)
-    if rows.shape[1] > most:
-        generator = torch.Generator().manual_seed(0)
-        chosen = torch.randperm(rows.shape[1], generator=generator)[:most].sort().values
-        rows = rows[:, chosen.to(rows.device)]
-    return rows.float().cpu().clone()
-
-
 def distance(made: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
     """Return ‖y' − y‖ / ‖y‖ over all tensors, or ‖y'‖ if y is zero; infinite if shapes differ."""
     squares = [0.0, 0.0]
@@ -161,7 +117,7 @@ def distance(made: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
 
 
 def agreement(made: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tensor]]) -> float | None:
-    """Return the share of rows whose largest value is at the same place, None unless the output is one matrix of rows.
+    """Return the share of rows whose largest value is at the same place; None unless the output is rows of logits.
 
     Outputs have shape (B, classes) or (B, T, classes).
     """

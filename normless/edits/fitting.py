@@ -28,7 +28,7 @@ def matching(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     a = 1; where y alone is constant, a = 0.
     """
     z, y = z.double(), y.double()
-    variances = [_variance(x) for x in (z, y)]
+    variances = [variance_of(x) for x in (z, y)]
     covariance = ((z - z.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)
     ratio = (variances[1] / variances[0].clamp_min(torch.finfo(torch.float64).tiny)).sqrt()
     a = torch.where(covariance < 0, -ratio, ratio)
@@ -37,11 +37,11 @@ def matching(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_pointwise(x: Tensor, y: Tensor, function: Callable[[Tensor], Tensor]) -> tuple[float, Tensor, Tensor]:
-    """Return α and, in float64, γ and β, (C,), so that γ·φ(αx) + β is close to y of shape (C, n) in least squares.
+    """Return α and, in float64, γ and β, (C,), so that γ·φ(αx) + β is close to y, (C, n), in least squares.
 
-    For each α, γ and β are those of the linear regression of y on φ(αx) in each channel. α is the value with the least
-    error, relative to the deviation of y. Where a line fits within 0.05 of that, as after a batch norm, α is the
-    largest value that does: α near 0 would make φ a line, and γ grows as 1/α.
+    For each α, γ and β are those of the linear regression of y on φ(αx) in each channel. α is the value with the
+    least error, relative to the deviation of y. Where a line fits within 0.05 of that, as after a batch norm, α is
+    the largest value that does: α near 0 would make φ a line, and γ grows as 1/α.
     """
     every = max(1, x.numel() // _SEARCHED)
     few, known = x[:, ::every].double(), y[:, ::every].double()
@@ -82,7 +82,7 @@ def _least(error: Callable[[float], float], low: float, high: float) -> float:
 
 def _regression(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return slope and intercept of y on z in each channel; slope 1 where z is constant."""
-    variance = _variance(z)
+    variance = variance_of(z)
     covariance = ((z - z.mean(1, keepdim=True)) * (y - y.mean(1, keepdim=True))).mean(1)
     slope = torch.where(variance > 0, covariance / variance.clamp_min(torch.finfo(torch.float64).tiny), 1.0)
     return slope, y.mean(1) - slope * z.mean(1)
@@ -95,7 +95,7 @@ def _unexplained(z: Tensor, y: Tensor) -> float:
     return float((rest / (y - y.mean(1, keepdim=True)).square().mean().clamp_min(1e-300)).sqrt())
 
 
-def _variance(x: Tensor) -> Tensor:
+def variance_of(x: Tensor) -> Tensor:
     """Return the variance of each channel, (C,), and 0 where it is a rounding error."""
     variance = x.var(1, correction=0)
     return torch.where(variance > _ROUNDING * x.square().mean(1), variance, 0.0)

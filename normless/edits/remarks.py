@@ -9,7 +9,8 @@ from itertools import chain
 
 from torch import Tensor
 
-from normless.edits.calibration import Call, distance, run_batches
+from normless.edits.batches import run_batches
+from normless.edits.calibration import Call, distance
 from normless.edits.edit import Edit
 from normless.edits.surgery import Surgery
 from normless.edits.trained_form import losses
@@ -25,7 +26,7 @@ _DIFFERS = 0.01
 
 @dataclass(frozen=True)
 class TrainedFunction:
-    """The outputs of a trained network in evaluation, and whether it has norms with running statistics, and others."""
+    """The outputs of a trained network in evaluation, and whether it has norms with running statistics, or others."""
 
     outputs: list[list[Tensor]]
     with_statistics: bool
@@ -60,11 +61,16 @@ def lost_function(
         return
     calls: list[str] = []
     if known.with_statistics:
-        calls = [f'nl.convert_trained(model, "{"skipinit" if losses(edits) else text}", batches)', "nl.fold", "nl.freeze"]
+        calls = [
+            f'nl.convert_trained(model, "{"skipinit" if losses(edits) else text}", batches)',
+            "nl.fold",
+            "nl.freeze",
+        ]
     if known.without:
         calls.append("nl.remove_norms")
-    yield f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: " + (
-        ", ".join(calls)
+    yield (
+        f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
+        + (", ".join(calls))
     )
 
 

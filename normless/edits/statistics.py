@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from normless.edits.calibration import Enough, Outcome, agreement, distance, rows_of, run_batches
+from normless.edits.batches import Enough, rows_of, run_batches
+from normless.edits.calibration import Outcome, agreement, distance
 from normless.edits.edit import Edit, edit
-from normless.edits.fitting import fit_pointwise, matching
+from normless.edits.fitting import fit_pointwise, matching, variance_of
 from normless.edits.norm_places import inside_of, whole_norms
 from normless.edits.surgery import Surgery
 from normless.errors import UnsupportedEditError
@@ -24,8 +26,8 @@ from normless.nn.standardized import ScaledStd, keep_scale_of_weight
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.inside_norms import Inside
 
-# Outputs that differ less are equal up to rounding.
-_EQUAL = 1e-5
+# Outputs that differ less are equal up to rounding; of half precision, less than its ε.
+_EQUAL = 1e-4
 
 
 @edit
@@ -46,7 +48,9 @@ class NoteStatistics(Edit):
         surgery.need_inputs("measures what norms put out", "trained(scheme='group_norm')")
         noted, batches = surgery.calibration, max(1, len(surgery.calibration.batches))
         rows: dict[str, list[Tensor]] = defaultdict(list)
-        found = {layer.path: self._inside(surgery, layer.path) for layer in whole_norms(surgery) if ":" not in layer.path}
+        found = {
+            layer.path: self._inside(surgery, layer.path) for layer in whole_norms(surgery) if ":" not in layer.path
+        }
         paths = [path for path, inside in found.items() if inside is not None]
         if self.layers:
             every = (layer for layer in surgery.weight_layers() if ":" not in layer.path and not layer.gating)
@@ -64,7 +68,9 @@ class NoteStatistics(Edit):
         noted.rows = dict(rows)
         for tensor in (tensor for outputs in noted.outputs for tensor in outputs):
             if not torch.isfinite(tensor).all():
-                raise surgery.unsupported("", "the trained network's outputs on the calibration batches are not finite")
+                raise surgery.unsupported(
+                    "", "the trained network's outputs on the calibration batches are not finite"
+                )
 
     def _inside(self, surgery: Surgery, path: str) -> bool | None:
         """Whether a norm of constant statistics has other operations after it; None if its output is not known."""
@@ -98,12 +104,13 @@ class MatchStatistics(Edit):
     """Fit what stands in the norms' places to what the norms put out, in order of execution.
 
     A norm or standardized layer with output z gets the factor and shift per channel with which it has the mean and
-    the deviation of the noted outputs y,
+    the deviation of the outputs y that were noted,
 
         γ ← a · γ,   β ← a · β + c,   a = ± σ(y) / σ(z),   c = mean(y) − a · mean(z)
 
-    and a pointwise function the α, γ and β of `fit_pointwise`. Each place sees the outputs of the places before it as
-    they are after their fit. What computes the same as before is not changed. `NoteStatistics` comes before the edits.
+    and a pointwise function the α, γ and β of `fit_pointwise`. Each place reads the outputs of places that are fitted
+    already. What computes the same as before is not changed. If the fits move the network's outputs away, they are
+    taken back. `NoteStatistics` comes before the edits.
     """
 
     def apply(self, surgery: Surgery) -> None:
@@ -112,38 +119,69 @@ class MatchStatistics(Edit):
             raise surgery.unsupported("", "nothing was noted; NoteStatistics comes before the edits")
         places = _places(surgery)
         before, outputs = _measured(surgery, places)
-        fitted = [place for place in places if place.kind != "fixed" and before[place.path] > _EQUAL]
-        _fit(surgery, fitted)
-        after, fits = _measured(surgery, places) if fitted else (before, outputs)
-        known = [tensor for batch in noted.outputs for tensor in batch]
-        distances = [distance([tensor for batch in made for tensor in batch], known) for made in (outputs, fits)]
-        noted.distance = (distances[0], distances[1])
+        least = max(
+            _EQUAL, *(torch.finfo(own.dtype).eps for own in surgery.model.parameters() if own.is_floating_point())
+        )
+        fitted = {place.path: place for place in places if place.kind != "fixed" and before[place.path] > least}
+        after, fits = before, outputs
+        if fitted:
+            kept = [
+                (own, own.detach().clone()) for place in fitted.values() for own in surgery.get(place.at).parameters()
+            ]
+            _fit(surgery, [*fitted.values()])
+            after, fits = _measured(surgery, places)
+            if _far(fits, noted.outputs) > _far(outputs, noted.outputs):
+                for own, value in kept:
+                    own.data.copy_(value)
+                after, fits = before, outputs
+        noted.distance = _far(outputs, noted.outputs), _far(fits, noted.outputs)
         agreed = [agreement(made, noted.outputs) for made in (outputs, fits)]
         noted.agreement = None if agreed[0] is None or agreed[1] is None else (agreed[0], agreed[1])
-        chosen = {place.path for place in fitted}
         for place in places:
-            distances_there = before[place.path], after[place.path]
-            own = _outcome(surgery, place, *distances_there) if place.path not in chosen else None
-            noted.outcomes.append(own or Outcome(place.path, "fitted", *distances_there))
-            if own is None:
-                what = "fitted: distance from the norm's outputs {:.3g} → {:.3g}"
-                surgery.record(place.path, what.format(*distances_there))
-        noted.outcomes += [
-            Outcome(path, own.outcome, reason=own.reason or f"into {', '.join(own.layers)} {own.side} it")
-            for path, own in noted.folded.items()
-            if path not in after
-        ]
+            there = before[place.path], after[place.path]
+            is_fitted = place.path in fitted and after is not before
+            outcome, reason = ("fitted", "") if is_fitted else _unfitted(surgery, place, there[0] <= least)
+            noted.outcomes.append(Outcome(place.path, outcome, *there, reason or _constant(place)))
+            if is_fitted:
+                surgery.record(place.path, "fitted: distance from the norm's outputs {:.3g} → {:.3g}".format(*there))
+        for path, own in noted.folded.items():
+            if path not in after:
+                reason = own.reason or f"into {', '.join(own.layers)} {own.side} it"
+                noted.outcomes.append(Outcome(path, own.outcome, reason=reason))
+        noted.outcomes = [_with_statistics(own) if own.path in noted.given else own for own in noted.outcomes]
         if fitted:
-            surgery.record("", f"distance from the trained network's outputs {distances[0]:.3g} → {distances[1]:.3g}")
+            what = "distance from the trained network's outputs {:.3g} → {:.3g}"
+            surgery.record("", what.format(*noted.distance))
 
 
-def _outcome(surgery: Surgery, place: _Place, before: float, after: float) -> Outcome:
-    """Return the outcome of a place that was not fitted."""
+def _far(made: Sequence[Sequence[Tensor]], known: Sequence[Sequence[Tensor]]) -> float:
+    """Return the distance of a network's outputs from those noted."""
+    return distance(chain.from_iterable(made), chain.from_iterable(known))
+
+
+def _unfitted(surgery: Surgery, place: _Place, is_equal: bool) -> tuple[str, str]:
+    """Return the outcome of a place that was not fitted, and the reason."""
     if place.path in surgery.calibration.folded:
-        return Outcome(place.path, "affine", before, after, surgery.calibration.folded[place.path].reason)
-    if before <= _EQUAL:
-        return Outcome(place.path, "same", before, after)
-    return Outcome(place.path, "left", before, after, "it has no factor and shift to fit")
+        return "affine", surgery.calibration.folded[place.path].reason
+    if is_equal:
+        return "same", ""
+    fixed = "it has no factor and shift to fit"
+    return (
+        "left",
+        fixed if place.kind == "fixed" else "the fits moved the network's outputs away, and were taken back",
+    )
+
+
+def _with_statistics(own: Outcome) -> Outcome:
+    """Add to an outcome that the norm had no running statistics."""
+    reasons = [own.reason, "with the statistics of the calibration batches, since it had none"]
+    return replace(own, reason=", ".join(filter(None, reasons)))
+
+
+def _constant(place: _Place) -> str:
+    """Say how many channels of the norm's output are constant, or return ""."""
+    count = int((variance_of(torch.cat(place.target, 1).double()) == 0).sum())
+    return f"{count} of its channels are constant" if count else ""
 
 
 def _places(surgery: Surgery) -> list[_Place]:
@@ -184,10 +222,9 @@ def _names(module: nn.Module) -> tuple[str, str]:
 
 
 def _takes_affine(module: nn.Module, channels: int) -> bool:
-    """Whether a module multiplies its output by a factor, and adds a shift, for each of these channels."""
-    tensors = {**module._parameters, **module._buffers}
-    sizes = [None if own is None else own.numel() for own in map(tensors.get, _names(module))]
-    return {*_names(module)} <= tensors.keys() and {*sizes} <= {None, channels}
+    """Whether a module has a learned factor and shift for each of these channels, or may have them."""
+    sizes = {None if own is None else own.numel() for own in map(module._parameters.get, _names(module))}
+    return {*_names(module)} <= module._parameters.keys() and sizes <= {None, channels}
 
 
 def _complete(module: nn.Module, channels: int, holders: Counter[int]) -> None:
@@ -240,9 +277,7 @@ def _fit(surgery: Surgery, places: Sequence[_Place]) -> None:
 
 
 @torch.no_grad()
-def _fit_place(
-    module: Any, place: _Place, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batches: int
-) -> None:
+def _fit_place(module: Any, place: _Place, inputs: Sequence[Tensor], outputs: Sequence[Tensor], batches: int) -> None:
     """Fit the factor and shift of a module, and α of a pointwise function, whose inputs and outputs are given."""
     target = torch.cat(place.target, 1)
 

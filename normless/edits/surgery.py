@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless._internal.state import running
-from normless.edits.lifted import Lifted
 from normless.edits.calibration import Calibration
+from normless.edits.lifted import Lifted
 from normless.edits.trained import is_trained
 from normless.errors import MissingValuesError, UnsupportedEditError
 from normless.nn import ResidualSum, ScalarAffine, ShiftedActivation

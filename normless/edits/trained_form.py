@@ -1,14 +1,23 @@
-"""The form of a scheme for trained networks: edits that keep their function, or nearly, and the reasons of all others."""
+"""The form of a scheme for trained networks: edits that keep their function, or nearly, and why others do not."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from normless.edits import attention, biases, branches, deepnorm, initialization, norm_variants, normalizer_free, norms
-from normless.edits import tailored
+from normless.edits import (
+    attention,
+    biases,
+    branches,
+    deepnorm,
+    initialization,
+    norm_variants,
+    normalizer_free,
+    norms,
+    tailored,
+)
 from normless.edits.edit import Edit
-from normless.edits.fold_norms import FoldNorms
+from normless.edits.fold_norms import FoldNorms, GiveStatistics
 from normless.edits.statistics import MatchStatistics, NoteStatistics
 from normless.errors import UnsupportedEditError
 
@@ -16,7 +25,7 @@ from normless.errors import UnsupportedEditError
 _KEEP = (
     *(biases.ChannelBiases, biases.ScalarBiases, biases.BiasAfterSum, norms.HeadDropout, norms.KeepLayerNorms),
     *(norm_variants.ReplaceNorms, norms.PointwiseNorms, normalizer_free.StandardizeWeights),
-    *(FoldNorms, NoteStatistics, MatchStatistics),
+    *(FoldNorms, GiveStatistics, NoteStatistics, MatchStatistics),
 )
 # Rules for weights that are drawn at random.
 _DROPPED = (initialization.KeepScale, branches.ResetBranchFactors, normalizer_free.PredictedVariance)
@@ -76,10 +85,13 @@ def trained_form(text: str, edits: tuple[Edit, ...]) -> tuple[Edit, ...]:
     lost = losses(edits)
     if lost:
         raise UnsupportedEditError(
-            f"{text} does not keep the function of a trained network: it {' and '.join(lost)}. These keep it: "
-            "nl.convert_trained with skipinit, none or frozen_batch_norm exactly, with group_norm, nf_resnet or dyt nearly; "
-            "nl.fold and nl.freeze for batch norms; nl.remove_norms for layer norms."
+            f"{text} does not keep the function of a trained network: it {', '.join(lost)}. These keep it: "
+            "nl.convert_trained with skipinit, none or frozen_batch_norm exactly, and with group_norm, nf_resnet or "
+            "dyt nearly; nl.fold and nl.freeze for batch norms; nl.remove_norms for layer norms."
         )
-    kept = [FoldNorms() if isinstance(own, norms.RemoveNorms) else own for own in edits if not isinstance(own, _DROPPED)]
+    kept = [
+        FoldNorms() if isinstance(own, norms.RemoveNorms) else own for own in edits if not isinstance(own, _DROPPED)
+    ]
     layers = any(isinstance(own, normalizer_free.StandardizeWeights) for own in kept)
-    return (NoteStatistics(layers), *kept, MatchStatistics())
+    fixes = any(isinstance(own, FoldNorms) or getattr(own, "family", None) == "frozen" for own in kept)
+    return (NoteStatistics(layers), *[GiveStatistics()] * fixes, *kept, MatchStatistics())

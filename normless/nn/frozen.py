@@ -44,7 +44,7 @@ class FrozenAffine(nn.Module):
 
 
 class ChannelAffine(FrozenAffine):
-    """A learned factor and shift per channel: a `FrozenAffine` with parameters `scale` and `shift` instead of buffers.
+    """A learned factor and shift per channel: a `FrozenAffine` whose `scale` and `shift` are parameters.
 
     It stands in place of a batch norm whose statistics became part of them, in training and evaluation.
     """
