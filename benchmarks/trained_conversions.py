@@ -263,7 +263,7 @@ def table_of_accuracies(network: str, step: int) -> str:
 def table_of_distances() -> str:
     """The distances of group norms from batch norms."""
     lines = [
-        "| network | groups | distance, γ and β as they were | with statistics | same largest logit | with statistics |",
+        "| network | groups | distance, γ and β as they were | with statistics | same class | with statistics |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows():

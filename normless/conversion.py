@@ -145,7 +145,7 @@ def convert_on(
     inputs, kwargs = batches[0]
     with collection_paused():
         chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
-        network = model if in_place else copied(model)
+        network: nn.Module = model if in_place else copied(model)
         calibration = Calibration(batches if inputs or kwargs else ())
         surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)
         known = trained_function(surgery, checked or batches[0]) if chosen.edits and _TELLS.get() else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -21,6 +21,14 @@ from normless.cli.network import (
 )
 from normless.cli.output import add_json_flag, answer, working
 from normless.registry import EXTENSIONS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normless.conversion import Plan
+    from normless.residual import ResidualMap
+    from normless.schemes import Scheme
+    from normless.trained import TrainedReport
 
 # The number of different changes of an edit to print.
 MOST_PRINTED = 3
@@ -63,11 +71,9 @@ def run(namespace: Namespace) -> int:
 
         from normless import schemes
         from normless._internal.arguments import arguments_of
-        from normless.conversion import convert, plan
         from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving import save
-        from normless.trained import convert_trained
 
         scheme = schemes.scheme(namespace.scheme)
         scheme = scheme.within(*namespace.only) if namespace.only else scheme
@@ -75,13 +81,7 @@ def run(namespace: Namespace) -> int:
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
         blocks = residual_map(model, *positional, **keywords)
-        report = None
-        if namespace.trained is not None:
-            net, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
-            changes = net.normless.plan
-        else:
-            changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
-            net = convert(model, scheme, *positional, residual_map=blocks, **keywords)
+        net, changes, report = _converted(namespace, model, scheme, inputs, blocks)
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
@@ -111,6 +111,22 @@ def run(namespace: Namespace) -> int:
         *(f"wrote {path}" for path in files),
     ]
     return answer(namespace, facts, "\n".join(lines))
+
+
+def _converted(
+    namespace: Namespace, model: nn.Module, scheme: Scheme, inputs: Any, blocks: ResidualMap
+) -> tuple[nn.Module, Plan, TrainedReport | None]:
+    """Convert the network; return it with the changes and, of a trained network, the report."""
+    from normless._internal.arguments import arguments_of
+    from normless.conversion import CONVERSION, convert, plan
+    from normless.trained import convert_trained
+
+    if namespace.trained is not None:
+        kept, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
+        return kept, getattr(kept, CONVERSION).plan, report
+    positional, keywords = arguments_of(inputs)
+    changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
+    return convert(model, scheme, *positional, residual_map=blocks, **keywords), changes, None
 
 
 def _batch(namespace: Namespace, inputs: Any) -> Any:

@@ -32,7 +32,7 @@ def run_batches(
     """
     outputs: list[list[Tensor]] = []
     with surgery.hooked(paths, hook), running(surgery.model, training=False):
-        for given in batches or surgery.calibration.batches or [(surgery.inputs, surgery.kwargs)]:
+        for given in batches or surgery.calibration.batches or [(surgery.inputs, dict(surgery.kwargs))]:
             inputs, kwargs = on_device_of(surgery.model, *given)
             try:
                 returned = applied(surgery.model, *inputs, **kwargs)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import sqrt
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from normless.folding.network import FoldedNorm
 
-Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def distance(made: Iterable[Tensor], expected: Iterable[Tensor]) -> float:
             return float("inf")
         squares[0] += float((a.double() - b.double()).square().sum())
         squares[1] += float(b.double().square().sum())
-    return (squares[0] / (squares[1] or 1.0)) ** 0.5
+    return sqrt(squares[0] / (squares[1] or 1.0))
 
 
 def agreement(made: Sequence[Sequence[Tensor]], expected: Sequence[Sequence[Tensor]]) -> float | None:

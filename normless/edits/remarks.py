@@ -12,6 +12,7 @@ from torch import Tensor
 from normless.edits.batches import run_batches
 from normless.edits.calibration import Call, distance
 from normless.edits.edit import Edit
+from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
 from normless.edits.trained_form import losses
 from normless.residual.batch_statistics import keeps_statistics
@@ -59,18 +60,13 @@ def lost_function(
     far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
     if far <= _DIFFERS:
         return
-    calls: list[str] = []
-    if known.with_statistics:
-        calls = [
-            f'nl.convert_trained(model, "{"skipinit" if losses(edits) else text}", batches)',
-            "nl.fold",
-            "nl.freeze",
-        ]
-    if known.without:
-        calls.append("nl.remove_norms")
+    kept = not losses(edits) and (known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits))
+    scheme = text if kept else "skipinit" if known.with_statistics else ""
+    calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
+    calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
     yield (
         f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
-        + (", ".join(calls))
+        + ", ".join(calls)
     )
 
 

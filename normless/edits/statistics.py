@@ -88,6 +88,9 @@ def _axis(module: nn.Module, output: Tensor) -> int:
     return output.dim() if several else channel_axis(module, output)
 
 
+_Kind = Literal["affine", "pointwise", "fixed"]
+
+
 @dataclass(frozen=True)
 class _Place:
     """A module `at` a path that is fitted to the noted rows of `target`, in layer or norm `path`."""
@@ -96,7 +99,7 @@ class _Place:
     at: str
     target: tuple[Tensor, ...]
     axis: int
-    kind: Literal["affine", "pointwise", "fixed"]
+    kind: _Kind
 
 
 @edit
@@ -144,10 +147,10 @@ class MatchStatistics(Edit):
             noted.outcomes.append(Outcome(place.path, outcome, *there, reason or _constant(place)))
             if is_fitted:
                 surgery.record(place.path, "fitted: distance from the norm's outputs {:.3g} → {:.3g}".format(*there))
-        for path, own in noted.folded.items():
+        for path, norm in noted.folded.items():
             if path not in after:
-                reason = own.reason or f"into {', '.join(own.layers)} {own.side} it"
-                noted.outcomes.append(Outcome(path, own.outcome, reason=reason))
+                reason = norm.reason or f"into {', '.join(norm.layers)} {norm.side} it"
+                noted.outcomes.append(Outcome(path, norm.outcome, reason=reason))
         noted.outcomes = [_with_statistics(own) if own.path in noted.given else own for own in noted.outcomes]
         if fitted:
             what = "distance from the trained network's outputs {:.3g} → {:.3g}"
@@ -165,11 +168,9 @@ def _unfitted(surgery: Surgery, place: _Place, is_equal: bool) -> tuple[str, str
         return "affine", surgery.calibration.folded[place.path].reason
     if is_equal:
         return "same", ""
-    fixed = "it has no factor and shift to fit"
-    return (
-        "left",
-        fixed if place.kind == "fixed" else "the fits moved the network's outputs away, and were taken back",
-    )
+    if place.kind != "fixed":
+        return "left", "the fits moved the network's outputs away, and were taken back"
+    return "left", "it has no factor and shift to fit" if place.path in surgery.replaced else "the scheme keeps it"
 
 
 def _with_statistics(own: Outcome) -> Outcome:
@@ -195,7 +196,8 @@ def _places(surgery: Surgery) -> list[_Place]:
         if folded is not None and (folded.outcome == "folded" or any(True for _ in module.children())):
             continue
         at = f"{path}.norm" if isinstance(module, nn.Sequential) and "norm" in module._modules else path
-        module, axis, kind = surgery.get(at), noted.axes[path], "affine"
+        kind: _Kind = "affine"
+        module, axis = surgery.get(at), noted.axes[path]
         if isinstance(module, ScaledStd):
             keep_scale_of_weight(module)
             norm = norm_of.get(path, path)
@@ -206,7 +208,9 @@ def _places(surgery: Surgery) -> list[_Place]:
             kind = "pointwise"
         elif path in surgery.map.by_path and surgery.map.by_path[path].kind == "weight":
             continue
-        elif not _takes_affine(module, len(rows[0])):
+        elif not (isinstance(module, ChannelAffine) or path in surgery.replaced) or not _takes_affine(
+            module, len(rows[0])
+        ):
             kind = "fixed"
         if kind != "fixed":
             _complete(module, len(rows[0]), holders)
@@ -268,7 +272,7 @@ def _fit(surgery: Surgery, places: Sequence[_Place]) -> None:
 
         def collect(_: str, __: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
             for kept, values in zip(seen, (inputs[0], output), strict=True):  # noqa: B023
-                kept.append(values.detach())
+                kept.append(values.detach().clone())
             if len(place.target) == batches:  # noqa: B023
                 raise Enough
 

@@ -60,9 +60,6 @@ def test_what_needs_attention_is_one_line_of_the_log(
     assert said in str(net.normless)
 
 
-@pytest.mark.parametrize(
-    ("model", "scheme"), [(resnet_cifar(8), "none"), (resnet_cifar(8), "fixup"), (_Scaled(0.5), "none")]
-)
 def test_a_lost_function_is_logged_with_the_call_that_keeps_it(caplog: pytest.LogCaptureFixture) -> None:
     model = _trained().eval()
     net = nl.convert(model, "group_norm(groups=4)", X)
@@ -74,7 +71,7 @@ def test_a_lost_function_is_logged_with_the_call_that_keeps_it(caplog: pytest.Lo
     far = ((made - expected).norm() / expected.norm()).item()
     assert f"(distance {far:.2g})" in str(net.normless)
     with_layer_norm = nn.Sequential(_Scaled(0.5), nn.LayerNorm(8))
-    nn.init.uniform_(with_layer_norm[1].weight)
+    nn.init.uniform_(with_layer_norm.get_parameter("1.weight"))
     nl.convert(with_layer_norm, "none", X)
     assert "nl.remove_norms" in _logged(caplog)[-1].getMessage()
 
@@ -94,6 +91,9 @@ def test_a_fresh_network_runs_as_often_as_before(monkeypatch: pytest.MonkeyPatch
     assert runs != []
 
 
+@pytest.mark.parametrize(
+    ("model", "scheme"), [(resnet_cifar(8), "none"), (resnet_cifar(8), "fixup"), (_Scaled(0.5), "none")]
+)
 def test_nothing_is_logged_of_a_fresh_network(
     model: nn.Module, scheme: str, caplog: pytest.LogCaptureFixture
 ) -> None:
