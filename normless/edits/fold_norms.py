@@ -86,7 +86,7 @@ class FoldNorms(Edit):
         values = {path: affine_of(path, norm) for path, norm in inside.items()}
         replace_modules(surgery.model, {norm: frozen_norm(path, norm) for path, norm in inside.items()})
         modes = neighbours_of(surgery.model, surgery.inputs, surgery.kwargs)
-        outcomes = fold_affines(surgery.model, values, modes, by_values=False)
+        outcomes = fold_affines(surgery.model, values, modes, trained=trains)
         left: dict[str, Any] = {own.path: surgery.get(own.path) for own in outcomes if own.outcome == "affine"}
         replace_modules(surgery.model, {old: _learned(old, trains[path]) for path, old in left.items()})
         for outcome in outcomes:

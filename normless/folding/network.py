@@ -15,7 +15,7 @@ from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.into_layers import fold_into
-from normless.folding.neighbours import Neighbour, Neighbours, Side
+from normless.folding.neighbours import Neighbour, Neighbours, Side, names_of
 from normless.nn import FrozenAffine
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
@@ -126,23 +126,28 @@ def fold_affines(
     values: Mapping[str, tuple[Tensor, Tensor]],
     neighbours: list[Neighbours],
     *,
-    by_values: bool = True,
+    trained: Mapping[str, bool] | None = None,
 ) -> list[FoldedNorm]:
     """Fold the frozen norms of a network at the paths of `values` into the weights next to them.
 
-    The values are the factor and shift of each norm in float64. Without `by_values` the places depend only on the
-    structure: a norm is not folded into a padding layer even if its shift is zero.
+    The values are the factor and shift of each norm in float64. If weights go on training, `trained` says of each norm
+    whether its γ or β was: such a norm is not folded into a weight without gradient. And then no norm is folded into
+    a layer that pads its input, even if its shift is zero now.
     """
     affines: dict[str, Any] = {path: frozen.get_submodule(path) for path in values}
     # All places are found before the first weight changes, since a layer may get a bias.
     places = {
         path: _beside_idle(frozen, path, neighbours)
-        or _place(path, affines[path], bool(shift.any()) if by_values else True, neighbours)
+        or _place(path, affines[path], bool(shift.any()) if trained is None else True, neighbours)
         for path, (_, shift) in values.items()
     }
     outcomes: list[FoldedNorm] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
+        if not isinstance(place, str) and (trained or {}).get(path):
+            layers = [frozen.get_submodule(own.layer) for own in place]
+            fixed = not any(getattr(own, names_of(own)[0]).requires_grad for own in layers)
+            place = f"{place[0].layer} has no gradient, and the norm is trained" if fixed else place
         if isinstance(place, str):
             outcomes.append(FoldedNorm(path, "affine", reason=place))
             continue

@@ -263,6 +263,19 @@ def test_the_original_and_the_random_state_are_unchanged() -> None:
     assert not any(module._forward_hooks for module in net.modules())
 
 
+def test_norms_that_alone_are_trained_stay_trained(tmp_path: Path) -> None:
+    model, x = with_statistics(small()), images()
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.requires_grad_(False)
+    net, report = nl.convert_trained(model, "none", x)
+    assert report.counts == {"affine": 3}
+    assert all(own.scale.requires_grad for own in net.modules() if isinstance(own, ChannelAffine))
+    assert far(net(x), model(x)) < 1e-5
+    nl.save(net, tmp_path)
+    assert torch.equal(nl.load(tmp_path, small())(x), net(x))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_dtypes(dtype: torch.dtype) -> None:
     model, x = with_statistics(small()).to(dtype), images().to(dtype)
