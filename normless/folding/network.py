@@ -130,7 +130,7 @@ def fold_affines(
 ) -> list[FoldedNorm]:
     """Fold the frozen norms of a network at the paths of `values` into the weights next to them.
 
-    The values are the factor and shift of each norm in float64. If weights go on training, `trained` says of each norm
+    The values are the factor and shift of each norm in float64. If weights go on training, `trained` says of a norm
     whether its γ or β was: such a norm is not folded into a weight without gradient. And then no norm is folded into
     a layer that pads its input, even if its shift is zero now.
     """
