@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from collections.abc import Iterator
@@ -28,6 +29,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if workers := len(config.getoption("tx", None) or ()):
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // workers)))
+
+
+def pytest_sessionfinish() -> None:
+    """Let the interpreter end as it does without `_only_new_objects_are_collected`."""
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _only_new_objects_are_collected() -> None:
+    """Leave what is alive before a file out of garbage collections: imported libraries have a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

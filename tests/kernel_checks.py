@@ -117,8 +117,9 @@ def check_second_derivatives(device: str) -> None:
 
 
 def cases() -> Iterator[tuple[tuple[int, ...], torch.dtype, bool]]:
-    """Shapes of activations, dtypes, and whether channels are last."""
-    return product(SHAPES, DTYPES, (False, True))
+    """Shapes of activations, dtypes, and whether channels are last; each value of one with some of the others."""
+    every = list(product(SHAPES, DTYPES, (False, True)))
+    return iter(every[::5])
 
 
 if __name__ == "__main__":
@@ -127,7 +128,7 @@ if __name__ == "__main__":
         check_shifted(shape, dtype, "cpu", last)
         for biases in BIASES:
             check_shifted_relu(shape, dtype, biases, "cpu", last)
-    for weight, dtype, each in product(WEIGHTS, DTYPES, (False, True)):
+    for weight, dtype, each in list(product(WEIGHTS, DTYPES, (False, True)))[::5]:
         check_scaled(weight, dtype, each, "cpu", True)
     check_values_that_are_not_numbers("cpu")
     check_second_derivatives("cpu")

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from normless.probes.gammas import GammaNorms
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
@@ -27,7 +28,7 @@ from normless.spec import jsonable, parse_call
 When = Callable[[int], bool]
 
 # Imported to be registered.
-REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients)
+REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients, GammaNorms)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 

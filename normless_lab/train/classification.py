@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import torch.nn.functional as F
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from normless_lab.train.config import ExamplesConfig
+from normless_lab.train.fabric import Fabric
 from normless_lab.train.objective import count_correct, evaluate
 from normless_lab.train.result import EpochRow, chance_accuracy, finished_outcome
 from normless_lab.train.task import EpochTraining, Task

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from normless.probes import first_diverged
+from normless_lab.train.fabric import Fabric
 from normless_lab.train.objective import mean_of_processes
 from normless_lab.train.run_listener import RunListener
 from normless_lab.train.task import EpochTraining

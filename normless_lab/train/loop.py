@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
-from lightning_fabric.plugins import DoublePrecision, MixedPrecision
 from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -28,6 +26,7 @@ from normless_lab.train.arithmetic import tensor_cores
 from normless_lab.train.compilation import compile_blocks
 from normless_lab.train.config import RunConfig
 from normless_lab.train.epoch_record import EpochRecord, gathered
+from normless_lab.train.fabric import DoublePrecision, Fabric, MixedPrecision
 from normless_lab.train.memory import recompute_where_needed
 from normless_lab.train.objective import accumulate_gradients, in_memory_order, l2_term
 from normless_lab.train.pauses import GO_ON, STOPS, Pauses, stop_of

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normless_lab.train.fabric import Fabric
 from normless_lab.train.task import Task
 from normless_lab.train.turns import Steps, event_on
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, TypedDict, Unpack
 
 import torch
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless.code_names import names_of_data
@@ -18,6 +18,7 @@ from normless.probes import RideAlong
 from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
+from normless_lab.train.fabric import Fabric
 from normless_lab.train.image_task import ImageTask
 from normless_lab.train.live_files import LiveFiles
 from normless_lab.train.loggers import Logger, loggers_of
@@ -98,6 +99,9 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
+    if ride_along is not None:
+        # Several runs may have been given one, whose rows would mix.
+        ride_along = replace(ride_along)
     if watch and config.devices > 1:
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))

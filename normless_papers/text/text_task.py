@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lightning_fabric import Fabric
 from torch import nn
 
 from normless.models import TRANSFORMERS, TokenNumbers, build_model, checkpoint_folder, text_classifier
@@ -13,6 +12,7 @@ from normless.saving import read_recipe
 from normless.spec import format_call, parse_call
 from normless_lab.data import load_data
 from normless_lab.train import ClassificationTask, EpochRow, Steps, check_logits, saved_folder
+from normless_lab.train.fabric import Fabric
 from normless_papers.text.config import TextConfig
 from normless_papers.text.results import TextResult
 from normless_papers.text.text_batches import CheckpointTokens, LearnedTokens, TextData, has_tokenizer

@@ -29,8 +29,15 @@ def fresh_compiler() -> Any:
     torch._dynamo.config.recompile_limit = limit
 
 
-@pytest.mark.parametrize("depth", [20, 32])
-@pytest.mark.parametrize("scheme", ["fixup", "batch_norm"])
+@pytest.mark.parametrize(
+    ("scheme", "depth"),
+    [
+        ("fixup", 20),
+        pytest.param("fixup", 32, marks=pytest.mark.slow),
+        pytest.param("batch_norm", 20, marks=pytest.mark.slow),
+        ("batch_norm", 32),
+    ],
+)
 def test_blocks_of_one_structure_share_their_code(depth: int, scheme: str) -> None:
     torch.manual_seed(0)
     network, x = nl.convert(resnet_cifar(depth), scheme).double(), torch.randn(2, 3, 8, 8, dtype=torch.float64)

@@ -45,7 +45,10 @@ def _refused(error: OSError, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     raw.error = None
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+_OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("latin-1", "cp1252")]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", *_OTHERS])
 def test_what_cannot_be_encoded_is_escaped(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.BytesIO()
     stream = io.TextIOWrapper(out, encoding=encoding)

@@ -106,7 +106,14 @@ def check_every_parameter_learns(net: Transformer) -> None:
 
 
 # Those whose formula has the depth, and one of those that start a branch at zero.
-@pytest.mark.parametrize(("scheme", "norm"), [("fixup", "post"), ("deepnorm", "post"), ("layer_norm_scaling", "pre")])
+@pytest.mark.parametrize(
+    ("scheme", "norm"),
+    [
+        ("fixup", "post"),
+        pytest.param("deepnorm", "post", marks=pytest.mark.slow),
+        pytest.param("layer_norm_scaling", "pre", marks=pytest.mark.slow),
+    ],
+)
 def test_200_layers_deep_outputs_and_gradients_are_finite(scheme: str, norm: Norm) -> None:
     model = transformer(VOCABULARY, 100, 8, 2, 8, norm=norm)
     net = nl.convert(model, scheme)

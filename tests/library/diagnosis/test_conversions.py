@@ -19,10 +19,8 @@ from normless.schemes import SCHEMES
 
 # One network of each kind, with schemes that begin closed, without norms, or with other norms.
 SAMPLE = (
-    *(("wide_resnet", "none", "adamw"), ("wide_resnet", "sandwich_norm", "adamw"), ("vit", "xavier", "adamw")),
-    *(("convmixer", "rezero", "adamw"), ("test_convnext3", "none", "adamw"), ("gpt2", "layer_norm_scaling", "sgd")),
-    *(("resnet_cifar", "partial_batch_norm", "adamw"), ("mixer", "skipinit", "sgd")),
-    *(("unet", "none", "adamw"), ("bert", "fixup", "adamw"), ("test_resnet", "regularized_skipinit", "sgd")),
+    *(("wide_resnet", "none", "adamw"), ("vit", "xavier", "adamw"), ("convmixer", "rezero", "adamw")),
+    *(("gpt2", "layer_norm_scaling", "sgd"), ("mixer", "skipinit", "sgd"), ("unet", "none", "adamw")),
 )
 # A conversion harms if its training leaves more than half of the loss, and this multiple of the original's.
 STEPS, HALF, WORSE = 100, 0.5, 1.2

@@ -30,6 +30,7 @@ def assert_cured(*args: Any, **options: Any) -> Treatment:
     return treatment
 
 
+@pytest.mark.slow
 def test_torchvisions_resnet50_without_norms_and_with_skipinit() -> None:
     """The scenario of `normless diagnose`: the signal grows, and SkipInit stops that."""
     torchvision = pytest.importorskip("torchvision")
@@ -119,7 +120,7 @@ def sequences() -> tuple[Tensor, Tensor]:
 
 def test_depth_mup_cures_a_deep_transformer_without_norms() -> None:
     torch.manual_seed(0)
-    network = Attending(40, norm=lambda _: nn.Identity())
+    network = Attending(24, norm=lambda _: nn.Identity())
     for block in network.blocks[1::2]:
         nn.init.normal_(block.linear1.weight, std=(2 / 32) ** 0.5)
         nn.init.normal_(block.linear2.weight, std=(1 / 64) ** 0.5)

@@ -23,9 +23,9 @@ from normless.nn import FrozenBatchNorm
 from normless.schemes import Scheme
 
 HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
-    "dense, 200 blocks, batch norm": lambda: (narrow(200), vectors(64)),
-    "dense, 200 blocks, skipinit": lambda: (nl.convert(narrow(200), "skipinit"), vectors()),
-    "dense, 200 blocks, fixup": lambda: (nl.convert(narrow(200, branch_layers=2), "fixup"), vectors()),
+    "dense, 50 blocks, batch norm": lambda: (narrow(50), vectors(64)),
+    "dense, 50 blocks, skipinit": lambda: (nl.convert(narrow(50), "skipinit"), vectors()),
+    "dense, 50 blocks, fixup": lambda: (nl.convert(narrow(50, branch_layers=2), "fixup"), vectors()),
     "dense, 6 blocks, none": lambda: (nl.convert(narrow(6), "none"), vectors()),
     "wide resnet": lambda: (wide_resnet(16, 1), images()),
     "wide resnet, rezero": lambda: (nl.convert(wide_resnet(16, 1), "rezero"), images()),
@@ -36,11 +36,17 @@ HEALTHY: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
     "resnet for CIFAR, zero gamma": lambda: (nl.convert(resnet_cifar(20), "zero_gamma"), images()),
 }
 
+DEEP: dict[str, Callable[[], tuple[nn.Module, tuple[Tensor, Tensor]]]] = {
+    "dense, 200 blocks, batch norm": lambda: (narrow(200), vectors(64)),
+    "dense, 200 blocks, skipinit": lambda: (nl.convert(narrow(200), "skipinit"), vectors()),
+    "dense, 200 blocks, fixup": lambda: (nl.convert(narrow(200, branch_layers=2), "fixup"), vectors()),
+}
 
-@pytest.mark.parametrize("name", HEALTHY)
+
+@pytest.mark.parametrize("name", [*HEALTHY, *(pytest.param(name, marks=pytest.mark.slow) for name in DEEP)])
 def test_healthy_networks_have_no_findings(name: str) -> None:
     torch.manual_seed(0)
-    network, batch = HEALTHY[name]()
+    network, batch = (HEALTHY | DEEP)[name]()
     optimizer = SGD(nl.param_groups(network, lr=1e-2, weight_decay=5e-4), lr=1e-2)
     diagnosis = diagnose(network, batch, optimizer=optimizer, trial_steps=3)
     assert diagnosis.healthy, str(diagnosis)

@@ -47,7 +47,7 @@ def through_time(model: nn.Module, batch: tuple[Tensor, Tensor], rate: float = 1
     [
         (0.5, False, 0, ["vanishing_through_time"]),
         (1.0, True, 0, []),
-        (0.5, False, -1, []),
+        pytest.param(0.5, False, -1, [], marks=pytest.mark.slow),
         (1.3, True, -1, ["exploding_through_time"]),
     ],
 )

@@ -118,7 +118,11 @@ def perturbed(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize(
     ("block", "scheme"),
     [
-        *((BasicBlock, scheme) for scheme in ("zeroinit(dropout=0)", "fixup", "nf_resnet", "layer_scale")),
+        *((BasicBlock, scheme) for scheme in ("fixup", "layer_scale")),
+        *(
+            pytest.param(BasicBlock, scheme, marks=pytest.mark.slow)
+            for scheme in ("zeroinit(dropout=0)", "nf_resnet")
+        ),
         pytest.param(Bottleneck, "fixup", marks=pytest.mark.slow),
     ],
 )
