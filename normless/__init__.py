@@ -71,5 +71,7 @@ if TYPE_CHECKING:
     from normless.schemes import SCHEMES as SCHEMES
     from normless.schemes import Scheme as Scheme
     from normless.schemes import scheme as scheme
+    from normless.trained import TrainedReport as TrainedReport
+    from normless.trained import convert_trained as convert_trained
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

@@ -53,7 +53,7 @@ def freeze(model: Model) -> Model:
     require_finite(model)
     network = copied(model)
     without_removal(network)
-    frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(network)}
+    frozen: dict[nn.Module, nn.Module] = {norm: frozen_norm(path, norm) for path, norm in whole_norms(network)}
     if network in frozen:
         # The network is itself a norm, so its class changes.
         return frozen[network]  # type: ignore[return-value]
@@ -123,7 +123,8 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
                 setattr(parent, name, replacements[child])
 
 
-def _frozen(path: str, norm: nn.Module) -> nn.Module:
+def frozen_norm(path: str, norm: nn.Module) -> nn.Module:
+    """Return the fixed affine map, with the norm's other modules, by which `freeze` replaces a norm."""
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
         raise UnsupportedEditError(
             f"{path or 'This norm'} carries hooks, which do not move to another module: remove them first, and "
