@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import copied
+from normless._internal.warn import warn
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FreezableNorm, FrozenAffine, FrozenLayerNorm, Tokens
 from normless.nn.channels import per_channel, scale_and_shift
@@ -203,11 +203,10 @@ def _warn_of_training(path: str, norm: nn.Module) -> None:
     try:
         inside(norm)
     except LiftError as error:
-        warnings.warn(
+        warn(
             f"{path or 'This norm'} is a {type(norm).__name__} with operations in training that the frozen copy does "
             f"not have; the copy is right in evaluation only: {error}.",
             EvaluationOnlyWarning,
-            stacklevel=5,
         )
 
 

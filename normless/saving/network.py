@@ -7,7 +7,6 @@ converts it, and restores the weights and settings. Before a network is saved, l
 from __future__ import annotations
 
 import stat
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +24,7 @@ from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywo
 from normless._internal.copying import copied
 from normless._internal.exclusive import exclusive
 from normless._internal.state import preserve_random_state
+from normless._internal.warn import warn
 from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
@@ -203,11 +203,10 @@ def _warn_of_changed_code(recipe: Recipe, original: str | nn.Module, folder: Pat
         name for name, digest in recipe.code.items() if name in files and digest_of_code(files[name]) != digest
     ]
     if changed:
-        warnings.warn(
+        warn(
             f"{', '.join(changed)} changed since the network in {folder} was saved, so that it may compute something "
             "else. Restore the code, or save the network again.",
             ChangedCodeWarning,
-            stacklevel=5,
         )
 
 
