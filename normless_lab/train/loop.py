@@ -258,8 +258,7 @@ def train_epoch(
 
     It ends early at the first loss that diverged. In one process on the CPU a loss is read before its step; on a
     card, and between processes, losses are read after up to 2 · `STEPS_BETWEEN_READS` further steps, which are then
-    left out. It hands back control after each step on a
-    card, and on the CPU if another thread waits.
+    left out. It hands back control after each step on a card, and on the CPU if another thread waits.
 
     Raises:
         StoppedError: `pauses` stops the run, which is saved.
