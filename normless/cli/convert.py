@@ -41,7 +41,8 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=str, nargs="*", default=[], help="convert only the parts at or under these modules or blocks"
     )
-    parser.add_argument(
+    group = parser.add_argument_group("trained networks")
+    group.add_argument(
         "--trained",
         type=str,
         default=None,
@@ -49,7 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="the network is trained: keep its function, by statistics on training examples of a data set, such as "
         "digits; `inputs` are those that FILE.py:FUNCTION returns",
     )
-    parser.add_argument("--examples", type=int, default=256, help="training examples for --trained")
+    group.add_argument("--examples", type=int, default=256, help="training examples for --trained")
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
     parser.add_argument("--overwrite", action="store_true", help="replace the files in the folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")

@@ -15,7 +15,7 @@ from normless.edits import Change
 from normless.errors import NormlessError
 from normless.optim import param_groups
 from normless.residual import ResidualMap, residual_map
-from normless.schemes import SCHEMES, Scheme, scheme
+from normless.schemes import SCHEMES, Scheme, scheme, trained
 
 
 @dataclass(frozen=True)
@@ -92,13 +92,14 @@ def inspect_network(
     Args:
         model: the network, in the mode in which it is inspected; it is not changed.
         inputs, kwargs, example_inputs: as in `convert`; a single tuple or dictionary is `example_inputs` too.
-        schemes: texts of the schemes to plan; all of `SCHEMES` if None.
+        schemes: texts of the schemes to plan; if None all of `SCHEMES` but `trained`, which is a form of the others.
 
     Raises:
         UnresolvedStructureError: the network must be traced and cannot be.
         ValueError: a scheme is unknown.
     """
-    chosen = [scheme(text) for text in (SCHEMES if schemes is None else schemes)]
+    every = [name for name in SCHEMES if name != trained.__name__]
+    chosen = [scheme(text) for text in (every if schemes is None else schemes)]
     if len(inputs) == 1 and not kwargs and example_inputs is None:
         inputs, kwargs = arguments_of(inputs[0])
     inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)

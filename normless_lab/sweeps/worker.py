@@ -124,12 +124,12 @@ def _is_acquired(lock: FileLock) -> bool:
     """Return whether a lock could be acquired immediately; a WorkerDiedError if its folder was removed."""
     folder = Path(lock.lock_file).parent
     try:
-        # The lock would make the folder again.
+        # The lock would make the folder again, and says that it exists if it is removed meanwhile.
         folder.stat()
         lock.acquire(timeout=0)
     except Timeout:
         return False
-    except FileNotFoundError as error:
+    except (FileNotFoundError, FileExistsError) as error:
         raise WorkerDiedError(f"another process carried out run {folder.name[:8]} and removed its folder.") from error
     return True
 

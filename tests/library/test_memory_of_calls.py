@@ -147,6 +147,7 @@ def plotted() -> None:
 CALLED: dict[str, Callable[[], object]] = {
     "residual_map": lambda: nl.residual_map(network(), batch()[0]),
     "convert": lambda: nl.convert(network(), "fixup", batch()[0]),
+    "convert_trained": lambda: nl.convert_trained(network(), "none", batch()[0]),
     "plan": lambda: nl.plan(network(), "fixup", batch()[0]),
     "scheme": lambda: nl.scheme("fixup", gain=0.5),
     "diagnose": lambda: nl.diagnose(network(), batch(), trial_steps=2),

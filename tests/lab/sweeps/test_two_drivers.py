@@ -78,6 +78,21 @@ def test_a_run_whose_folder_another_driver_removes_is_submitted_again(tmp_path: 
         run.finish()
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, FileExistsError])
+def test_a_folder_that_is_removed_while_its_lock_is_taken(
+    error: type[OSError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second error is that of making a folder that was there, and no longer is when it is looked at."""
+
+    def vanished(*_: object, **__: object) -> None:
+        raise error(17, "File exists")
+
+    run = _begun(tmp_path / "run")
+    monkeypatch.setattr(FileLock, "acquire", vanished)
+    with pytest.raises(WorkerDiedError, match="removed its folder"):
+        run.turn()
+
+
 def test_a_folder_in_use_is_not_put_away(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = TinyConfig()

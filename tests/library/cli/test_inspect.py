@@ -202,7 +202,7 @@ def test_every_scheme_has_the_plan_or_the_reason_that_plan_gives(build) -> None:
     model = build()
     images = torch.randn(4, 100) if "Dense" in type(model).__name__ else torch.randn(4, 3, 8, 8)
     found = inspect_network(model, images)
-    assert [item.scheme for item in found.schemes] == list(SCHEMES)
+    assert [item.scheme for item in found.schemes] == [name for name in SCHEMES if name != "trained"]
     for item in found.schemes:
         if item.reason is None:
             assert item.by_edit == Counter(change.edit for change in nl.plan(model, item.scheme, images))
