@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from normless.folding import fold as fold
     from normless.folding import freeze as freeze
     from normless.folding import fuse_for_inference as fuse_for_inference
+    from normless.health import Health as Health
+    from normless.health import diagnose_trained as diagnose_trained
     from normless.optim import adaptive_gradient_clipping as adaptive_gradient_clipping
     from normless.optim import clip_in_step as clip_in_step
     from normless.optim import param_groups as param_groups
@@ -69,5 +71,7 @@ if TYPE_CHECKING:
     from normless.schemes import SCHEMES as SCHEMES
     from normless.schemes import Scheme as Scheme
     from normless.schemes import scheme as scheme
+    from normless.trained import TrainedReport as TrainedReport
+    from normless.trained import convert_trained as convert_trained
 else:
     __getattr__, __dir__, __all__ = attach(__name__, __file__)

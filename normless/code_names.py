@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from normless._internal.exclusive import borrowing, exclusive
 from normless.errors import UntrustedCodeError
 from normless.spec import split_source, split_terms
 
@@ -89,6 +90,7 @@ def file_of_module(name: str) -> Path | None:
     return _FILES.get(name)
 
 
+@exclusive
 def module_of_file(path: str | Path) -> ModuleType:
     """Import a Python file as a module, once per version of the file."""
     file = Path(path).resolve()
@@ -114,7 +116,7 @@ def module_of_file(path: str | Path) -> ModuleType:
     return sys.modules[name]
 
 
-@contextmanager
+@borrowing
 def neighbours_of(source: str | Path) -> Iterator[None]:
     """Let the code of a file import the modules beside it, as ``python FILE.py`` does; nothing for other sources."""
     if not str(source).endswith(".py"):

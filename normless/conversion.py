@@ -16,11 +16,13 @@ from torch import nn
 from normless import schemes
 from normless._internal.arguments import carry_inputs, forward_arguments, require_network
 from normless._internal.copying import copied, without_values
+from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
 from normless._internal.state import collection_paused
 from normless.edits import Change, Surgery
+from normless.edits.calibration import Calibration, Call, TrainedReport
 from normless.edits.liveness import check_life
-from normless.edits.remarks import remarks
+from normless.edits.remarks import lost_function, remarks, trained_function
 from normless.edits.verify import verify
 from normless.errors import AlreadyConvertedError, MissingValuesError, UnresolvedStructureError, UnsupportedEditError
 from normless.lifting.calls import never_fuse
@@ -59,12 +61,16 @@ class Plan(tuple[Change, ...]):
 
 @dataclass(frozen=True, repr=False)
 class Conversion:
-    """What a conversion did: its scheme, the changes as of `plan`, what it logged, and when it was."""
+    """What a conversion did: its scheme, the changes as of `plan`, what it logged, and when it was.
+
+    A conversion by `trained` has a report of what it kept.
+    """
 
     scheme: str
     plan: Plan
     remarks: tuple[str, ...]
     date: datetime
+    report: TrainedReport | None = None
 
     def __repr__(self) -> str:
         return f"Conversion({self.scheme!r}, {len(self.plan)} changes, {self.date:%Y-%m-%d %H:%M})"
@@ -77,6 +83,7 @@ class Conversion:
         return self
 
 
+@exclusive
 def convert(
     model: Model,
     scheme: str | Scheme,
@@ -118,20 +125,43 @@ def convert(
             unresolved, or a norm still runs after the conversion, in training or in evaluation.
         ValueError: the scheme's name, its arguments or a name in `only` are unknown.
     """
-    inputs, kwargs = forward_arguments(inputs, kwargs, example_inputs)
+    given = forward_arguments(inputs, kwargs, example_inputs)
+    checked = None if check_inputs is None else forward_arguments((), {}, check_inputs)
+    return convert_on(
+        model, scheme, [given], only, residual_map, checked, allow_partial=allow_partial, in_place=in_place
+    )
+
+
+def convert_on(
+    model: Model,
+    scheme: str | Scheme,
+    batches: Sequence[Call],
+    only: Part | Sequence[Part] = (),
+    residual_map: ResidualMap | None = None,
+    checked: Call | None = None,
+    *,
+    allow_partial: bool = False,
+    in_place: bool = False,
+) -> Model:
+    """Convert a network as `convert` does, with the arguments of one or several batches; the first is the example."""
+    inputs, kwargs = batches[0]
     with collection_paused():
         chosen, mapped = _prepared(model, scheme, residual_map, inputs, kwargs, allow_partial, only)
-        network = model if in_place else copied(model)
-        surgery = _operate(Surgery(network, mapped, inputs, kwargs, only=chosen.only), chosen)
+        network: nn.Module = model if in_place else copied(model)
+        calibration = Calibration(batches if inputs or kwargs else ())
+        surgery = Surgery(network, mapped, inputs, kwargs, only=chosen.only, calibration=calibration)
+        known = trained_function(surgery, checked or batches[0]) if chosen.edits and _TELLS.get() else None
+        _operate(surgery, chosen)
         if inputs or kwargs:
             if chosen.edits:
-                if check_inputs is not None:
-                    surgery.inputs, surgery.kwargs = forward_arguments((), {}, check_inputs)
+                surgery.inputs, surgery.kwargs = checked or (inputs, kwargs)
                 verify(surgery, allow_partial)
                 check_life(surgery, None if in_place else model)
             carry_inputs(surgery.model, inputs, kwargs)
     setattr(surgery.model, MARK, chosen.text)
-    made = Conversion(chosen.text, Plan(surgery.changes), tuple(remarks(surgery)), datetime.now().astimezone())
+    said = (*remarks(surgery), *lost_function(surgery, chosen.text, chosen.edits, checked or batches[0], known))
+    report = calibration.report(chosen.text)
+    made = Conversion(chosen.text, Plan(surgery.changes), said, datetime.now().astimezone(), report)
     setattr(surgery.model, CONVERSION, made)
     if made.remarks and _TELLS.get():
         _LOGGER.warning(
@@ -151,6 +181,7 @@ def silent_conversions() -> Iterator[None]:
         _TELLS.reset(token)
 
 
+@exclusive
 def plan(
     model: nn.Module,
     scheme: str | Scheme,

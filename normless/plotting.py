@@ -11,19 +11,21 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from normless.diagnosis import Watch
+    from normless.health import Health
     from normless.probes import Measurements
     from normless.residual import ResidualMap
 
 
-def plot(measured: Measurements | ResidualMap | Watch, *, scheme: str = "network") -> Sequence[Axes]:
-    """Draw measurements, a residual map or a watched training; a notebook shows the result as images.
+def plot(measured: Measurements | ResidualMap | Watch | Health, *, scheme: str = "network") -> Sequence[Axes]:
+    """Draw measurements, a residual map, a watched training or a trained network; a notebook shows images.
 
         nl.plot(nl.probe(net, (images, labels)))
         nl.plot(nl.residual_map(net, images))
 
     Args:
         measured: the result of `nl.probe`, which gives a figure for each table that has a plot; the result of
-            `nl.residual_map`; or that of `nl.watch`, of which the loss or else the gradient's norm is drawn.
+            `nl.residual_map`; that of `nl.watch`, of which the loss or else the gradient's norm is drawn; or that of
+            `nl.diagnose_trained`, by layer.
         scheme: the name of the network's lines; the name of a scheme has the colour of the scheme.
 
     Returns:

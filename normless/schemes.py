@@ -16,6 +16,7 @@ from torch import nn
 from normless import edits
 from normless.code_names import name_code
 from normless.edits import EDITS, Edit
+from normless.edits.trained_form import trained_form
 from normless.nn.initialization import Kind
 from normless.registry import Registry, check_arguments
 from normless.spec import absolute, format_call, parse_call, split_terms
@@ -357,3 +358,38 @@ def tailored_activations(eta: float = 0.9, skip: float = 0.5**0.5, biases: bool 
     """No norms, rectifiers tailored to the depth, sums w·x + √(1-w²)·f(x) (Zhang et al. 2022, TAT)."""
     chosen: Edits = (edits.TailorActivations(eta, skip), edits.RemoveNorms(), edits.Reinitialize("delta"))
     return (*chosen, edits.ChannelBiases()) if biases else chosen
+
+
+# Arguments that other values than for fresh weights keep the function of a trained network.
+_OF_TRAINED: dict[str, dict[str, Any]] = {"skipinit": {"alpha": 1.0}, "nf_resnet": {"multiplier": False}}
+
+
+@SCHEMES.register()
+def trained(scheme: str = "none") -> Edits:
+    """A scheme for a trained network, whose function it keeps, or nearly; see `convert_trained`.
+
+    Batch norms that the scheme removes are folded into weights, and what it puts in place of norms is fitted on the
+    example inputs to what they put out. SkipInit's multipliers start at 1, and `nf_resnet` has none, unless stated.
+    """
+    made = _of_trained(scheme)
+    return trained_form(scheme, made.edits)
+
+
+def _of_trained(text: str) -> Scheme:
+    """Return a scheme with the arguments for trained networks where the text has none."""
+    first, *further = split_terms(text)
+    name, written = parse_call(first)
+    arguments = _OF_TRAINED.get(name, {}) | written
+    return scheme(" + ".join([format_call(name, arguments), *further]))
+
+
+def trained_scheme(name: str | Callable[..., Edits] | Scheme) -> Scheme:
+    """Return the scheme `trained` of a scheme; `level`, `norms` and `only` become its own."""
+    given = scheme(name)
+    first, *further = split_terms(given.text)
+    own, written = parse_call(first)
+    if own == trained.__name__:
+        return given
+    outer = {key: written.pop(key) for key in ("level", "norms", "only") if key in written}
+    text = " + ".join([format_call(own, written), *further])
+    return scheme(trained.__name__, scheme=text, **outer)

@@ -23,7 +23,7 @@ _ASPECTS = MappingProxyType(
     {name: aspect for aspect, names in (("data", _DATA), ("network", _NETWORK), ("seeds", _SEEDS)) for name in names}
 )
 # Settings that describe an effort and decide nothing, with all below them.
-_DESCRIPTIONS = frozenset({"reduced", "plateau", "folder", "run", "extensions"})
+_DESCRIPTIONS = frozenset({"reduced", "plateau", "folder", "run", "extensions", "further"})
 _NAMED = ("data", "model", "models", "shown")
 _MOST, _SHORT = 3, 3
 # An argument that every network of the papers has, whose weights the scheme draws.

@@ -11,12 +11,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from normless._internal.exclusive import exclusive
 from normless.errors import NormlessError, UnsupportedEditError
 
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=nn.Module)
 
 
+@exclusive
 def copied(value: Value) -> Value:
     """Return a deep copy of a network, or of a tuple of objects that belong together, such as network and optimizer.
 
@@ -41,6 +43,7 @@ def copied(value: Value) -> Value:
     return deepcopy(value, memo)
 
 
+@exclusive
 def without_values(model: Model) -> Model:
     """Return a copy of a network with parameters and buffers on the meta device: shapes and types without values."""
     require_whole(model)

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import chain
+from threading import get_ident
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from normless._internal.exclusive import borrowing
 
-@contextmanager
+
+@borrowing
 def running(model: nn.Module, training: bool | None = None) -> Iterator[None]:
     """Run a network without gradients, fused paths and warnings; modes and state as in `preserve_state`."""
-    with preserve_state(model, training=training), torch.no_grad(), unfused(), warnings.catch_warnings():
-        # The network's own pass will repeat these warnings (such as no gradients in a checkpoint).
-        warnings.simplefilter("ignore")
+    # The network's own pass will repeat its warnings (such as no gradients in a checkpoint).
+    with preserve_state(model, training=training), torch.no_grad(), unfused(), quiet():
         yield
 
 
-@contextmanager
+@borrowing
 def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]:
     """Run the body in training or evaluation mode (None keeps the mode of each module), and without `.grad`.
 
@@ -52,7 +56,7 @@ def preserve_state(model: nn.Module, *, training: bool | None) -> Iterator[None]
                     module._buffers[name] = buffer
 
 
-@contextmanager
+@borrowing
 def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
     """Set the mode of all modules, or keep each module's own for None; restore the modes afterwards."""
     modes = {module: module.training for module in model.modules()}
@@ -65,11 +69,12 @@ def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
             module.training = before
 
 
-@contextmanager
-def preserve_random_state(model: nn.Module) -> Iterator[None]:
-    """Restore the random states of Python, NumPy and torch, on the CPU and the devices of a network."""
+@borrowing
+def preserve_random_state(model: nn.Module | None = None) -> Iterator[None]:
+    """Restore the random states of Python, NumPy and torch, on the CPU and the devices of a network if given."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    devices = {tensor.device for tensor in chain(model.parameters(), model.buffers())}
+    tensors = () if model is None else chain(model.parameters(), model.buffers())
+    devices = {tensor.device for tensor in tensors}
     with ExitStack() as stack:
         stack.callback(random.setstate, states[0])
         stack.callback(np.random.set_state, states[1])
@@ -84,7 +89,7 @@ def has_generators(device: torch.device) -> bool:
     return device.type != "mps" and hasattr(getattr(torch, device.type, None), "get_rng_state")
 
 
-@contextmanager
+@borrowing
 def unfused() -> Iterator[None]:
     """Disable the fused path that torch's transformer layers and attention take in evaluation."""
     before = torch.backends.mha.get_fastpath_enabled()
@@ -95,7 +100,7 @@ def unfused() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-@contextmanager
+@borrowing
 def collection_paused() -> Iterator[None]:
     """Suspend the search for reference cycles, which would visit all modules repeatedly and find nothing to free.
 
@@ -108,3 +113,35 @@ def collection_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+class _InThread:
+    """What a filter of warnings asks of a text: that it begins with a pattern, and that this thread warns."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern, self._thread = re.compile(pattern), get_ident()
+
+    def match(self, text: str) -> bool:
+        """Whether the filter applies to a warning with this text."""
+        return self._thread == get_ident() and self._pattern.match(text) is not None
+
+    def end(self) -> None:
+        """Apply to no further warning, since another thread may have kept the filter in a list of its own."""
+        self._thread = -1
+
+
+@contextmanager
+def quiet(pattern: str = "") -> Iterator[None]:
+    """Ignore the warnings of this thread whose text begins with a pattern; those of other threads are shown.
+
+    `warnings.catch_warnings` would swallow these, and two threads would restore each other's filters.
+    """
+    own = _InThread(pattern)
+    entry: Any = ("ignore", own, Warning, None, 0)
+    warnings.filters.insert(0, entry)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        own.end()
+        with suppress(ValueError):
+            warnings.filters.remove(entry)  # type: ignore[attr-defined]

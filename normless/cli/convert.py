@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jsonargparse import ArgumentParser, Namespace
 
@@ -19,6 +20,15 @@ from normless.cli.network import (
     table,
 )
 from normless.cli.output import add_json_flag, answer, working
+from normless.registry import EXTENSIONS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normless.conversion import Plan
+    from normless.residual import ResidualMap
+    from normless.schemes import Scheme
+    from normless.trained import TrainedReport
 
 # The number of different changes of an edit to print.
 MOST_PRINTED = 3
@@ -31,6 +41,15 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--only", type=str, nargs="*", default=[], help="convert only the parts at or under these modules or blocks"
     )
+    parser.add_argument(
+        "--trained",
+        type=str,
+        default=None,
+        metavar="DATA",
+        help="the network is trained: keep its function, by statistics on training examples of a data set, such as "
+        "digits; `inputs` are those that FILE.py:FUNCTION returns",
+    )
+    parser.add_argument("--examples", type=int, default=256, help="training examples for --trained")
     parser.add_argument("--out", type=Path, required=True, help="folder for model.safetensors and recipe.json")
     parser.add_argument("--overwrite", action="store_true", help="replace the files in the folder")
     parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
@@ -52,7 +71,6 @@ def run(namespace: Namespace) -> int:
 
         from normless import schemes
         from normless._internal.arguments import arguments_of
-        from normless.conversion import convert, plan
         from normless.models import fitted_spec
         from normless.residual import residual_map
         from normless.saving import save
@@ -63,8 +81,7 @@ def run(namespace: Namespace) -> int:
         model, inputs = model_with_inputs(namespace.model, classes=namespace.classes, image_shape=shape)
         positional, keywords = arguments_of(inputs)
         blocks = residual_map(model, *positional, **keywords)
-        changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
-        net = convert(model, scheme, *positional, residual_map=blocks, **keywords)
+        net, changes, report = _converted(namespace, model, scheme, inputs, blocks)
         text = fitted_spec(namespace.model, classes=namespace.classes, image_shape=shape)
         files = save(net, namespace.out, model=text, example_inputs=inputs)
         norms = residual_map(net, *positional, **keywords).norms
@@ -80,6 +97,8 @@ def run(namespace: Namespace) -> int:
     facts["parameters"] = {"before": before, "after": after}
     facts |= {"multipliers": multipliers, "scalar_biases": biases}
     facts |= {"norms_left": list(norms), "files": [str(path) for path in files]}
+    if report is not None:
+        facts["trained"] = asdict(report)
     lines = [
         heading(text, scheme.text, inputs),
         "",
@@ -87,10 +106,37 @@ def run(namespace: Namespace) -> int:
         "",
         f"{before:,} parameters before, {after:,} after: {multipliers} multipliers, {biases} scalar biases",
         f"norms left: {', '.join(norms) or 'none'}",
+        *([] if report is None else ["", str(report)]),
         "",
         *(f"wrote {path}" for path in files),
     ]
     return answer(namespace, facts, "\n".join(lines))
+
+
+def _converted(
+    namespace: Namespace, model: nn.Module, scheme: Scheme, inputs: Any, blocks: ResidualMap
+) -> tuple[nn.Module, Plan, TrainedReport | None]:
+    """Convert the network; return it with the changes and, of a trained network, the report."""
+    from normless._internal.arguments import arguments_of
+    from normless.conversion import CONVERSION, convert, plan
+    from normless.trained import convert_trained
+
+    if namespace.trained is not None:
+        kept, report = convert_trained(model, scheme, _batch(namespace, inputs), residual_map=blocks)
+        return kept, getattr(kept, CONVERSION).plan, report
+    positional, keywords = arguments_of(inputs)
+    changes = plan(model, scheme, *positional, residual_map=blocks, **keywords)
+    return convert(model, scheme, *positional, residual_map=blocks, **keywords), changes, None
+
+
+def _batch(namespace: Namespace, inputs: Any) -> Any:
+    """Return the calibration batch for ``--trained``."""
+    if namespace.examples < 1:
+        raise ValueError(f"Expected --examples to be 1 or more, got {namespace.examples}.")
+    if namespace.trained == "inputs":
+        return inputs
+    images, *_ = EXTENSIONS["training_batch"](namespace.trained, None, namespace.examples, namespace.seed)
+    return images
 
 
 def _most_frequent(counts: Counter[str]) -> str:

@@ -1,4 +1,4 @@
-"""``normless diagnose MODEL``: find what keeps a network from training, with evidence, theory and cure."""
+"""``normless diagnose MODEL``: find what keeps a network from training, or what is wrong with a trained one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from normless.cli.names import check_names
 from normless.cli.network import as_text, table
 from normless.cli.output import add_json_flag, answer, working
 from normless.cli.sarif import sarif_log
+from normless.cli.trained import add_trained_arguments, check_trained_arguments, health_of
+from normless.registry import EXTENSIONS
 from normless.spec import format_call
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from normless.cli.batch import Subject
-    from normless.diagnosis import Finding, Treatment
+    from normless.diagnosis import Diagnosis, Finding, Treatment
 
 _MARKS = {"fine": "✓", "wrong": "✗", "advice": "!", "not asked": "–"}
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the network, the batch, the optimizer, and `--apply`."""
+    """Add the network, the batch, the optimizer, `--apply`, and the arguments for trained networks."""
     add_batch_arguments(parser)
     group = parser.add_argument_group("optimizer")
     group.add_argument(
@@ -55,11 +57,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         action="store_true",
         help="make experiments on copies if the batch cannot be fitted and no cause is found",
     )
+    add_trained_arguments(parser)
     parser.add_argument("--why", action="store_true", help="print the theory of every finding")
     add_json_flag(parser)
     group = parser.add_argument_group("continuous integration")
     group.add_argument(
-        "--strict", action="store_true", help="exit with 1 if anything keeps the network from training"
+        "--strict", action="store_true", help="exit with 1 if anything is found; advice is not counted"
     )
     group.add_argument(
         "--baseline",
@@ -79,32 +82,19 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(namespace: Namespace) -> int:
     """Diagnose the network; with `--strict`, findings that are not in the baseline are a failure of the command."""
     check_names(vars(namespace))
+    check_trained_arguments(namespace)
     baseline = _baseline(namespace)
+    diagnosis: Diagnosis
     with working(namespace, f"diagnosing {namespace.model}"):
-        from normless.diagnosis import diagnose, treat
-
-        subject = subject_of(namespace)
-        optimizer = _optimizer(namespace, subject)
-        diagnosis = diagnose(
-            subject.network,
-            subject.batch,
-            loss=cross_entropy,
-            optimizer=optimizer,
-            residual_map=subject.map,
-            investigate=namespace.investigate or None,
-        )
-        treatment = None
-        if namespace.apply and diagnosis.scheme is not None:
-            treatment = treat(
-                subject.network,
-                subject.batch,
-                diagnosis,
-                original=subject.original,
-                loss=cross_entropy,
-                optimizer=optimizer,
-            )
-    facts = subject.facts(namespace) | diagnosis.to_dict()
-    text = f"{subject.heading(namespace)}\n{diagnosis.report(why=namespace.why)}"
+        if namespace.trained:
+            diagnosis, facts, head = health_of(namespace)
+            scheme, treatment = None, None
+        else:
+            subject = subject_of(namespace)
+            diagnosis, treatment = _of_training(namespace, subject)
+            facts, head, scheme = subject.facts(namespace), subject.heading(namespace), subject.scheme
+    facts |= diagnosis.to_dict()
+    text = f"{head}\n{diagnosis.report(why=namespace.why)}"
     if namespace.apply:
         facts["treatment"] = None if treatment is None else treatment.to_dict()
         what = "nothing to apply: no scheme repairs a finding" if treatment is None else _side_by_side(treatment)
@@ -117,11 +107,34 @@ def run(namespace: Namespace) -> int:
         counts = {"known": len(known), "new": len(diagnosis.findings) - len(known), "gone": gone}
         facts["baseline"] = {"file": str(baseline.file)} | counts
         text += f"\n\nbaseline {baseline.file}: {', '.join(f'{count} {what}' for what, count in counts.items())}"
+    if namespace.figure is not None:
+        EXTENSIONS["map_figure"](diagnosis, namespace.model, namespace.figure)
+        text += f"\n\nwrote {namespace.figure}"
     if namespace.sarif is not None:
-        _write_sarif(namespace.sarif, sarif_log(namespace.model, subject.scheme, diagnosis, known))
+        _write_sarif(namespace.sarif, sarif_log(namespace.model, scheme, diagnosis, known))
         text += f"\n\nwrote {namespace.sarif}"
     status = answer(namespace, facts, text)
     return status or int(namespace.strict and len(diagnosis.findings) > len(known or ()))
+
+
+def _of_training(namespace: Namespace, subject: Subject) -> tuple[Diagnosis, Treatment | None]:
+    """Diagnose the training of the network, and with `--apply` treat it."""
+    from normless.diagnosis import diagnose, treat
+
+    optimizer = _optimizer(namespace, subject)
+    diagnosis = diagnose(
+        subject.network,
+        subject.batch,
+        loss=cross_entropy,
+        optimizer=optimizer,
+        residual_map=subject.map,
+        investigate=namespace.investigate or None,
+    )
+    if not namespace.apply or diagnosis.scheme is None:
+        return diagnosis, None
+    return diagnosis, treat(
+        subject.network, subject.batch, diagnosis, original=subject.original, loss=cross_entropy, optimizer=optimizer
+    )
 
 
 def _baseline(namespace: Namespace) -> Baseline | None:
@@ -131,6 +144,7 @@ def _baseline(namespace: Namespace) -> Baseline | None:
             raise ValueError("Expected --baseline FILE with --write-baseline: the file to write.")
         return None
     network = f"{namespace.model} converted by {namespace.scheme}" if namespace.scheme else namespace.model
+    network += ", trained" if namespace.trained else ""
     return Baseline.read(namespace.baseline, network, may_be_missing=namespace.write_baseline)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from textwrap import fill
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import nn
@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import is_sharded
+from normless._internal.exclusive import exclusive
 from normless._internal.html import html_table
 from normless.diagnosis import (
     blocks,
@@ -77,6 +78,8 @@ _WIDTH = 110
 class Diagnosis:
     """The checks of a network with their measurements and findings, and the blocks that could not be measured."""
 
+    nothing: ClassVar[str] = "Nothing was found that keeps it from training"
+    aside: ClassVar[str] = "advice (the network trains without it):"
     checks: tuple[Check, ...]
     missed: tuple[Unresolved, ...]
 
@@ -116,9 +119,7 @@ class Diagnosis:
             return f"{first.title} Try: {first.cure.words}."
         asked = sum(check.asked for check in self.checks)
         rest = [check.name for check in self.checks if not check.asked]
-        return f"Nothing was found that keeps it from training: {asked} checks" + (
-            f"; not checked: {', '.join(rest)}." if rest else "."
-        )
+        return f"{self.nothing}: {asked} checks" + (f"; not checked: {', '.join(rest)}." if rest else ".")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the diagnosis as data for JSON."""
@@ -150,7 +151,7 @@ class Diagnosis:
         for number, found in enumerate(self.findings, 1):
             parts += ["", *_lines(f"{number}. ", found, why)]
         if self.advice:
-            parts += ["", "advice (the network trains without it):"]
+            parts += ["", self.aside]
             parts += [line for found in self.advice for line in _lines("- ", found, why)]
         for title, asked in (("checked:", True), ("not checked:", False)):
             checks = [check for check in self.checks if check.asked is asked]
@@ -173,6 +174,7 @@ def _lines(mark: str, found: Finding, why: bool) -> Iterator[str]:
         yield fill(line, _WIDTH, subsequent_indent="   ")
 
 
+@exclusive
 def diagnose(
     model: nn.Module,
     batch: Any,

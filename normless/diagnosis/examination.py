@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map
 
-from normless._internal.state import unfused
+from normless._internal.state import quiet, unfused
 from normless.diagnosis.draws import Draws
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.flow import Call, Flow, tensors
@@ -163,8 +162,7 @@ class Examination:
     @cached_property
     def evaluated_loss(self) -> float | None:
         """The loss of the batch in evaluation mode; None if it does not take the output in that mode."""
-        with suppress(InputsError, ValueError), warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with suppress(InputsError, ValueError), quiet(), torch.no_grad():
             return float(loss_of(self.loss, self._evaluated, self.inputs, self.targets))
         return None
 
@@ -177,8 +175,7 @@ class Examination:
             return logits if value is own else torch.view_as_complex(logits.contiguous()) if is_pairs else value
 
         output = tree_map(shown, self.passed.output)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet():
             return loss_of(self.loss, output, self.inputs, self.targets)
 
     def is_divisible(self, count: int) -> bool:
@@ -254,8 +251,7 @@ def pass_through(model: nn.Module, inputs: Any, targets: Any, loss: Loss, mapped
     watchers = make_watchers(("signal", "backward", "logits"))
     setting = Setting(model, mapped or ResidualMap(()), targets)
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with preserve_state(model, training=True), torch.enable_grad(), quiet():
         with recorded(model, inputs, targets) as tape:
             tape.leave_out(*watchers.values())
             with attach_hooks(setting, list(watchers.values())):

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.weak import WeakIdKeyDictionary
 
+from normless._internal.exclusive import exclusive
 from normless.lifting import followed
 
 # Calls that keep values and change only their shape, type or device, or select some of them.
@@ -204,7 +205,7 @@ class Tracer(TorchFunctionMode):
         self.flow = Flow()
         self.running: list[str] = [""]
         self.failed = ""
-        self._is_paused = False
+        self._is_paused, self._calls = False, exclusive.calls
         self.entered: set[str] = set()
 
     @property
@@ -214,7 +215,8 @@ class Tracer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._is_paused:
+        # A loss or a forward pass may call the library, for another network.
+        if self._is_paused or exclusive.calls != self._calls:
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "__get__":

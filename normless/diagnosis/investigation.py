@@ -21,7 +21,7 @@ from normless.diagnosis.findings import OF_SIGNAL, NotAsked, Steps, check, findi
 from normless.diagnosis.flow import Call, tensors
 from normless.diagnosis.rates import CLEARLY, MANY
 from normless.diagnosis.steps import Trial, copies, fits, stepped
-from normless.probes import Loss
+from normless.probes import Loss, preserve_random_state
 
 # An experiment succeeds if the loss falls this many times as far below that of guessing as without it.
 FURTHER = 3.0
@@ -181,7 +181,7 @@ def _resets(exam: Examination, given: Optimizer) -> Iterator[Experiment]:
 
     def reset(chosen: list[str]) -> tuple[Examination, nn.Module, Optimizer]:
         model, optimizer = copies(exam, given)
-        with torch.random.fork_rng(devices=[]):
+        with preserve_random_state(model):
             for name in chosen:
                 model.get_submodule(name).reset_parameters()  # type: ignore[operator]
         return exam, model, optimizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import LBFGS, Optimizer
 
 from normless._internal.copying import copied
+from normless._internal.state import quiet
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.replay import rounded_away
 from normless.probes import descend, preserve_state
@@ -131,8 +131,7 @@ def stepped(
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     first = begun or Trial(rate, ())
     losses = [*first.losses]
-    with preserve_state(model, training=True), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with preserve_state(model, training=True), quiet():
         # The loss after the last step is the loss before one further step.
         rest = repeat((exam.inputs, exam.targets), steps + 1 - len(losses))
         for value in descend(model, rest, optimizer, loss=exam.loss, limit=inf):

@@ -269,7 +269,7 @@ def _describe(event: Event, args: list[Any], kwargs: dict[str, Any]) -> None:
     elif event.name == "softmax" and y.dim() > 2:
         event.peaked = _peaked(y)
     elif event.kind == "attention":
-        event.peaked = _peaked(_attention(*args, **kwargs))
+        event.peaked = _peaked(attention_weights(*args, **kwargs))
     elif event.name == "multi_head_attention_forward":
         options = {"need_weights": True, "average_attn_weights": False, "training": False}
         event.peaked = _peaked(F.multi_head_attention_forward(*args, **kwargs | options)[1])  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ def _peaked(weights: Tensor) -> float:
     return float((weights.amax(-1) > CERTAIN).double().mean()) if weights.shape[-1] > 1 else nan
 
 
-def _attention(*args: Any, **kwargs: Any) -> Tensor:
+def attention_weights(*args: Any, **kwargs: Any) -> Tensor:
     """Return the weights (…, queries, keys) of torch's attention: its output for unit vectors as values."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
     given = dict(zip(names, args, strict=False)) | kwargs | {"dropout_p": 0.0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import isfinite, sqrt
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normless._internal.state import quiet
 from normless.diagnosis.examination import Examination
 from normless.diagnosis.findings import Evidence, Finding, NotAsked, Steps, check, finding
 from normless.diagnosis.flow import Call, Tracer
@@ -130,8 +130,7 @@ def _reads_data(call: Call) -> bool:
 def terms_of(exam: Examination, model: nn.Module) -> list[Term]:
     """Return the numbers that a network's loss adds up, with the norms of their gradients."""
     scalars = _Scalars()
-    with preserve_state(model, training=True), torch.enable_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with preserve_state(model, training=True), torch.enable_grad(), quiet():
         with scalars.follow(model, exam.inputs, exam.targets):
             output = compute_output(model, exam.inputs)
             scalars.made.clear()

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from normless._internal.arguments import arguments_of
+from normless._internal.exclusive import exclusive
 from normless.conversion import convert
 from normless.diagnosis.cures import optimizer_like
 from normless.diagnosis.diagnose import Diagnosis, diagnose
@@ -40,6 +41,7 @@ class Treatment:
         return {"scheme": self.scheme, "before": self.before.to_dict(), "after": self.after.to_dict()}
 
 
+@exclusive
 def treat(
     model: nn.Module,
     batch: Any,

@@ -10,19 +10,19 @@ from itertools import count
 from math import isfinite
 from os import PathLike
 from pathlib import Path
+from threading import get_ident
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from normless._internal.arguments import inside_wrappers, require_network
 from normless.diagnosis.broken_step import BrokenStep, Origin
 from normless.diagnosis.findings import Finding
 from normless.diagnosis.held import held, held_by
-from normless.diagnosis.hooks import Called, weakly
+from normless.diagnosis.hooks import Called, OfSteps
 from normless.diagnosis.loop import Loop, frozen_means
 from normless.diagnosis.record import Record
 from normless.diagnosis.replay import Outputs, Replay, as_floats, gradient_norms, norm_of, rounded_away
@@ -76,18 +76,15 @@ class Watch:
         self._strange, self._counted = 0, cast(Replay | None, None)
         self._clock: Callable[[], Optimizer | None] = lambda: None
         self._others: set[int] = set()
+        self._thread = get_ident()
         self._start_step()
-        self._handles = [
+        of_steps = OfSteps(self._before_step, self._after_step, self._is_elsewhere)
+        self._handles: list[Any] = [
+            of_steps,
             model.register_forward_pre_hook(Called(self._enter), with_kwargs=True),
             model.register_forward_hook(Called(self._leave)),
         ]
-        for register, method in (
-            (register_optimizer_step_pre_hook, self._before_step),
-            (register_optimizer_step_post_hook, self._after_step),
-        ):
-            handle = register(weakly(method))
-            weakref.finalize(self, handle.remove).atexit = False
-            self._handles.append(handle)
+        weakref.finalize(self, of_steps.remove).atexit = False
 
     def loss(self, value: Loss) -> Loss:
         """Record the loss of this step, and return it; the mean counts if there are several in a step."""
@@ -164,6 +161,7 @@ class Watch:
     def _enter(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         model = self._model()
         if model is not None and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+            self._thread = get_ident()
             self._now.seen = Replay.of(model, args, kwargs)
             self._now.passes += 1
             self._say(self._loop.enter(model, self.step))
@@ -180,6 +178,10 @@ class Watch:
         if id(optimizer) not in self._now.held:
             self._now.held[id(optimizer)] = held_by(optimizer, self._names)
         return self._now.held[id(optimizer)]
+
+    def _is_elsewhere(self, optimizer: Optimizer) -> bool:
+        """Whether another thread than that of the network's passes takes a step, on none of its parameters."""
+        return self._thread != get_ident() and not held_by(optimizer, self._names)
 
     def _own(self, optimizer: Optimizer) -> dict[str, Tensor]:
         """Return those of them with a gradient."""

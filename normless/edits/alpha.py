@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import applied, on_device_of
-from normless._internal.state import in_mode, running
+from normless._internal.state import in_mode, preserve_random_state, running
 from normless.edits.surgery import Surgery
 from normless.nn import Pointwise
 
@@ -71,7 +71,7 @@ def _distance_after_steps(surgery: Surgery, targets: Tensor, rate: float) -> flo
     trained = len(targets) - len(targets) // HELD_OUT if targets.dim() > 1 else len(targets)
     compared = slice(trained, None) if trained < len(targets) else slice(None)
     distance = inf
-    with torch.enable_grad(), torch.random.fork_rng(devices=[]), in_mode(model, training=False):
+    with torch.enable_grad(), preserve_random_state(model), in_mode(model, training=False):
         for step in range(STEPS + 1):
             outputs = _largest(surgery, applied(model, *inputs, **kwargs)).float()
             distance = F.mse_loss(outputs[compared].detach(), targets[compared]).item() / targets.var().item()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless._internal.state import running
+from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import UnstableConversionWarning, UnsupportedEditError
 from normless.lifting import followed
@@ -168,7 +168,7 @@ def _is_finite(surgery: Surgery, passed: _Pass, original: nn.Module | None, netw
     grown = max(size, *(gradient for gradient in passed.gradients.values() if isfinite(gradient)), 0.0)
     if grown > _GROWN:
         advice = "they grow with every block; skipinit and fixup start each branch at zero"
-        warnings.warn(f"{sentence}: {advice}.", UnstableConversionWarning, stacklevel=5)
+        warn(f"{sentence}: {advice}.", UnstableConversionWarning)
         return False
     if before is not None and any(not isfinite(before.gradients.get(name, 0.0)) for name in broken):
         return False

@@ -83,7 +83,9 @@ class ReplaceNorms(Edit):
         is_frozen = keeps_statistics(old) and not takes_batch_statistics(old, shape)
         if is_frozen and self.family == "frozen":
             return f"{_ALREADY}, its statistics are fixed"
-        if is_frozen and self.family != "plain":
+        # What the norm put out was noted, so that the new one is fitted to it.
+        is_fitted = self.family == "group" and surgery.calibration.rows
+        if is_frozen and self.family != "plain" and not is_fitted:
             return f"{reason}: its statistics are fixed (plain_batch_norm converts it to torch's batch norm)"
         return "" if is_frozen or takes_batch_statistics(old, shape) else reason
 

@@ -2,13 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
 
+from torch import Tensor
+
+from normless.edits.batches import run_batches
+from normless.edits.calibration import Call, distance
+from normless.edits.edit import Edit
+from normless.edits.norms import RemoveNorms
 from normless.edits.surgery import Surgery
+from normless.edits.trained_form import losses
+from normless.residual.batch_statistics import keeps_statistics
 
 # A uniform factor at which a branch does not take part in training, such as ConvNeXt's layer scale of 1e-6.
 _CLOSED = 1e-3
+
+
+# Outputs that differ by more are another function than the trained one.
+_DIFFERS = 0.01
+
+
+@dataclass(frozen=True)
+class TrainedFunction:
+    """The outputs of a trained network in evaluation, and whether it has norms with running statistics, or others."""
+
+    outputs: list[list[Tensor]]
+    with_statistics: bool
+    without: bool
+
+
+def trained_function(surgery: Surgery, given: Call) -> TrainedFunction | None:
+    """Run a trained network before its conversion; return None for a fresh network, or one that does not run."""
+    if surgery.is_meta or surgery.trained_norm() is None or not any(map(len, given)):
+        return None
+    kept = {":" not in path and keeps_statistics(surgery.get(path)) for path in surgery.map.norms}
+    outputs = _outputs(surgery, given)
+    return None if outputs is None else TrainedFunction(outputs, True in kept, False in kept)
+
+
+def _outputs(surgery: Surgery, given: Call) -> list[list[Tensor]] | None:
+    # A network that does not run is for `verify` to report.
+    with suppress(Exception):
+        return run_batches(surgery, (), print, [given])
+    return None
+
+
+def lost_function(
+    surgery: Surgery, text: str, edits: Iterable[Edit], given: Call, known: TrainedFunction | None
+) -> Iterator[str]:
+    """Yield a clause if a trained network's outputs in evaluation are not those it had, with the calls to make."""
+    made = None if known is None or surgery.calibration.distance is not None else _outputs(surgery, given)
+    if known is None or made is None or [*map(len, known.outputs)] != [*map(len, made)]:
+        return
+    far = distance(chain.from_iterable(made), chain.from_iterable(known.outputs))
+    if far <= _DIFFERS:
+        return
+    kept = not losses(edits) and (known.with_statistics or not any(isinstance(own, RemoveNorms) for own in edits))
+    scheme = text if kept else "skipinit" if known.with_statistics else ""
+    calls = [f'nl.convert_trained(model, "{scheme}", batches)'] * bool(scheme)
+    calls += ["nl.fold", "nl.freeze"] * known.with_statistics + ["nl.remove_norms"] * known.without
+    yield (
+        f"the outputs in evaluation are not those of the trained network (distance {far:.2g}); to keep its function: "
+        + ", ".join(calls)
+    )
 
 
 def remarks(surgery: Surgery) -> Iterator[str]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied
 from normless._internal.state import running
+from normless.edits.calibration import Calibration
 from normless.edits.lifted import Lifted
 from normless.edits.trained import is_trained
 from normless.errors import MissingValuesError, UnsupportedEditError
@@ -61,6 +62,7 @@ class Surgery:
         removed: the paths of the layers that edits removed.
         replaced: the paths at which an edit put another module.
         zeroed: the names of the parameters that edits let start at zero.
+        calibration: what edits of trained networks measure and share.
         changes: the changes by the edits, in order.
         original_paths: the paths of the modules before the first edit.
         runs: the number of runs of each layer before the first edit, by path.
@@ -81,6 +83,7 @@ class Surgery:
     removed: set[str] = field(default_factory=set)
     replaced: set[str] = field(default_factory=set)
     zeroed: set[str] = field(default_factory=set)
+    calibration: Calibration = field(default_factory=Calibration)
     changes: list[Change] = field(default_factory=list)
 
     def __post_init__(self) -> None:

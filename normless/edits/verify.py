@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.state import running
+from normless._internal.warn import warn
 from normless.edits.surgery import Surgery
 from normless.errors import EvaluationOnlyWarning, UnresolvedStructureError, UnsupportedEditError
 from normless.lifting import followed
@@ -38,7 +38,7 @@ def verify(surgery: Surgery, allow_partial: bool = False) -> None:
     try:
         passes["training"] = _observed(surgery, training=True)
     except UnsupportedEditError as error:
-        warnings.warn(f"The conversion is verified in evaluation only. {error}", EvaluationOnlyWarning, stacklevel=3)
+        warn(f"The conversion is verified in evaluation only. {error}", EvaluationOnlyWarning)
     for mode, seen in passes.items():
         _check_runs(surgery, mode, seen)
         if seen.norms and not allow_partial:

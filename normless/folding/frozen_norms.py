@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, TypeVar
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import require_network
 from normless._internal.copying import copied
+from normless._internal.warn import warn
 from normless.errors import EvaluationOnlyWarning, LiftError, UnsupportedEditError
 from normless.nn import FreezableNorm, FrozenAffine, FrozenLayerNorm, Tokens
 from normless.nn.channels import per_channel, scale_and_shift
@@ -53,7 +53,7 @@ def freeze(model: Model) -> Model:
     require_finite(model)
     network = copied(model)
     without_removal(network)
-    frozen: dict[nn.Module, nn.Module] = {norm: _frozen(path, norm) for path, norm in whole_norms(network)}
+    frozen: dict[nn.Module, nn.Module] = {norm: frozen_norm(path, norm) for path, norm in whole_norms(network)}
     if network in frozen:
         # The network is itself a norm, so its class changes.
         return frozen[network]  # type: ignore[return-value]
@@ -123,7 +123,8 @@ def replace_modules(model: nn.Module, replacements: Mapping[Any, nn.Module]) -> 
                 setattr(parent, name, replacements[child])
 
 
-def _frozen(path: str, norm: nn.Module) -> nn.Module:
+def frozen_norm(path: str, norm: nn.Module) -> nn.Module:
+    """Return the fixed affine map, with the norm's other modules, by which `freeze` replaces a norm."""
     if norm._forward_hooks or norm._forward_pre_hooks or norm._backward_hooks or norm._backward_pre_hooks:
         raise UnsupportedEditError(
             f"{path or 'This norm'} carries hooks, which do not move to another module: remove them first, and "
@@ -202,11 +203,10 @@ def _warn_of_training(path: str, norm: nn.Module) -> None:
     try:
         inside(norm)
     except LiftError as error:
-        warnings.warn(
+        warn(
             f"{path or 'This norm'} is a {type(norm).__name__} with operations in training that the frozen copy does "
             f"not have; the copy is right in evaluation only: {error}.",
             EvaluationOnlyWarning,
-            stacklevel=5,
         )
 
 

@@ -15,6 +15,7 @@ from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from normless._internal.arguments import carried_inputs, forward_arguments, require_network
 from normless._internal.copying import copied
+from normless._internal.exclusive import exclusive
 from normless.errors import UnsupportedEditError
 from normless.folding.constants import ConstantActivation, ConstantConvolution
 from normless.folding.frozen_norms import replace_modules
@@ -43,6 +44,7 @@ _COMPUTING: dict[type, Callable[[nn.Module, Any], object]] = {
 }
 
 
+@exclusive
 def fuse_for_inference(
     model: Model, *inputs: Any, example_inputs: Any = None, allow_partial: bool = False, **kwargs: Any
 ) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing
+from normless._internal.exclusive import exclusive
 from normless._internal.state import in_mode
 from normless.errors import UnsupportedEditError
 from normless.folding.frozen_norms import affine_of, freeze, replace_modules
 from normless.folding.into_layers import fold_into
-from normless.folding.neighbours import Neighbour, Neighbours, Side
+from normless.folding.neighbours import Neighbour, Neighbours, Side, names_of
 from normless.nn import FrozenAffine
 from normless.residual.batch_statistics import keeps_statistics
 from normless.residual.classify import NORMS
@@ -67,6 +68,7 @@ class FoldReport:
         return "\n".join([f"{len(self.norms)} norms: {total}", *map(str, self.norms)])
 
 
+@exclusive
 def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> tuple[Model, FoldReport]:
     """Fold every norm with constant statistics into the weights next to it; return the folded copy and a report.
 
@@ -104,27 +106,50 @@ def fold(model: Model, *inputs: Any, example_inputs: Any = None, **kwargs: Any) 
         inputs, kwargs = carried_inputs(model)
     if not (inputs or kwargs):
         raise inputs_missing(model, "fold")
-    neighbours = []
+    neighbours = neighbours_of(frozen, inputs, kwargs)
+    kept = _kept(frozen, neighbours)
+    # The numbers of the original, which the frozen norm has rounded to its dtype.
+    affines = (path for path, module in frozen.named_modules() if isinstance(module, FrozenAffine))
+    values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
+    return frozen, FoldReport((*fold_affines(frozen, values, neighbours), *kept))
+
+
+def neighbours_of(frozen: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Neighbours]:
+    """Return the neighbours of the frozen norms of a network in evaluation and in training."""
+    found = []
     for training in (False, True):
         with in_mode(frozen, training):
-            neighbours.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
-    kept = _kept(frozen, neighbours)
-    return frozen, FoldReport((*_fold_affines(model, frozen, neighbours), *kept))
+            found.append(Neighbours(frozen, exported(frozen, inputs, kwargs)))
+    return found
 
 
-def _fold_affines(model: nn.Module, frozen: nn.Module, neighbours: list[Neighbours]) -> list[FoldedNorm]:
-    """Fold the frozen norms of a network into the weights next to them, with the values of the original `model`."""
-    affines = {path: module for path, module in frozen.named_modules() if isinstance(module, FrozenAffine)}
-    # The numbers of the original, which the frozen norm has rounded to its dtype.
-    values = {path: affine_of(path, model.get_submodule(path)) for path in affines}
+def fold_affines(
+    frozen: nn.Module,
+    values: Mapping[str, tuple[Tensor, Tensor]],
+    neighbours: list[Neighbours],
+    *,
+    trained: Mapping[str, bool] | None = None,
+) -> list[FoldedNorm]:
+    """Fold the frozen norms of a network at the paths of `values` into the weights next to them.
+
+    The values are the factor and shift of each norm in float64. If weights go on training, `trained` says of a norm
+    whether its γ or β was: such a norm is not folded into a weight without gradient. And then no norm is folded into
+    a layer that pads its input, even if its shift is zero now.
+    """
+    affines: dict[str, Any] = {path: frozen.get_submodule(path) for path in values}
     # All places are found before the first weight changes, since a layer may get a bias.
     places = {
-        path: _beside_idle(frozen, path, neighbours) or _place(path, affines[path], shift, neighbours)
+        path: _beside_idle(frozen, path, neighbours)
+        or _place(path, affines[path], bool(shift.any()) if trained is None else True, neighbours)
         for path, (_, shift) in values.items()
     }
     outcomes: list[FoldedNorm] = []
     replacements: dict[nn.Module, nn.Module] = {}
     for path, place in places.items():
+        if not isinstance(place, str) and (trained or {}).get(path):
+            layers = [frozen.get_submodule(own.layer) for own in place]
+            fixed = not any(getattr(own, names_of(own)[0]).requires_grad for own in layers)
+            place = f"{place[0].layer} has no gradient, and the norm is trained" if fixed else place
         if isinstance(place, str):
             outcomes.append(FoldedNorm(path, "affine", reason=place))
             continue
@@ -150,7 +175,7 @@ def _beside_idle(model: nn.Module, path: str, modes: list[Neighbours]) -> str:
     return "" if idle in (None, path) else f"on other inputs {idle} may run in its place, on the same layer's output"
 
 
-def _place(path: str, norm: FrozenAffine, shift: Tensor, modes: list[Neighbours]) -> tuple[Neighbour, ...] | str:
+def _place(path: str, norm: FrozenAffine, shifts: bool, modes: list[Neighbours]) -> tuple[Neighbour, ...] | str:
     """Return the layers into which the norm at `path` can be folded exactly in every mode, or the reason why not."""
     if not any(mode.runs(path) for mode in modes):
         return "it does not run on these inputs"
@@ -163,7 +188,7 @@ def _place(path: str, norm: FrozenAffine, shift: Tensor, modes: list[Neighbours]
             continue
         padded = next((layer.layer for layer in place if layer.sees_border), None)
         grouped = next((layer.layer for layer in place if _has_groups(modes[0].names.modules[layer.layer])), None)
-        if padded is not None and shift.any():
+        if padded is not None and shifts:
             reasons.append(
                 f"{padded} pads its input or is transposed, so a shift would not reach all outputs equally"
             )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
+
+from normless._internal.exclusive import borrowing
 
 Enter = Callable[[str, nn.Module, Any], None]
 """Receives a module's path, the module and its inputs."""
@@ -16,7 +18,7 @@ Leave = Callable[[str, nn.Module, Any], None]
 """Receives a module's path, the module and its output, None after an error."""
 
 
-@contextmanager
+@borrowing
 def followed(model: nn.Module, enter: Enter | None = None, leave: Leave | None = None) -> Iterator[list[str]]:
     """Call `enter` before each module's forward and `leave` after it; yield the paths of the running modules.
 

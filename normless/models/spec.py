@@ -76,6 +76,13 @@ def build_with_inputs(
     return model, inputs
 
 
+def build_with_own_inputs(
+    spec: str, *, classes: int | None = None, image_shape: Shape | None = None
+) -> tuple[nn.Module, Inputs | None]:
+    """Build the network that `spec` names, with the inputs that a function in a file returns, or None."""
+    return _build(spec, classes, _fitted_shape(_split(spec)[0], image_shape))
+
+
 def fitted_spec(spec: str, *, classes: int | None = None, image_shape: Shape | None = None) -> str:
     """Return a text that fully names the network of `build_with_inputs`; errors are those of `build_model`."""
     source, call = _split(spec)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from normless._internal.exclusive import borrowing
 from normless.extras import import_extra
 from normless.registry import did_you_mean
 from normless.spec import parse_call
@@ -109,7 +109,7 @@ def checkpoint_folder(model: str) -> Path | None:
     )
 
 
-@contextmanager
+@borrowing
 def _quiet() -> Iterator[None]:
     """Suppress progress bars and warnings of the library, such as that a new classifier has random weights."""
     logging: Any = import_module(f"{TRANSFORMERS}.utils.logging")

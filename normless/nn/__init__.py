@@ -16,6 +16,7 @@ from normless.nn.domains import SplitBatchNorm as SplitBatchNorm
 from normless.nn.domains import using_domain as using_domain
 from normless.nn.freezable import FreezableNorm as FreezableNorm
 from normless.nn.freezable import Tokens as Tokens
+from normless.nn.frozen import ChannelAffine as ChannelAffine
 from normless.nn.frozen import FrozenAffine as FrozenAffine
 from normless.nn.frozen import FrozenBatchNorm as FrozenBatchNorm
 from normless.nn.frozen import FrozenLayerNorm as FrozenLayerNorm

@@ -129,14 +129,12 @@ class FreezableNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         values = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        grouped = torch.unflatten(values, 1, (self.groups, -1)) if self.over == "groups" else values
-        axes = self._axes(grouped)
+        grouped = self._grouped(values)
         first = self._first(x)
         divisor = self._of_rows(self.constant, grouped, first)
-        mean = grouped.mean(axes, keepdim=True) if self.centres else None
+        mean = grouped.mean(self._axes(grouped), keepdim=True) if self.centres else None
         if not self.has_ended:
-            about = grouped if mean is None else grouped - mean
-            spread = (about.square().mean(axes, keepdim=True) + self.eps).clamp_min(1e-24).sqrt()
+            spread = self._spread(grouped, mean)
             if self.training:
                 self._measure(spread, mean, first)
             divisor = torch.lerp(spread, divisor.to(spread.dtype).expand_as(spread), self.frozen.to(spread.dtype))
@@ -150,6 +148,13 @@ class FreezableNorm(nn.Module):
         for module in self.children():
             y = module(y)
         return y
+
+    def divisors(self, x: Tensor) -> Tensor:
+        """Return d of all statistics of x that count, without masked tokens, as a vector in float32 or float64."""
+        grouped = self._grouped(x if x.dtype in (torch.float32, torch.float64) else x.float())
+        spread = self._spread(grouped, grouped.mean(self._axes(grouped), keepdim=True) if self.centres else None)
+        mask = self._mask(spread)
+        return spread.flatten() if mask is None else spread[mask.expand_as(spread)]
 
     @torch.no_grad()
     def update(self) -> None:
@@ -180,6 +185,13 @@ class FreezableNorm(nn.Module):
 
     def extra_repr(self) -> str:
         return f"over {self.over}, {'centred, ' if self.centres else ''}{'frozen' if self.frozen else 'not frozen'}"
+
+    def _grouped(self, x: Tensor) -> Tensor:
+        return torch.unflatten(x, 1, (self.groups, -1)) if self.over == "groups" else x
+
+    def _spread(self, grouped: Tensor, mean: Tensor | None) -> Tensor:
+        about = grouped if mean is None else grouped - mean
+        return (about.square().mean(self._axes(grouped), keepdim=True) + self.eps).clamp_min(1e-24).sqrt()
 
     def _axes(self, x: Tensor) -> list[int]:
         if self.over == "groups":

@@ -43,6 +43,19 @@ class FrozenAffine(nn.Module):
         return str(self.scale.numel())
 
 
+class ChannelAffine(FrozenAffine):
+    """A learned factor and shift per channel: a `FrozenAffine` whose `scale` and `shift` are parameters.
+
+    It stands in place of a batch norm whose statistics became part of them, in training and evaluation.
+    """
+
+    def __init__(self, scale: Tensor, shift: Tensor, rest: Mapping[str, nn.Module] | None = None) -> None:
+        super().__init__(scale, shift, rest)
+        for name in ("scale", "shift"):
+            value = self._buffers.pop(name)
+            self.register_parameter(name, None if value is None else nn.Parameter(value))
+
+
 class FrozenLayerNorm(FrozenAffine):
     """A layer or RMS norm with a constant instead of the standard deviation, in training and evaluation.
 

@@ -77,6 +77,15 @@ class ScaledStdLinear(ScaledStd, ScalarLinear):
     """`nn.Linear` with a standardized weight. Shapes: (…, in) to (…, out)."""
 
 
+@torch.no_grad()
+def keep_scale_of_weight(layer: ScaledStd) -> None:
+    """Set the gain of a standardized layer so that its weight is W_i - μ_i, with the scale that W has."""
+    if layer.gain is not None:
+        wide = layer.weight.to(torch.promote_types(layer.weight.dtype, torch.float32)).flatten(1)
+        squares = wide.var(1, correction=0) * wide.shape[1]
+        layer.gain.copy_(squares.clamp_min(_LEAST).sqrt() / layer.scale)
+
+
 # By the scalar layer, the last base of each.
 _STANDARDIZED: dict[type[nn.Module], type[ScaledStd]] = {
     kind.__bases__[-1]: kind for kind in (ScaledStdConv1d, ScaledStdConv2d, ScaledStdConv3d, ScaledStdLinear)

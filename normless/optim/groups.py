@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from normless._internal.arguments import forward_arguments, unwrapped
+from normless._internal.exclusive import exclusive
 from normless.nn import ResidualSum
 from normless.optim.decay import GROUPS, PARTS, Policy, decays_of, patterns_of
 from normless.optim.roles import parameter_roles
@@ -55,6 +56,7 @@ class ParameterGroups(list[dict[str, Any]]):
     __repr__ = __str__
 
 
+@exclusive
 def param_groups(
     model: nn.Module,
     *inputs: Any,

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from normless._internal.arguments import forward_arguments
+from normless._internal.exclusive import exclusive
 from normless.errors import UnresolvedStructureError
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
 
+@exclusive
 def recompute_blocks(
     model: nn.Module,
     *inputs: Any,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from normless.probes.divergence import LOSS_LIMIT as LOSS_LIMIT
     from normless.probes.divergence import first_diverged as first_diverged
     from normless.probes.divergence import has_diverged as has_diverged
+    from normless.probes.gammas import GammaNorms as GammaNorms
     from normless.probes.hooks.losses import Loss as Loss
     from normless.probes.hooks.losses import loss_of as loss_of
     from normless.probes.hooks.losses import own_loss as own_loss

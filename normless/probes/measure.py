@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from normless._internal.exclusive import exclusive
+from normless.probes.gammas import GammaNorms
 from normless.probes.hooks.observe import Loss, observe
 from normless.probes.hooks.watcher import PROBES as PROBES
 from normless.probes.hooks.watcher import Setting, Tables, Watcher, attach_hooks
@@ -27,7 +29,7 @@ from normless.spec import jsonable, parse_call
 When = Callable[[int], bool]
 
 # Imported to be registered.
-REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients)
+REGISTERED = (Signal, BlockGradients, ChannelMoments, GradientMoments, LogitGradients, GammaNorms)
 DEFAULT_PROBES = ("signal", "activations", "gradients", "logits")
 
 
@@ -74,6 +76,7 @@ class Measurements:
         return result
 
 
+@exclusive
 def probe(
     model: nn.Module,
     batch: Any,

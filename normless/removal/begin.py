@@ -15,6 +15,7 @@ from normless._internal.arguments import (
     require_network,
 )
 from normless._internal.copying import require_whole
+from normless._internal.exclusive import exclusive
 from normless.conversion import Plan
 from normless.edits import Surgery
 from normless.errors import UnsupportedEditError
@@ -28,6 +29,7 @@ from normless.removal.schedule import Schedule
 from normless.residual import residual_map
 
 
+@exclusive
 def remove_norms(
     model: nn.Module,
     *inputs: Any,

@@ -61,13 +61,32 @@ class FreezableNorms(Edit):
         for path in chosen:
             self._check(surgery, surgery.map.by_path[path])
         seen = _seen(surgery, chosen)
-        length = next((x.shape[1] for x, _ in seen.values() if x.dim() == 3), None)
+        length = _length(seen)
         new = {path: self._freezable(surgery, surgery.map.by_path[path], *seen[path], length) for path in chosen}
         for path, norm in new.items():
             old = surgery.get(path)
             surgery.replace(path, norm)
             surgery.record(path, f"{describe(old)} can be frozen, place {chosen[path]}")
         self.places.update(chosen)
+
+    def beside(self, surgery: Surgery) -> tuple[dict[str, FreezableNorm], dict[str, str]]:
+        """Return by path the norms that would replace those of a network, which stays as it is, and refusals."""
+        made, refused = dict[str, FreezableNorm](), dict[str, str]()
+        found = {
+            path: place for path, place in norms_by_place(surgery).items() if not self._is_batch_norm(surgery, path)
+        }
+        for path in found:
+            try:
+                self._check(surgery, surgery.map.by_path[path])
+            except UnsupportedEditError as error:
+                refused[path] = str(error)
+        seen = _seen(surgery, left) if (left := {path: found[path] for path in found if path not in refused}) else {}
+        for path in seen:
+            try:
+                made[path] = self._freezable(surgery, surgery.map.by_path[path], *seen[path], _length(seen))
+            except UnsupportedEditError as error:
+                refused[path] = str(error)
+        return made, refused
 
     def _nothing(self, surgery: Surgery, found: Mapping[str, Place]) -> UnsupportedEditError:
         """Return the error that there is no norm to freeze."""
@@ -185,6 +204,11 @@ def _position_axis(x: Tensor, over: Over, length: int | None) -> int | None:
     if x.dim() == 3:
         return -2
     return next((axis for axis in (-2, -3) if length is not None and x.shape[axis] == length), None)
+
+
+def _length(seen: Mapping[str, tuple[Tensor, Tensor]]) -> int | None:
+    """Return the number of tokens in a sequence, from the input of a norm with three axes."""
+    return next((x.shape[1] for x, _ in seen.values() if x.dim() == 3), None)
 
 
 def _agree(made: Tensor, y: Tensor) -> bool:

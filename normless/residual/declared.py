@@ -12,6 +12,7 @@ from torch import nn
 
 from normless._internal.arguments import carried_inputs, forward_arguments, inputs_missing, require_network
 from normless._internal.copying import require_whole
+from normless._internal.exclusive import exclusive
 from normless._internal.state import collection_paused
 from normless.errors import UnresolvedStructureError
 from normless.nn import DomainBatchNorm, ResidualSum, SkipOnlySum
@@ -87,6 +88,7 @@ class StatesStructure(Protocol):
         ...
 
 
+@exclusive
 def residual_map(
     model: nn.Module, *inputs: Any, strict: bool = False, example_inputs: Any = None, **kwargs: Any
 ) -> ResidualMap:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import linecache
-import warnings
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import wraps
-from io import StringIO
+from threading import get_ident
 from traceback import walk_tb
 from types import FrameType
 from typing import Any
@@ -29,7 +28,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from normless._internal.arguments import unfitting
-from normless._internal.state import preserve_random_state, unfused
+from normless._internal.exclusive import borrowing, exclusive
+from normless._internal.state import preserve_random_state, quiet, unfused
 from normless.errors import InputsError, UnresolvedStructureError
 from normless.lifting import Recorder
 
@@ -41,6 +41,7 @@ FOLLOWS_VALUES = "normless_follows_values"
 _READS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
 
 
+@exclusive
 def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ExportedProgram:
     """Export a network on example inputs without changing weights, buffers, attributes, mode or random state."""
     scripted = next(
@@ -53,13 +54,15 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
         )
     recorder = Recorder(model)
     try:
-        with _untouched(model), _traced(model, recorder), torch.enable_grad(), warnings.catch_warnings():
-            # Attributes that forward sets are restored; torch asks every buffer for its gradient.
-            warnings.filterwarnings("ignore", message="The tensor attribute|The .grad attribute")
+        # Attributes that forward sets are restored; torch asks every buffer for its gradient.
+        expected = quiet("The tensor attribute|The .grad attribute")
+        with _untouched(model), _traced(model, recorder), torch.enable_grad(), expected:
             # Omitting the stack of each operation and the code of graphs that do not run saves a third of the time.
             without_text = patch.object(fx_config, "do_not_emit_stack_traces", True, create=True)
-            # If export fails, torch prints the graph so far.
-            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), redirect_stderr(StringIO()):
+            # If export fails, torch prints the graph so far. Standard error belongs to other threads too.
+            unprinted = patch("torch.export._trace.print", lambda *_, **__: None, create=True)
+            own_flag = patch("torch.export._trace._compiling_state_context", _compiling, create=True)
+            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), unprinted, own_flag:
                 try:
                     program = export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode as guard:
@@ -110,7 +113,7 @@ def _reads_activations(program: ExportedProgram) -> bool:
     return False
 
 
-@contextmanager
+@borrowing
 def _untouched(model: nn.Module) -> Iterator[None]:
     """Undo changes of attributes and of the random state by a traced forward pass; disable fused attention."""
     attributes = {module: dict(vars(module)) for module in model.modules()}
@@ -134,7 +137,7 @@ def _untouched(model: nn.Module) -> Iterator[None]:
             (holder.extend if isinstance(holder, list) else holder.update)(content)
 
 
-@contextmanager
+@borrowing
 def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
     """Record the calls of forward, and return the tensors of its output alone, since export knows few containers."""
     # A subclass overrides forward, not the instance, since export calls it on a proxy that names the modules.
@@ -154,6 +157,45 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             yield
     finally:
         model.__class__ = original
+
+
+class _OfThisThread:
+    """A flag that is True for this thread and False for others, and for all once it has ended."""
+
+    def __init__(self) -> None:
+        self.thread = get_ident()
+
+    def __bool__(self) -> bool:
+        return self.thread == get_ident()
+
+    def __or__(self, other: Any) -> Any:
+        return bool(self) | other
+
+    def __and__(self, other: Any) -> Any:
+        return bool(self) & other
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self) == other
+
+    __ror__, __rand__, __hash__ = __or__, __and__, object.__hash__
+
+
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` be true in this thread, as torch's context does in all of them.
+
+    Optimizers, watches and norms that another thread trains with would take it for the compilation of their step.
+    """
+    compiler: Any = torch.compiler
+    before, own = (compiler._is_compiling_flag, compiler._is_exporting_flag), _OfThisThread()
+    try:
+        compiler._is_compiling_flag, compiler._is_exporting_flag = own, True
+        yield
+    finally:
+        own.thread = -1
+        if compiler._is_compiling_flag is own:
+            compiler._is_compiling_flag = before[0]
+        compiler._is_exporting_flag = before[1]
 
 
 class _Traced(TorchFunctionMode):

@@ -7,7 +7,6 @@ converts it, and restores the weights and settings. Before a network is saved, l
 from __future__ import annotations
 
 import stat
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,9 @@ from torch import Tensor, nn
 from normless import schemes
 from normless._internal.arguments import CARRIED, arguments_of, carried_as_keywords, device_of, on_device_of
 from normless._internal.copying import copied
+from normless._internal.exclusive import exclusive
+from normless._internal.state import preserve_random_state
+from normless._internal.warn import warn
 from normless.code_names import name_code, names_of_data
 from normless.conversion import MARK, convert, scheme_of, silent_conversions
 from normless.errors import ChangedCodeWarning, NormlessError, RecipeError
@@ -41,6 +43,7 @@ _NEW_WEIGHTS = "model.{}.safetensors"
 _PLAIN = "as_written"
 
 
+@exclusive
 def save(
     net: nn.Module, path: str | Path, model: str | None = None, *, example_inputs: Inputs | None = None
 ) -> tuple[Path, Path]:
@@ -123,6 +126,7 @@ def load(
     return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)[0]
 
 
+@exclusive
 def load_with_inputs(
     path: str | Path,
     model: str | nn.Module | None = None,
@@ -146,6 +150,9 @@ def load_with_inputs(
     _warn_of_changed_code(recipe, original, folder)
     intact = _intact_weights(folder, recipe.digest)
     stored = _stored(intact or folder / WEIGHTS_FILE)
+    if read_recipe(folder).digest != recipe.digest:
+        # Another process has replaced the network meanwhile.
+        return load_with_inputs(path, model, example_inputs=example_inputs, trust_code=trust_code)
     try:
         _fill(net, recipe, stored)
     except RecipeError as error:
@@ -165,7 +172,7 @@ def load_with_inputs(
 def _rebuilt(recipe: Recipe, original: str | nn.Module, inputs: Inputs | None) -> tuple[nn.Module, Inputs | None]:
     """Return the network of a recipe with initial weights, and the example inputs of its conversion."""
     # The random weights of the network and of its conversion are overwritten later.
-    with torch.random.fork_rng(devices=[]):
+    with preserve_random_state():
         if isinstance(original, str):
             original, own = build_with_inputs(original) if recipe.inputs is None else (build_model(original), None)
             inputs = own if inputs is None else inputs
@@ -196,11 +203,10 @@ def _warn_of_changed_code(recipe: Recipe, original: str | nn.Module, folder: Pat
         name for name, digest in recipe.code.items() if name in files and digest_of_code(files[name]) != digest
     ]
     if changed:
-        warnings.warn(
+        warn(
             f"{', '.join(changed)} changed since the network in {folder} was saved, so that it may compute something "
             "else. Restore the code, or save the network again.",
             ChangedCodeWarning,
-            stacklevel=4,
         )
 
 

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from normless._internal.state import running
 from normless.errors import RecipeError
 from normless.folding.frozen_norms import replace_modules
-from normless.nn import FrozenAffine, FrozenLayerNorm
+from normless.nn import ChannelAffine, FrozenAffine, FrozenLayerNorm
 from normless.saving.recipe import State
 from normless.saving.settings import kinds_of_modules, set_settings
 
@@ -144,7 +144,7 @@ def _in_place_of(
         return None
     prefix = f"{path}." if path else ""
     own = OrderedDict((name, child) for name, child in module.named_children() if f"{prefix}{name}" in wanted)
-    frozen = next((made for made in (FrozenAffine, FrozenLayerNorm) if kind == made.__name__), None)
+    frozen = next((made for made in (FrozenAffine, ChannelAffine, FrozenLayerNorm) if kind == made.__name__), None)
     if frozen is not None and {f"{prefix}scale", f"{prefix}shift"} <= stored.keys():
         return frozen(stored[f"{prefix}scale"].clone(), stored[f"{prefix}shift"].clone(), own)
     if kind in (nn.Identity.__name__, nn.Sequential.__name__):

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from normless_lab.plots.palette import QUIET as QUIET
     from normless_lab.plots.palette import ROLE_INKS as ROLE_INKS
     from normless_lab.plots.palette import SCHEME_INKS as SCHEME_INKS
+    from normless_lab.plots.palette import TEXT as TEXT
     from normless_lab.plots.palette import VERDICT_INKS as VERDICT_INKS
     from normless_lab.plots.palette import Ink as Ink
     from normless_lab.plots.palette import css_variables as css_variables

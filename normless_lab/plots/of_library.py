@@ -1,4 +1,4 @@
-"""The figures for the library, in files and notebooks: a residual map, the tables of probes, a watched training."""
+"""The figures for the library, in files and notebooks: maps, probes, watched trainings, trained networks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from normless.diagnosis import Watch
+from normless.health import Health
 from normless.probes import PROBES, Measurements
 from normless.residual import ResidualMap
 from normless_lab.plots.grammars.heat_map import heat_map
 from normless_lab.plots.grammars.lines import lines
+from normless_lab.plots.health import health_by_layer
 from normless_lab.plots.probe_plots import PLOTS, figures_of
 from normless_lab.plots.save import description, inline_image, save_png, save_svg, svg_text
 from normless_lab.plots.structure import blocks_on_trunk
@@ -43,15 +45,18 @@ class Figures(list[Axes]):
         return "".join(inline_image(svg_text(axes), description(axes)) for axes in self)
 
 
-def draw(measured: Measurements | ResidualMap | Watch, scheme: str) -> Figures:
+def draw(measured: Measurements | ResidualMap | Watch | Health, scheme: str) -> Figures:
     """Draw the figures of a result of the library; see `normless.plot`."""
     if isinstance(measured, ResidualMap):
         return Figures([blocks_on_trunk(measured)])
     if isinstance(measured, Watch):
         return Figures([measured.plot()])
+    if isinstance(measured, Health):
+        return Figures([health_by_layer(measured)])
     if not isinstance(measured, Measurements):
         given = type(measured).__name__
-        raise ValueError(f"Expected the result of nl.probe, nl.residual_map or nl.watch, got {given}.")
+        known = "nl.probe, nl.residual_map, nl.watch or nl.diagnose_trained"
+        raise ValueError(f"Expected the result of {known}, got {given}.")
     probes = {name: PROBES[name] for name in measured if name in PROBES}
     figures = Figures(axes for *_, axes in figures_of(measured.tables, scheme, probes))
     if not figures:
@@ -60,9 +65,12 @@ def draw(measured: Measurements | ResidualMap | Watch, scheme: str) -> Figures:
     return figures
 
 
-def draw_map(residual_map: ResidualMap, title: str, path: Path) -> None:
-    """Draw a residual map to a file in the format of its suffix: SVG, PNG or PDF."""
-    axes = blocks_on_trunk(residual_map, title=title)
+def draw_map(result: ResidualMap | Health, title: str, path: Path) -> None:
+    """Draw a residual map, or the health of a network, to a file in the format of its suffix: SVG, PNG or PDF."""
+    if isinstance(result, ResidualMap):
+        axes = blocks_on_trunk(result, title=title)
+    else:
+        axes = health_by_layer(result, title=title)
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix.lower() == ".svg":
         save_svg(axes, path)

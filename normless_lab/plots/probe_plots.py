@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from normless_lab.plots.palette import QUIET, SCHEME_INKS, Ink
+from normless_lab.plots.palette import QUIET, ROLE_INKS, SCHEME_INKS, Ink
 from normless_lab.plots.plot import Plot
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ BAR_INKS: Mapping[str, Ink] = {"True": SCHEME_INKS["none"], "False": QUIET}
 _IN_CODE: Mapping[str, Mapping[str, Any]] = {
     "activations": {"named": lambda scheme, _: scheme.partition("(")[0]},
     "channel_gradients": {"prepare": lambda channels: channels.assign(gradient=channels["gradient"].abs())},
+    "gammas": {"inks": {name.removeprefix("γ "): ink for name, ink in ROLE_INKS.items()}},
     "logits": {"inks": BAR_INKS},
 }
 PLOTS: Mapping[str, Plot] = {

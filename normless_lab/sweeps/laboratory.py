@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from sqlalchemy import URL
 
@@ -28,6 +28,9 @@ from normless_lab.sweeps.sweep import Sweep, SweepError
 from normless_lab.sweeps.worker import check_run
 from normless_lab.train import RunConfig, Settings
 from normless_lab.train.pauses import TerminatedError, on_sigterm
+
+if TYPE_CHECKING:
+    from normless.probes import RideAlong
 
 Result = TypeVar("Result")
 
@@ -169,7 +172,7 @@ class Laboratory:
                 finished = sum(len(own.rows) for own in needed)
                 for (keep, limit), runs in missing.items():
                     options = {} if limit is None else {"time_limit": limit}
-                    self._carry_out(runs, finished=finished, keep=keep, options=options)
+                    self._carry_out(runs, finished=finished, keep=self.kept if keep else None, options=options)
             elif self.wait and any(own.missing for own in needed):
                 time.sleep(SECONDS_BETWEEN_LOOKS)
             else:
@@ -194,22 +197,39 @@ class Laboratory:
         rows = self.state.read(names)
         return [rows[name] for name in names if name in rows]
 
-    def weights(self, configs: Sequence[Settings]) -> list[Path]:
+    def weights(
+        self, configs: Sequence[Settings], *, ride_along: RideAlong | None = None, keep: Path | None = None
+    ) -> list[Path]:
         """Return the folders of finished runs, with their checkpoints; execute runs without a kept folder.
 
-        `normless_lab.train.trained_network` reads a folder. Raise a WeightsError for a run that failed or belongs to
-        another shard.
+        `normless_lab.train.trained_network` reads a folder. With probes, `probes/` in each folder has their tables,
+        as in `train`. The rows of the runs are stored in each case, since probes do not change a run.
+
+        Args:
+            ride_along: probes of the runs, which must be picklable; they need a folder `keep` of their own, and these
+                runs have no logger.
+            keep: the folder for the folders of the runs; that of the laboratory's weights if None.
+
+        Raises:
+            WeightsError: a run failed or belongs to another shard.
         """
+        kept = self.kept if keep is None else keep
         runs = {config.hash: config for config in configs}
         self.asked.update(runs)
-        missing = {name: runs[name] for name in runs if not (self.kept / name).exists() and self._takes(name)}
-        self._carry_out(missing, finished=len(runs) - len(missing), keep=True)
+        missing = {name: runs[name] for name in runs if not (kept / name).exists() and self._takes(name)}
+        # An interrupted run without the probes would resume with tables of its last epochs.
+        work = None if ride_along is None else kept.with_name(f"{kept.name}.part")
+        options = {} if ride_along is None else {"ride_along": ride_along, "logger": None}
+        self._carry_out(missing, finished=len(runs) - len(missing), keep=kept, options=options, work=work)
+        if work is not None:
+            with suppress(OSError):
+                work.rmdir()
         for name in runs:
-            if not (self.kept / name).exists():
+            if not (kept / name).exists():
                 row = self.state.read([name]).get(name)
                 end = "belongs to another shard" if row is None else row.error or f"ended as {row.outcome}"
-                raise WeightsError(f"The weights of run {name[:8]} are not in {self.kept / name}: it {end}.")
-        return [self.kept / name for name in runs]
+                raise WeightsError(f"The weights of run {name[:8]} are not in {kept / name}: it {end}.")
+        return [kept / name for name in runs]
 
     def weights_folder(self, config: Settings) -> Path:
         """Return the folder of a run's kept weights."""
@@ -263,10 +283,11 @@ class Laboratory:
         runs: Mapping[str, Settings],
         *,
         finished: int,
-        keep: bool = False,
+        keep: Path | None = None,
         options: Mapping[str, Any] | None = None,
+        work: Path | None = None,
     ) -> None:
-        """Execute runs, by hash; `keep` keeps their folders, `options` are as in `carry_out_run`."""
+        """Execute runs, by hash, in `work`; their folders are moved to `keep`; `options` as in `carry_out_run`."""
         if not runs:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -278,12 +299,9 @@ class Laboratory:
         for factory, part in parts.items():
             executor = self._entered(factory)
             try:
-                folder = self.kept if keep else None
                 with on_sigterm(_terminate):
-                    left = self.seconds_left
-                    dispatch(
-                        part, executor, self.state, self.work, self.listener, keep=folder, options=options, left=left
-                    )
+                    left, place = self.seconds_left, work or self.work
+                    dispatch(part, executor, self.state, place, self.listener, keep=keep, options=options, left=left)
             except BaseException as error:
                 # End what still runs now; it resumes from its checkpoints when requested again.
                 del self._executors[factory]

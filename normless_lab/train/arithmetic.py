@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
+from normless._internal.exclusive import borrowing
 from normless_lab.train.settings import Precision
 
 _FORMATS: dict[Precision, str] = {
@@ -19,16 +20,18 @@ _FORMATS: dict[Precision, str] = {
 DENORMAL = 1e-40
 
 
-@contextmanager
+@borrowing
 def tensor_cores(device: torch.device) -> Iterator[None]:
     """Multiply float32 matrices in TF32 on a GPU's tensor cores within the context, as for convolutions.
 
     TF32 has the exponent of float32 and 10 bits of its fraction; sums are float32. torch takes it for convolutions by
     default and not for products of matrices. `NVIDIA_TF32_OVERRIDE=0` in the environment puts both off, as ever.
     """
+    if device.type != "cuda":
+        yield
+        return
     before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:

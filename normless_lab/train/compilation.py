@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from normless._internal.arguments import forward_arguments
+from normless._internal.exclusive import exclusive
 from normless.residual import ResidualMap
 from normless.residual import residual_map as find_residual_map
 
@@ -15,6 +16,7 @@ from normless.residual import residual_map as find_residual_map
 _VERSIONS = 6
 
 
+@exclusive
 def compile_blocks(
     model: nn.Module,
     *inputs: Any,

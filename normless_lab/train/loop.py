@@ -19,6 +19,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.optim import Optimizer
 
+from normless._internal.exclusive import exclusive
 from normless._internal.state import has_generators
 from normless.probes import RideAlong
 from normless.residual import ResidualMap, residual_map
@@ -257,7 +258,8 @@ def train_epoch(
 
     It ends early at the first loss that diverged. In one process on the CPU a loss is read before its step; on a
     card, and between processes, losses are read after up to 2 · `STEPS_BETWEEN_READS` further steps, which are then
-    left out. It hands back control after each step on a card.
+    left out. It hands back control after each step on a
+    card, and on the CPU if another thread waits.
 
     Raises:
         StoppedError: `pauses` stops the run, which is saved.
@@ -304,6 +306,8 @@ def _carry_out_step(training: Training, batch: Any, step: int, record: EpochReco
         if (yield from record.read()):
             return True
         training.update()
+        if exclusive.is_wanted:
+            yield None
         return False
     record.add(training.step(batch, step))
     yield None

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from normless._internal.exclusive import exclusive
 from normless_lab.train.fabric import Fabric
 from normless_lab.train.task import Task
 from normless_lab.train.turns import Steps, event_on
@@ -43,9 +44,9 @@ def evaluate(
 
     The network comes without its wrapper for training, which synchronizes every pass and so requires parts of equal
     size. From logits and targets `sums` computes sums over a batch, and last the count that divides them. On a card
-    it hands back control before the sums are read.
+    it hands back control before the sums are read, elsewhere after a batch if another thread waits.
     """
-    total = _summed(fabric, network, batches, sums)
+    total = yield from _summed(fabric, network, batches, sums)
     yield event_on(total.device)
     *totals, count = total.tolist()
     return [value / count for value in totals]
@@ -54,7 +55,7 @@ def evaluate(
 @torch.no_grad()
 def _summed(
     fabric: Fabric, network: nn.Module, batches: Iterable[Any], sums: Callable[[Tensor, Tensor], tuple[Any, ...]]
-) -> Tensor:
+) -> Steps[Tensor]:
     """Return the sums over all batches of all processes, float64 on the device."""
     network.eval()
     if fabric.world_size > 1:
@@ -69,6 +70,8 @@ def _summed(
             logits: Tensor = network(*real)
         values = sums(logits.to(torch.get_default_dtype()), targets)
         total = total + torch.stack([_on(fabric.device, value) for value in values])
+        if exclusive.is_wanted:
+            yield None
     if fabric.world_size == 1:
         return total
     # A process that had no batch has a 0 where the others have their sums.

@@ -196,6 +196,8 @@ class RunLogger(RunListener):
         if not files:
             return []
         tables = {file.parent.name: pd.read_parquet(file) for file in files}
+        # A figure is of one pass, and an epoch may have several.
+        tables = {name: table[table["step"] == table["step"].max()] for name, table in tables.items()}
         config = self._directory.stored_config()
         drawn: list[Path] = EXTENSIONS["probe_figures"](tables, config.scheme_text, {}, folder, "png")
         return drawn

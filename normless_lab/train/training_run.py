@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -12,8 +13,9 @@ from typing import Any, TypedDict, Unpack
 import torch
 from torch import nn
 
+from normless._internal.exclusive import exclusive
 from normless.code_names import names_of_data
-from normless.probes import RideAlong
+from normless.probes import RideAlong, preserve_random_state
 from normless_lab.train.arithmetic import arithmetic, denormals_flushed, device_name, tensor_cores
 from normless_lab.train.config import Result, RunConfig, TrainConfig
 from normless_lab.train.directory import RunDirectory, RunDirectoryError
@@ -86,10 +88,11 @@ def train(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
         ModuleNotFoundError: a package for this kind of run is not installed.
     """
     run = begin(config, directory, **options)
-    with own_settings(torch.device("cpu") if run.state is None else run.state.device), run.pauses.listening():
+    with denormals_flushed(), run.pauses.listening():
         return run.finish()
 
 
+@exclusive
 def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Options]) -> Run[Result]:
     """Return a run that is executed turn by turn, as for several runs on one GPU; arguments as in `train`.
 
@@ -98,6 +101,9 @@ def begin(config: RunConfig[Result], directory: Path | str, **options: Unpack[Op
     on_epoch, ride_along, watch = options.get("on_epoch"), options.get("ride_along"), options.get("watch", False)
     if ride_along is not None or watch:
         check_measurable(config)
+    if ride_along is not None:
+        # Several runs may have been given one, whose rows would mix.
+        ride_along = replace(ride_along)
     if watch and config.devices > 1:
         raise ValueError(f"A training is watched in one process, got devices={config.devices}; leave watch out.")
     place = _place(directory, type(config))
@@ -266,14 +272,14 @@ def check_start(config: Settings, directory: Path | str) -> None:
     """
     if isinstance(config, RunConfig):
         kind = type(config)
-        with torch.random.fork_rng(devices=[]):
+        with preserve_random_state():
             task_of(kind)(config, _place(directory, kind)).build_network()
 
 
 def estimated_seconds(config: RunConfig) -> float:
     """Estimate how long the training steps of a run take here, from a few; evaluation is not included."""
     device = torch.device("cuda" if config.device != "cpu" and torch.cuda.is_available() else "cpu")
-    with torch.random.fork_rng(devices=[]), denormals_flushed():
+    with preserve_random_state(), denormals_flushed():
         task = task_of(type(config))(config)
         network = task.build_network().to(device)
         *inputs, targets = next(task.train_batches(0, device=device))
@@ -310,7 +316,7 @@ def network_and_data(
     if checkpoint is None:
         raise RunDirectoryError(f"The run in {place.path} does not have a checkpoint: it did not finish an epoch.")
     kind = task_of(config_type)
-    with names_of_data(place.config, trust_code=trust_code), torch.random.fork_rng(devices=[]):
+    with names_of_data(place.config, trust_code=trust_code), preserve_random_state():
         task = kind(config, place)
         network = task.build_network()
     weights = load_weights(checkpoint)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
+from normless._internal.exclusive import borrowing
 from normless_lab.train.pauses import Pauses
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ _FREE_STREAMS: dict[int, list[Any]] = defaultdict(list)
 
 
 class GlobalState:
-    """What torch keeps once per process and a run needs for itself: generators, stream and default dtype.
+    """What torch keeps once per process and a run needs for itself: generators, stream, default dtype, tensor cores.
 
     On a card every run has a stream of its own, so that the kernels of several runs overlap, and a state of the
     card's generator of its own, which its CUDA graph refers to.
@@ -80,22 +81,30 @@ class GlobalState:
         elif has_generators(device):
             self._generators[device.type] = torch.get_device_module(device).get_rng_state(device)
 
-    @contextmanager
+    @borrowing
     def entered(self) -> Iterator[None]:
-        """In the body torch has the state of the run; what it had before is restored, and the run's state kept."""
+        """In the body torch has the state of the run; what it had before is restored, and the run's state kept.
+
+        Other threads, such as one with another training, wait.
+        """
         import torch
+
+        from normless_lab.train.arithmetic import tensor_cores
 
         dtype, generators = torch.get_default_dtype(), self._exchanged(self._generators)
         card_generator = None if self._card is None else self._card.graphsafe_get_state()
-        torch.set_default_dtype(self._dtype)
+        if dtype != self._dtype:
+            torch.set_default_dtype(self._dtype)
         if self._card is not None:
             self._card.graphsafe_set_state(self._card_generator)
         try:
-            with nullcontext() if self._card is None else torch.cuda.stream(self._stream):
+            stream = nullcontext() if self._card is None else torch.cuda.stream(self._stream)
+            with stream, tensor_cores(self.device):
                 yield
         finally:
             self._generators = self._exchanged(generators)
-            torch.set_default_dtype(dtype)
+            if dtype != self._dtype:
+                torch.set_default_dtype(dtype)
             if self._card is not None:
                 self._card.graphsafe_set_state(card_generator)
 

@@ -59,8 +59,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--weights",
         type=str,
         default=None,
-        help="a pretrained network for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
-        "torchvision, or a folder of normless convert or with model.txt and a state dict",
+        help="pretrained networks for gamma/figure-5, and to train further for gamma/table-2 and gamma/figure-3: "
+        "torchvision, or a folder of normless convert, with model.txt and a state dict, or with state dicts named "
+        "after networks of table 2, as resnet50-0676ba61.pth",
     )
     how.add_argument(
         "--workers",
@@ -186,7 +187,11 @@ def _in_minutes(names: Sequence[str], namespace: Namespace) -> tuple[list[Reprod
 
     with ReproductionProgress(len(needs)) as progress:
         results = _carried_out(in_time(), namespace, progress, lambda: end - CLOCK())
-    return results, planned()[1]
+    left, done = planned()[1], {result.id for result in results}
+    if namespace.weights is not None:
+        # The plan is of the runs without them.
+        left = [step for step in left if not done.issuperset(step.artefacts)]
+    return results, left
 
 
 def _list(entries: Sequence[Published], namespace: Namespace) -> int:

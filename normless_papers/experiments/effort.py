@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -14,7 +14,7 @@ from pydantic import BeforeValidator
 from normless.spec import parse_call
 from normless_lab.data import sources_of
 from normless_lab.sweeps import RateGrid, Sweep
-from normless_papers.artefact import Context
+from normless_papers.artefact import Budget, Context
 from normless_papers.experiments.image_runs import PaperConfig
 from normless_papers.networks.published_schemes import axes_as_printed
 from normless_papers.text import LabelledText, ParallelText
@@ -70,6 +70,7 @@ class Effort:
         plateau: what the control reaches when trained on with this data and network; None if that is not known, so
             that no failed check contradicts the paper.
         reduced: how the training is smaller than the paper's, as a sentence; may be empty.
+        further: what differs where networks with weights are trained further; see `of_weights`.
     """
 
     data: str
@@ -87,6 +88,14 @@ class Effort:
     folder: str = ""
     plateau: Plateau | None = None
     reduced: str = ""
+    # Not shown: results without weights do not depend on it.
+    further: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def of_weights(self) -> Effort:
+        """The effort to train networks with weights further."""
+        further = {name: _grid(value) if name == "rates" else value for name, value in self.further.items()}
+        return replace(self, **further, further={})
 
     @property
     def step(self) -> float:
@@ -142,3 +151,11 @@ class Effort:
             context.seed,
             self.run,
         )
+
+
+def of_weights(settings: Mapping[Budget, Mapping[str, Any]]) -> dict[Budget, dict[str, Any]]:
+    """Return the settings of an artefact by budget with the efforts to train networks with weights further."""
+    return {
+        budget: {name: value.of_weights if isinstance(value, Effort) else value for name, value in own.items()}
+        for budget, own in settings.items()
+    }

@@ -17,7 +17,7 @@ from normless_papers.claims import Check
 from normless_papers.evidence import QUANTITY
 from normless_papers.experiments.effort import Effort
 from normless_papers.experiments.runs import evidence_of
-from normless_papers.gamma.image_guidelines import BASELINE, DecayComparison, compared
+from normless_papers.gamma.decay_comparison import BASELINE, DecayComparison, compared
 
 # Attention comes first in a block and feed-forward second; in the decoder both attentions count as first.
 FIRST, SECOND, OTHER = "gamma_1", "gamma_2", "gamma_other"

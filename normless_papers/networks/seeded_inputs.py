@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normless.models import build_model
+from normless.probes import preserve_random_state
 from normless_lab.data import Augmentation, load_data
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed torch's CPU generator in the body, and restore its state afterwards."""
-    with torch.random.fork_rng(devices=[]):
+    with preserve_random_state():
         torch.manual_seed(seed)
         yield
 

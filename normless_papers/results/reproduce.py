@@ -65,13 +65,17 @@ def reproduce(
     older = None if again else load(out, id, budget)
     asked: dict[str, Any] = {"data": data, "data_root": data_root, "seed": seed}
     if weights is not None:
+        from normless_papers.experiments.effort import of_weights
+        from normless_papers.gamma.pretrained import digests_of
+
         if id not in WITH_WEIGHTS:
             raise ResultError(f"{id} reads no weights of yours; {', '.join(WITH_WEIGHTS)} do.")
-        asked["weights"] = weights
+        asked |= {"weights": weights, "files": digests_of(weights)}
     started = time.perf_counter()
     try:
         artefact = artefact_of(id)
-        asked["settings"] = plain(artefact.settings[budget])
+        settings = artefact.settings if weights is None else of_weights(artefact.settings)
+        asked["settings"] = plain(settings[budget])
         if older is not None and not older.error and older.asked == asked:
             return older
         with (
@@ -118,9 +122,11 @@ def _own_folder(out: Path, id: str, budget: Budget) -> Iterator[Path]:  # noqa: 
     """Make a folder for files of the artefact, which is removed if it stays empty."""
     folder = folder_of(out, id, budget) / "files"
     folder.mkdir(parents=True, exist_ok=True)
-    yield folder
-    with suppress(OSError):
-        folder.rmdir()
+    try:
+        yield folder
+    finally:
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any]) -> tuple[Reproduction, Axes | None]:
@@ -128,6 +134,7 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
     import torch
 
     from normless_lab.plots import description
+    from normless_papers.experiments.effort import of_weights
 
     # Random numbers without an own generator do not depend on earlier artefacts.
     torch.manual_seed(context.seed)
@@ -139,9 +146,13 @@ def _carried_out(artefact: Artefact, context: Context, asked: Mapping[str, Any])
             axes = evidence.draw()
         except Exception as raised:
             error = f"The figure cannot be drawn: {_sentence(raised)}"
-    distance = distance_of(artefact.settings, context.budget, context.data, str(evidence.setup))
+    settings = artefact.settings if context.weights is None else of_weights(artefact.settings)
+    distance = distance_of(settings, context.budget, context.data, str(evidence.setup))
     if context.weights is not None:
-        distance = replace(distance, network=f"the weights of {context.weights}")
+        # Whether a person's weights are the paper's is not known.
+        published_ones = distance.of_same_kind and context.weights == "torchvision"
+        network = f"the weights of {context.weights}"
+        distance = replace(distance, network=network, of_same_kind=published_ones)
     result = Reproduction(
         artefact.published.id,
         context.budget,

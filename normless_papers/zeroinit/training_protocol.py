@@ -13,6 +13,7 @@ import pandas as pd
 import torch
 from matplotlib.axes import Axes
 
+from normless.probes import preserve_random_state
 from normless.residual import residual_map
 from normless_lab.bench import seconds_in_turns, timer_of, training_step
 from normless_lab.plots import inks_of, lines
@@ -110,7 +111,7 @@ def protocol(context: Context, *, tables: int, effort: Effort) -> Evidence:
 def _built(config: TrainConfig) -> tuple[torch.optim.Optimizer, int]:
     """Build a run's optimizer; return it and the number of examples that share batch-norm statistics."""
     task = ImageTask(replace(config, data="digits", data_root=None))
-    with torch.random.fork_rng(devices=[]):
+    with preserve_random_state():
         network = task.build_network()
     optimizer = task.build_optimizer(network, residual_map(network, *task.example_inputs()))
     sizes = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,16 @@ def _made(name: str, values: Any) -> Any:
     return made.points() if isinstance(made, Sweep) else made
 
 
+def prepared(call: tuple[Any, ...]) -> Callable[[], Any]:
+    """The call of a function with a network and tensors, which are made."""
+    torch.manual_seed(0)
+    name, model, inputs, targets, text = call
+    fitting = FITTING.get(model, torch.randn(4, 3, 4, 4))
+    x = fitting.clone() if inputs[0] == "fit" else value_of(inputs)
+    y = torch.tensor([0, 1, 2, 0]) if targets[0] == "fit" else value_of(targets)
+    return partial(CALLS[name], MODELS[model](), x, y, text)
+
+
 def carry_out(call: tuple[Any, ...]) -> None:
     """Make one call."""
     torch.manual_seed(0)
@@ -247,11 +258,7 @@ def carry_out(call: tuple[Any, ...]) -> None:
     elif call[0] == "load":
         nl.load(Path(call[1]), example_inputs=None if call[2] == ("fit",) else value_of(call[2]))
     else:
-        name, model, inputs, targets, text = call
-        fitting = FITTING.get(model, torch.randn(4, 3, 4, 4))
-        x = fitting.clone() if inputs[0] == "fit" else value_of(inputs)
-        y = torch.tensor([0, 1, 2, 0]) if targets[0] == "fit" else value_of(targets)
-        CALLS[name](MODELS[model](), x, y, text)
+        prepared(call)()
 
 
 MODEL = st.one_of(st.sampled_from(["plain", "dense", "tokens", "eval"]), st.sampled_from(list(MODELS)))

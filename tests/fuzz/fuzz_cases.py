@@ -9,6 +9,7 @@ from typing import Any
 
 from fuzz_calls import WITH_TENSORS, WITH_VALUES
 from fuzz_hostile import hostile
+from fuzz_threads import again, together
 from fuzz_world import DENSE, DIGITS
 from hypothesis import strategies as st
 
@@ -372,6 +373,8 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     "hostile": hostile().map(lambda two: Case("hostile", tuple(two[0]), (two[1],))),
     "call": WITH_TENSORS.map(lambda call: Case("call", call=call)),
     "values": WITH_VALUES.map(lambda call: Case("values", call=call)),
+    "threads": together(WITH_TENSORS).map(lambda calls: Case("threads", call=calls)),
+    "leaks": again(WITH_TENSORS).map(lambda call: Case("leaks", call=call)),
 }
 """Cases by kind."""
 # How often a kind is drawn, relative to the others.
@@ -385,4 +388,6 @@ WEIGHTS = {
     "inspect": 3,
     "convert": 2,
     "train again": 0.1,
+    "threads": 0.7,
+    "leaks": 0.7,
 }

@@ -245,8 +245,10 @@ def test_a_conversion_that_no_training_pass_verifies_says_so() -> None:
             return logits if not self.training else nn.functional.cross_entropy(logits, target)  # type: ignore[arg-type]
 
     images = torch.randn(2, 3, 8, 8)
-    with pytest.warns(EvaluationOnlyWarning, match="The conversion is verified in evaluation only.*in training mode"):
+    said = "The conversion is verified in evaluation only.*in training mode"
+    with pytest.warns(EvaluationOnlyWarning, match=said) as warned:
         nl.convert(Targets(), "skipinit", images)
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_a_network_without_a_classifier_takes_fixup() -> None:

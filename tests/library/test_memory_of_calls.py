@@ -152,6 +152,7 @@ CALLED: dict[str, Callable[[], object]] = {
     "diagnose": lambda: nl.diagnose(network(), batch(), trial_steps=2),
     "diagnose with an optimizer": with_optimizer,
     "diagnose, refused": refused,
+    "diagnose_trained": lambda: nl.diagnose_trained(network(), [batch()]),
     "treat": lambda: nl.treat(network(), batch(), scheme="fixup"),
     "watch": watched,
     "watch, not closed": watched_without_an_end,

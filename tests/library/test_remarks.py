@@ -60,6 +60,37 @@ def test_what_needs_attention_is_one_line_of_the_log(
     assert said in str(net.normless)
 
 
+def test_a_lost_function_is_logged_with_the_call_that_keeps_it(caplog: pytest.LogCaptureFixture) -> None:
+    model = _trained().eval()
+    net = nl.convert(model, "group_norm(groups=4)", X)
+    (record,) = _logged(caplog)
+    for part in ('nl.convert_trained(model, "group_norm(groups=4)", batches)', "nl.fold", "nl.freeze", "distance"):
+        assert part in record.getMessage()
+    caplog.clear()
+    made, expected = net(X), model(X)
+    far = ((made - expected).norm() / expected.norm()).item()
+    assert f"(distance {far:.2g})" in str(net.normless)
+    with_layer_norm = nn.Sequential(_Scaled(0.5), nn.LayerNorm(8))
+    nn.init.uniform_(with_layer_norm.get_parameter("1.weight"))
+    nl.convert(with_layer_norm, "none", X)
+    assert "nl.remove_norms" in _logged(caplog)[-1].getMessage()
+
+
+@pytest.mark.parametrize("scheme", ["frozen_batch_norm", "ghost_batch_norm", "trained(scheme='none')", "batch_norm"])
+def test_nothing_is_logged_of_a_function_that_is_kept(scheme: str, caplog: pytest.LogCaptureFixture) -> None:
+    nl.convert(_trained(), scheme, X)
+    assert not _logged(caplog)
+
+
+def test_a_fresh_network_runs_as_often_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr("normless.edits.remarks.run_batches", lambda *_: runs.append(1))
+    nl.convert(resnet_cifar(8), "fixup", X)
+    assert runs == []
+    nl.convert(_trained(), "fixup", X)
+    assert runs != []
+
+
 @pytest.mark.parametrize(
     ("model", "scheme"), [(resnet_cifar(8), "none"), (resnet_cifar(8), "fixup"), (_Scaled(0.5), "none")]
 )

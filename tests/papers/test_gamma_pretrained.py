@@ -1,54 +1,31 @@
-"""Figure 5, table 2 and the λ sweep of a network that the user has, here one trained in the test."""
+"""Weights that a person has: read from folders and files, given a classifier for other data, or refused."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 from papers_helpers import carried_out
-from torch import nn
+from safetensors.torch import save_file
+from weights_of_a_person import DATA, folder_with
 
 import normless as nl
 from normless.models import build_model
-from normless_lab.data import Augmentation, load_data
-from normless_lab.sweeps import RateGrid
+from normless_lab.data import load_data
 from normless_papers.artefact import Context
-from normless_papers.experiments.effort import Effort
-from normless_papers.gamma.pretrained import WeightsError, fitted, pretrained
+from normless_papers.gamma.pretrained import WeightsError, fitted, networks_in, pretrained
 
-MODEL = "normless:resnet(depth=18, channels=4, in_channels=1, classes=7)"
-DATA = "digits(train=128, test=100)"
-EFFORT = Effort(
-    data=DATA,
-    epochs=2,
-    batch_size=64,
-    rates=RateGrid((0.01,), None),
-    settings={"schedule": "cosine", "weight_decay": 0.01},
-    variants={"resnet_18": {"model": "normless:resnet(depth=18, channels=4)"}},
-    reduced="ResNet-18 with 4 channels.",
-)
+PLAIN = "normless:resnet(depth=18, channels=4, in_channels=1, classes=10)"
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network of seven classes, trained for some steps, as a user has it: a text and a state dict."""
-    torch.manual_seed(0)
-    network, data = build_model(MODEL), load_data(DATA)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
-    for batch in data.train_batches(32, seed=0, epoch=0, augmentation=Augmentation()):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(network(batch.inputs), batch.targets % 7).backward()
-        optimizer.step()
-    path = tmp_path_factory.mktemp("mine") / "my_network"
-    path.mkdir()
-    (path / "model.txt").write_text(MODEL + "\n")
-    torch.save(network.state_dict(), path / "weights.pt")
-    return path
+    return folder_with(tmp_path_factory.mktemp("mine") / "my_network")
 
 
 def test_a_new_classifier_leaves_every_other_weight(folder: Path, tmp_path: Path) -> None:
@@ -63,17 +40,140 @@ def test_a_new_classifier_leaves_every_other_weight(folder: Path, tmp_path: Path
     text, again = pretrained(str(saved), "")
     assert "resnet" in text
     assert all(torch.equal(value, own[name]) for name, value in again.state_dict().items())
+    assert networks_in(str(saved)) == {"saved": str(saved)}
 
 
-def test_weights_that_do_not_fit_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="only the classifier may be new"):
-        fitted(str(folder), "", load_data("correlated(image_shape=(3, 16, 16), train=8, test=8)"), tmp_path)
-    with pytest.raises(WeightsError, match="state dict"):
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+def test_state_dicts_are_named_after_the_papers_networks(form: str, tmp_path: Path) -> None:
+    """As in torchvision's cache; its own network is the oracle."""
+    torchvision = pytest.importorskip("torchvision")
+    theirs = torchvision.models.resnet18(num_classes=7).eval()
+    file = tmp_path / f"resnet18-f37072fd.{form}"
+    # Files of old versions have no counters.
+    state = {key: value for key, value in theirs.state_dict().items() if "num_batches" not in key}
+    save_file(state, file) if form == "safetensors" else torch.save(state, file)
+    assert networks_in(str(tmp_path)) == {"resnet_18": str(file)}
+    text, mine = pretrained(str(tmp_path), "")
+    images = torch.randn(2, 3, 64, 64)
+    assert text == "normless:resnet(depth=18, classes=7)"
+    assert torch.allclose(mine.eval()(images), theirs(images), atol=1e-5)
+    (tmp_path / "wide_resnet50_2-9ba9bcbd.pth").touch()
+    assert set(networks_in(str(tmp_path))) == {"resnet_18", "wide_resnet_50_2"}
+
+
+def _state(**changes: Any) -> dict[str, Any]:
+    torch.manual_seed(0)
+    return {**build_model(PLAIN).state_dict(), **changes}
+
+
+def _without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in _state().items() if name not in names}
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a missing key": (
+        lambda file: torch.save(_without("layer4.1.bn2.weight"), file),
+        r"layer4\.1\.bn2\.weight is missing\.",
+    ),
+    "two missing keys": (
+        lambda file: torch.save(_without("bn1.weight", "bn1.bias"), file),
+        r"bn1\.weight is missing, and 1 more",
+    ),
+    "another shape": (
+        lambda file: torch.save(_state(**{"layer2.0.bn1.weight": torch.ones(5)}), file),
+        r"layer2\.0\.bn1\.weight is 5, and 8 in the network",
+    ),
+    "a key too many": (
+        lambda file: torch.save(_state(**{"layer9.weight": torch.ones(5)}), file),
+        r"layer9\.weight is not in the network",
+    ),
+    "other classes": (
+        lambda file: torch.save(_state(**{"fc.weight": torch.ones(7, 32), "fc.bias": torch.ones(7)}), file),
+        r"fc\.weight is 7×32, and 10×32 in the network",
+    ),
+    "a checkpoint": (
+        lambda file: torch.save({"epoch": torch.ones(1), "state_dict": _state()}, file),
+        r"got the entries epoch, state_dict",
+    ),
+    "a list": (lambda file: torch.save([torch.ones(2)], file), "got list"),
+    "code": (lambda file: torch.save({"fc": print}, file), "could run code"),
+    "a pickle": (lambda file: file.write_bytes(pickle.dumps(print)), "could run code"),
+    "other bytes": (lambda file: file.write_bytes(b"weights" * 20), "is damaged"),
+    "nothing": (lambda file: file.write_bytes(b""), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_fit_is_one_sentence_with_the_file(wrong: str, tmp_path: Path) -> None:
+    write, words = WRONG[wrong]
+    (tmp_path / "model.txt").write_text(PLAIN)
+    write(tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=words) as caught:
         pretrained(str(tmp_path), "")
-    (tmp_path / "model.txt").write_text(MODEL.replace("channels=4", "channels=8"))
-    torch.save(pretrained(str(folder), "")[1].state_dict(), tmp_path / "w.pt")
-    with pytest.raises(WeightsError, match="does not fit"):
+    assert str(tmp_path / "w.pt") in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ["a missing key", "another shape", "a key too many", "a checkpoint", "code"])
+def test_weights_before_the_classifier_must_fit(wrong: str, tmp_path: Path) -> None:
+    write, words = WRONG[wrong]
+    (tmp_path / "model.txt").write_text(PLAIN)
+    write(tmp_path / "w.pt")
+    with pytest.raises(WeightsError, match=words):
+        fitted(str(tmp_path), "", load_data(DATA), tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
+def test_damaged_safetensors_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "model.txt").write_text(PLAIN)
+    save_file(_state(), tmp_path / "w.safetensors")
+    (tmp_path / "w.safetensors").write_bytes((tmp_path / "w.safetensors").read_bytes()[:1000])
+    with pytest.raises(WeightsError, match=r"w\.safetensors cannot be read"):
         pretrained(str(tmp_path), "")
+
+
+def test_folders_without_one_network_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"got .*away with nothing"):
+        networks_in(str(tmp_path / "away"))
+    with pytest.raises(WeightsError, match="0 state dicts"):
+        pretrained(str(tmp_path), "")
+    for name in ("mine.pt", "resnet18.pt", "resnet18-5c106cde.pth"):
+        (tmp_path / name).touch()
+    with pytest.raises(WeightsError, match=r"mine\.pt is not named after a network of table 2 .*model\.txt"):
+        networks_in(str(tmp_path))
+    (tmp_path / "mine.pt").unlink()
+    with pytest.raises(WeightsError, match=r"one state dict of resnet_18 .*resnet18\.pt"):
+        networks_in(str(tmp_path))
+    colours = load_data("correlated(image_shape=(3, 16, 16), train=8, test=8)")
+    with pytest.raises(
+        WeightsError, match=r"conv1\.weight is 4×1×7×7, and 4×3×7×7 .* Only the classifier may be new"
+    ):
+        fitted(str(folder), "", colours, tmp_path)
+
+
+CODE = """
+from normless.models import resnet
+
+
+def network(classes=7):
+    return resnet(depth=18, channels=4, in_channels=1, classes=classes)
+"""
+
+
+def test_a_network_of_ones_own_file(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`model.txt` names code beside it, which is executed for whom trusts it."""
+    mine = folder_with(tmp_path / "mine", "net.py:network")
+    (mine / "net.py").write_text(CODE)
+    with pytest.raises(nl.UntrustedCodeError, match="NORMLESS_TRUST_CODE"):
+        fitted(str(mine), "", load_data(DATA), tmp_path / "saved")
+    monkeypatch.setenv("NORMLESS_TRUST_CODE", "1")
+    with pytest.raises(WeightsError, match=r"Expected 10 logits .* got 7: .*classes=10"):
+        fitted(str(mine), "", load_data(DATA), tmp_path / "saved")
+    (mine / "model.txt").write_text("net.py:network(classes=10)")
+    saved = nl.load(fitted(str(mine), "", load_data(DATA), tmp_path / "saved"))
+    _, plain = pretrained(str(folder), "")
+    assert torch.equal(saved.get_parameter("layer4.1.conv2.weight"), plain.get_parameter("layer4.1.conv2.weight"))
+    assert saved.get_parameter("fc.weight").shape[0] == 10
 
 
 def test_figure_5_of_the_users_network_has_both_variances(folder: Path, context: Context) -> None:
@@ -91,21 +191,3 @@ def test_figure_5_of_the_users_network_has_both_variances(folder: Path, context:
     own = outputs[0].double().numpy()
     assert table["variance"].iloc[0] == pytest.approx(own.var((0, 2, 3)).mean(), rel=1e-3)
     assert table["pooled_variance"].iloc[0] == pytest.approx(own.var(), rel=1e-3)
-
-
-@pytest.mark.parametrize(("artefact", "runs"), [("gamma/table-2", 5), ("gamma/figure-3", 4)])
-def test_it_is_trained_further_with_gammas_and_variances_recorded(
-    artefact: str, runs: int, folder: Path, context: Context
-) -> None:
-    mine = replace(context, weights=str(folder))
-    changes: dict[str, Any] = {} if artefact == "gamma/table-2" else {"strengths": (0.0001, 0.5), "model": ""}
-    evidence = carried_out(artefact, mine, effort=EFFORT, **changes)
-    assert len(evidence.checks) > 0
-    stream, gammas = (pd.read_csv(context.directory / f"{name}.csv") for name in ("stream", "gammas"))
-    assert stream["run"].nunique() == gammas["run"].nunique() == runs
-    assert np.isfinite(stream[["variance", "pooled_variance"]]).all(axis=None)
-    assert set(gammas["role"]) == {"stem", "last", "down", "other"}
-    # The first record is of the weights as they came.
-    _, network = pretrained(str(folder), "")
-    start = gammas[(gammas["step"] == 1) & (gammas["layer"] == "bn1")]["gamma_norm"]
-    assert start.to_numpy() == pytest.approx(float(network.get_parameter("bn1.weight").detach().norm()))

@@ -13,7 +13,7 @@ from papers_helpers import assert_whole, carried_out, check_of, verdict_of
 
 from normless_lab.sweeps import RateGrid
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.gamma.image_guidelines import BASELINE
+from normless_papers.gamma.decay_comparison import BASELINE
 from normless_papers.published import published_as
 
 TABLE_2 = {row["model"]: row for row in published_as("gamma/table-2").rows}

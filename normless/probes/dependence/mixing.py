@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from normless._internal.arguments import applied, forward_arguments, require_network
 from normless._internal.copying import copied
+from normless._internal.exclusive import exclusive
 from normless._internal.state import preserve_random_state, unfused
 from normless.errors import MissingValuesError
 from normless.probes.dependence import influence
@@ -70,6 +71,7 @@ class ExampleMixing:
         return "\n".join(lines)
 
 
+@exclusive
 def mixes_examples(model: nn.Module, *inputs: Any, example_inputs: Any = None, **kwargs: Any) -> ExampleMixing:
     """Measure whether any example's output depends on another example of the batch, and which modules cause it.
 

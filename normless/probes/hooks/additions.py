@@ -16,8 +16,8 @@ from torch.overrides import TorchFunctionMode
 from normless.lifting import ADDITIONS, Call, followed, running_place
 from normless.residual import Addition, ResidualBlock, ResidualMap
 
-OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], None]
-"""Receives a block, its skip path, the ends of its branches and their sum."""
+OnSum = Callable[[ResidualBlock, Tensor, tuple[Tensor, ...], Tensor], Tensor | None]
+"""Receives a block, its skip path, the ends of its branches and their sum; a tensor returned replaces the sum."""
 OnMissed = Callable[[ResidualBlock, str], None]
 """Receives a block and why its summands were not seen."""
 
@@ -99,7 +99,10 @@ class _Additions(TorchFunctionMode):
         # A block's last addition completes its sum.
         if len(branches) == len(block.additions):
             del self.summands[block.name]
-            self.on_sum(block, skip, tuple(branches), total)
+            replacement = self.on_sum(block, skip, tuple(branches), total)
+            if replacement is not None:
+                # Forward code may read the tensor that was added to.
+                return total.copy_(replacement) if name in _IN_PLACE else replacement
         return total
 
     def _running(self, name: str, frame: FrameType) -> tuple[ResidualBlock, Addition] | None:

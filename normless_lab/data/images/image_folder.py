@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from normless.errors import DataFormatError, DataNotFoundError
+from normless.probes import preserve_random_state
 from normless_lab.data.downloads import BY_ROOT, fetch_files, find_or_fetch
 from normless_lab.data.epoch_randomness import Draws
 from normless_lab.data.images.augmentation import AUGMENTATIONS, Augmentation
@@ -192,7 +193,7 @@ class _Decoder(Dataset[tuple[Tensor, int] | DataFormatError]):
             with Image.open(path) as file:
                 image = file.convert("RGB")
             # torchvision draws from the global generator: it gets this example's seed, and its own state back.
-            with torch.random.fork_rng(devices=[]):
+            with preserve_random_state():
                 torch.default_generator.manual_seed(seed)
                 return self.transform(image), self.labels[index]
         except Exception as error:

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ CONFIG = TrainConfig(
     device="cpu",
 )
 OTHER = replace(CONFIG, scheme="skipinit")
+TOGETHER = {"one": CONFIG, "other": OTHER}
 
 
 class Work:
@@ -99,9 +101,9 @@ def _run(folder: Path) -> None:
     train(CONFIG, folder)
 
 
-def _facts_of_run(folder: Path) -> list[Any]:
+def _facts_of_run(folder: Path, config: TrainConfig = CONFIG) -> list[Any]:
     """The result, the weights and the losses."""
-    result = without_seconds(train(CONFIG, folder))
+    result = without_seconds(train(config, folder))
     weights = [value.double().sum().item() for value in trained_network(folder).state_dict().values()]
     return [result, weights, pd.read_parquet(folder / "steps.parquet")["loss"].tolist()]
 
@@ -190,6 +192,19 @@ def _facts_of_drivers(folder: Path) -> list[Any]:
     return sorted((name, row.outcome, (row.result or {}).get("test_accuracy")) for name, row in rows.items())
 
 
+def _threads(folder: Path) -> None:
+    """Two runs at once, in threads of one process."""
+    with ThreadPoolExecutor(2) as pool:
+        ends = [pool.submit(train, config, folder / name) for name, config in TOGETHER.items()]
+    for end in ends:
+        end.result()
+
+
+def _facts_of_threads(folder: Path) -> list[Any]:
+    """The results, weights and losses of both."""
+    return [fact for name, config in TOGETHER.items() for fact in _facts_of_run(folder / name, config)]
+
+
 SPEC = "normless:dense(depth=2, width=8, in_features=4)"
 
 
@@ -252,6 +267,12 @@ def _interrupted_drivers(folder: Path) -> None:
         os._exit(DONE)
 
 
+def _interrupted_threads(folder: Path) -> None:
+    """One run is finished, and the other is not."""
+    train(CONFIG, folder / "one")
+    train(OTHER, folder / "other", listeners=[Interrupt(2)], checkpoint_every="1")
+
+
 INTERRUPTED = {
     "network": _interrupted_network,
     "run": _interrupted_run,
@@ -259,6 +280,7 @@ INTERRUPTED = {
     "report": _interrupted_report,
     "restart": _interrupted_restart,
     "drivers": _interrupted_drivers,
+    "threads": _interrupted_threads,
 }
 
 
@@ -269,4 +291,5 @@ WORKS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
     "report": (_report, _facts_of_report),
     "restart": (_restart, _facts_of_restart),
     "drivers": (_drivers, _facts_of_drivers),
+    "threads": (_threads, _facts_of_threads),
 }

@@ -1,6 +1,6 @@
 """Kill networks, runs, sweeps and reports at every file operation, fill the disk or damage files; check what is left.
 
-``make faults`` tries all; with ``--sample N`` it is every N-th, with ``--works`` those of some of the six. It
+``make faults`` tries all; with ``--sample N`` it is every N-th, with ``--works`` those of some of the seven. It
 prints a table and exits with 1 if a fault lost, doubled or silently changed anything, or ended in a traceback.
 """
 

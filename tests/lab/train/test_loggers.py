@@ -134,6 +134,13 @@ def test_figures_of_what_was_measured(config: TrainConfig, tmp_path: Path) -> No
     assert {*images.values()} == {2 * STEPS}
 
 
+def test_of_several_passes_of_an_epoch_the_last_is_drawn(config: TrainConfig, tmp_path: Path) -> None:
+    logger = Pictures()
+    network = replace(config, model="normless:resnet_cifar(depth=8)", scheme="batch_norm", epochs=1)
+    train(network, tmp_path / "run", logger=logger, ride_along=RideAlong(("signal",), every(1)))
+    assert [call[1] for call in logger.calls if call[0] == "image"] == ["figures/signal"]
+
+
 def test_findings_of_a_watch(config: TrainConfig, tmp_path: Path) -> None:
     logger = Pictures()
     with pytest.warns(WatchWarning):

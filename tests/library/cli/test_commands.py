@@ -77,6 +77,37 @@ def test_the_text_tells_the_edits_the_counts_and_the_files(tmp_path: Path, capsy
     ]
 
 
+TRAINED = """
+import torch
+from normless.models import resnet_cifar
+
+
+def network():
+    torch.manual_seed(0)
+    net = resnet_cifar(8, in_channels=1)
+    for name, value in net.named_parameters():
+        if "norm" in name:
+            torch.nn.init.uniform_(value, 0.5, 2)
+    for _ in range(10):
+        net(torch.randn(8, 1, 8, 8))
+    return net.eval(), torch.randn(6, 1, 8, 8)
+"""
+
+
+def test_a_trained_network_keeps_its_function(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "net.py").write_text(TRAINED)
+    words = ["convert", f"{tmp_path / 'net.py'}:network", "--scheme", "group_norm(groups=4)", "--overwrite"]
+    words += ["--out", str(tmp_path / "out"), "--trained"]
+    for given in (["inputs"], ["digits", "--examples", "20"]):
+        facts = said(capsys, *words, *given)["trained"]
+        assert facts["distance"][1] < facts["distance"][0] / 2
+        assert {norm["outcome"] for norm in facts["norms"]} == {"fitted"}
+    assert main([*words, "inputs"]) == 0
+    assert "outputs: distance" in capsys.readouterr().out
+    assert main([*words, "digits", "--examples", "0"]) == 2
+    assert "--examples" in capsys.readouterr().err
+
+
 def test_inspect_says_what_a_folder_was_converted_by(tmp_path: Path, capsys: Capture) -> None:
     assert main(["convert", CIFAR, "--scheme", "fixup", "--out", str(tmp_path)]) == 0
     capsys.readouterr()

@@ -55,8 +55,9 @@ WITHOUT_NORMS = [
     "dyt", "derf", "tailored_activations", "tailored_activations(eta=0.3, skip=0.9, biases=False)",
 ]  # fmt: skip
 SCHEME_TEXTS = WITH_NORMS + WITHOUT_NORMS
-# They train on a card, or with a domain chosen for each batch: tests/library/edits/test_norm_variants.py.
-ELSEWHERE = {"sync_batch_norm", "domain_batch_norm", "split_batch_norm"}
+# They train on a card, or with a domain chosen for each batch (tests/library/edits/test_norm_variants.py), or need a
+# trained network (tests/library/trained).
+ELSEWHERE = {"sync_batch_norm", "domain_batch_norm", "split_batch_norm", "trained"}
 
 # Every block is its skip path at initialization.
 IDENTITY_AT_START = {

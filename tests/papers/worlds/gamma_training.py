@@ -15,7 +15,8 @@ from worlds.world import World
 
 from normless_lab.sweeps import Laboratory, RateGrid
 from normless_papers.artefact import Context, artefact_of
-from normless_papers.gamma.image_guidelines import BASELINE, compared_by_role
+from normless_papers.gamma.decay_comparison import BASELINE
+from normless_papers.gamma.image_guidelines import compared_by_role
 from normless_papers.published import published_as
 
 # Differences to L2 on the weights alone, where the paper prints one number for no network, or none but a direction.

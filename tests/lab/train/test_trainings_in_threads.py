@@ -1,0 +1,139 @@
+"""Trainings in threads of one process take turns, and end bit for bit as they do alone."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from run_helpers import without_seconds
+from torch import Tensor, nn
+
+import normless as nl
+from normless._internal.exclusive import exclusive
+from normless_lab.train import EpochRow, RunDirectoryError, TrainConfig, train, trained_network
+from normless_lab.train.arithmetic import are_flushed
+
+CONFIG = TrainConfig(
+    model="normless:wide_resnet(depth=10, width=1)",
+    data="digits(train=128, test=64)",
+    batch_size=64,
+    epochs=2,
+    device="cpu",
+)
+# Of another precision, with random numbers, and without.
+CONFIGS = (
+    replace(CONFIG, scheme="batch_norm", precision="64-true", dropout=0.2),
+    replace(CONFIG, scheme="skipinit", seed=1),
+    replace(CONFIG, scheme="fixup", seed=2, precision="bf16-mixed", mixup=0.7),
+)
+BOTH = pytest.mark.parametrize("configs", [CONFIGS[:2], pytest.param(CONFIGS, marks=pytest.mark.slow)])
+
+
+def end_of(config: TrainConfig, folder: Path) -> tuple[Any, dict[str, Tensor]]:
+    result = without_seconds(train(config, folder))
+    return result, trained_network(folder).state_dict()
+
+
+def assert_same(one: tuple[Any, dict[str, Tensor]], other: tuple[Any, dict[str, Tensor]]) -> None:
+    assert one[0] == other[0]
+    assert one[1].keys() == other[1].keys()
+    assert all(torch.equal(value, other[1][name]) for name, value in one[1].items())
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(torch.relu(self.norm(self.first(x))))  # type: ignore[no-any-return]
+
+
+@BOTH
+def test_trainings_and_conversions_at_once(configs: tuple[TrainConfig, ...], tmp_path: Path) -> None:
+    alone = [end_of(config, tmp_path / f"alone {number}") for number, config in enumerate(configs)]
+    network, x, ended = nn.Sequential(Block(), Block()), torch.randn(4, 6), threading.Event()
+    state, turns = torch.get_rng_state(), 0
+    expected = nl.convert(network, "skipinit", x).state_dict()
+
+    def convert() -> int:
+        number = 0
+        while not ended.is_set():
+            made = nl.convert(network, "skipinit", x).state_dict()
+            assert all(torch.equal(value, expected[name]) for name, value in made.items())
+            number += 1
+        return number
+
+    with ThreadPoolExecutor(len(configs) + 1) as pool:
+        runs = [pool.submit(end_of, config, tmp_path / f"beside {number}") for number, config in enumerate(configs)]
+        conversions = pool.submit(convert)
+        try:
+            beside = [run.result() for run in runs]
+        finally:
+            ended.set()
+        turns = conversions.result()
+    for one, other in zip(alone, beside, strict=True):
+        assert_same(one, other)
+    # Trainings hand over between steps: conversions did not wait until they ended.
+    assert turns > sum(len(result.epochs) for result, _ in alone)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_default_dtype() == torch.float32
+    assert not are_flushed()
+
+
+def test_trainings_begin_and_end_in_turn(tmp_path: Path) -> None:
+    order: list[int] = []
+
+    def train_noted(number: int) -> None:
+        def note(row: EpochRow) -> None:
+            order.append(number)
+
+        train(replace(CONFIG, epochs=4, seed=number), tmp_path / str(number), on_epoch=note)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(train_noted, range(2))] == [None, None]
+    # Neither ended before the other had trained.
+    assert {*order[:5]} == {0, 1}
+
+
+def test_a_callback_may_call_the_library(tmp_path: Path) -> None:
+    network, x = nn.Sequential(Block(), Block()), torch.randn(4, 6)
+    plain = end_of(CONFIG, tmp_path / "plain")
+    depths: list[int] = []
+
+    def measure(row: EpochRow) -> None:
+        depths.append(nl.residual_map(network, x).depth)
+        train(replace(CONFIG, epochs=1, precision="64-true"), tmp_path / f"inner {row.epoch}")
+
+    result = without_seconds(train(CONFIG, tmp_path / "outer", on_epoch=measure))
+    assert depths == [2, 2]
+    assert_same(plain, (result, trained_network(tmp_path / "outer").state_dict()))
+
+
+def test_an_error_in_one_training_leaves_the_others(tmp_path: Path) -> None:
+    def fail(_: EpochRow) -> None:
+        raise KeyboardInterrupt
+
+    with ThreadPoolExecutor(2) as pool:
+        failing = pool.submit(train, CONFIG, tmp_path / "failing", on_epoch=fail)
+        other = pool.submit(end_of, CONFIG, tmp_path / "other")
+        assert isinstance(failing.exception(), KeyboardInterrupt)
+        ended = other.result()
+    assert not exclusive.is_wanted
+    # What failed goes on, as after any interruption.
+    assert_same(ended, end_of(CONFIG, tmp_path / "failing"))
+
+
+def test_one_folder_takes_one_training(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        runs = [pool.submit(train, CONFIG, tmp_path) for _ in range(3)]
+        ends = [run.exception() or without_seconds(run.result()) for run in runs]
+    finished = [end for end in ends if not isinstance(end, BaseException)]
+    assert all(isinstance(end, RunDirectoryError) for end in ends if isinstance(end, BaseException))
+    assert finished
+    assert all(end == without_seconds(train(CONFIG, tmp_path)) for end in finished)

@@ -1,0 +1,92 @@
+"""`normless diagnose NETWORK --trained`: data, answers, exit codes, and sentences for what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from command_outputs import check_output
+from jsonschema import Draft202012Validator
+
+from normless.cli import main
+
+SARIF = Draft202012Validator(json.loads(Path(__file__).with_name("sarif.schema.json").read_text("utf-8")))
+NETS = """import torch
+from torch import nn
+
+
+def dead():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, 10))
+    with torch.no_grad():
+        net[1].bias[:12] = -1e4
+    return net
+
+
+def batches():
+    return [(torch.randn(16, 1, 8, 8), torch.arange(16) % 10) for _ in range(3)]
+
+
+def with_inputs():
+    return dead(), torch.randn(32, 1, 8, 8)
+
+
+def number():
+    return 3
+"""
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "nets.py").write_text(NETS)
+    return tmp_path
+
+
+def test_the_command_names_layers_and_draws_them(nets: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["diagnose", "nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--strict", "--json"]
+    assert main([*words, "--sarif", "log.sarif", "--figure", "figures/health.svg"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    check_output("diagnose", printed)
+    (found,) = printed["findings"]
+    assert (found["kind"], found["where"], found["evidence"]["count"]) == ("dead_units", ["1"], 12)
+    assert {row["layer"]: row["dead"] for row in printed["layers"] if "dead" in row} == {"1": 0.5}
+    assert printed["checks"][1]["summary"].startswith("3 batches with 48 examples")
+    log = json.loads((nets / "log.sarif").read_text("utf-8"))
+    SARIF.validate(log)
+    (result,) = log["runs"][0]["results"]
+    assert result["ruleId"] == "dead_units"
+    assert result["locations"][0]["logicalLocations"] == [{"fullyQualifiedName": "1", "kind": "module"}]
+    assert "share of units that never vary" in (nets / "figures" / "health.svg").read_text("utf-8")
+    assert main([*words, "--baseline", "known.json", "--write-baseline"]) == 0
+    assert json.loads(capsys.readouterr().out)["baseline"]["known"] == 1
+
+
+@pytest.mark.parametrize("words", [["nets.py:with_inputs"], ["nets.py:dead", "--data", "digits", "--batches", "2"]])
+def test_other_sources_of_data(nets: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", *words, "--trained"]) == 0
+    printed = capsys.readouterr().out
+    assert "of 24 units of 1 never vary" in printed
+    assert ("64 training examples of digits" in printed) == ("--data" in words)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nets.py:dead", "--trained"], "--inputs FILE.py:FUNCTION that returns batches"),
+        (["normless:resnet_cifar(depth=8)", "--trained"], "statistics of random inputs say nothing"),
+        (["nets.py:dead", "--trained", "--inputs", "nets.py:number"], "to return batches, a list or DataLoader"),
+        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--rate", "0.1"], "--rate without --trained"),
+        (["nets.py:dead", "--inputs", "nets.py:batches"], "--inputs with --trained"),
+        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--data", "digits"], "--data or --inputs"),
+        (["nets.py:dead", "--trained", "--inputs", "nets.py:batches", "--figure", "x.gif"], "to end in .svg"),
+        (["nets.py:dead", "--trained", "--data", "digits", "--batches", "0"], "1 or more, got 0"),
+    ],
+)
+def test_what_does_not_fit_is_a_sentence(
+    nets: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diagnose", *words]) == 2
+    assert said in capsys.readouterr().err
