@@ -62,7 +62,8 @@ def exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any
             # If export fails, torch prints the graph so far. Standard error belongs to other threads too.
             unprinted = patch("torch.export._trace.print", lambda *_, **__: None, create=True)
             own_flag = patch("torch.export._trace._compiling_state_context", _compiling, create=True)
-            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), unprinted, own_flag:
+            unkept = patch("torch.fx.graph_module._loader", _UnkeptSource(), create=True)
+            with preserve_node_meta(), without_text, _use_lazy_graph_module(True), unprinted, own_flag, unkept:
                 try:
                     program = export(model, inputs, dict(kwargs), strict=False)
                 except GuardOnDataDependentSymNode as guard:
@@ -157,6 +158,25 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             yield
     finally:
         model.__class__ = original
+
+
+class _UnkeptSource:
+    """Stands for torch's store of the code of graphs, which keeps that of every export; other threads reach the store.
+
+    The store is for tracebacks, and the graphs of exports are read and not run.
+    """
+
+    def __init__(self) -> None:
+        self._store, self._thread = getattr(torch.fx.graph_module, "_loader", None), get_ident()
+
+    def cache(self, source: str, *args: Any, **kwargs: Any) -> Any:
+        """Return a name for the file of this code."""
+        if self._store is None or get_ident() == self._thread:
+            return "<normless export>"
+        return self._store.cache(source, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class _OfThisThread:

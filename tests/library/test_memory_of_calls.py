@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -13,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.graph_module import _loader
 
 import normless as nl
 from normless import errors
@@ -202,6 +204,14 @@ def test_calls_keep_no_tensors(call: Callable[[], object]) -> None:
     before = live_tensors()
     call()
     assert live_tensors() == before
+
+
+def test_exports_leave_no_code_of_graphs() -> None:
+    """torch keeps the code of every graph that it makes for tracebacks."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2))
+    before = linecache.cache.keys() | _loader.eval_cache.keys()
+    assert nl.residual_map(model, torch.randn(2, 4)).by_path
+    assert not [name for name in {*linecache.cache, *_loader.eval_cache} - before if name.startswith("<")]
 
 
 @pytest.mark.slow
