@@ -161,7 +161,7 @@ def _traced(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 
 
 class _UnkeptSource:
-    """Stands for torch's store of the code of graphs, which keeps that of every export; other threads reach the store.
+    """Stands for torch's store of the code of graphs, which would keep that of every export; others reach the store.
 
     The store is for tracebacks, and the graphs of exports are read and not run.
     """
